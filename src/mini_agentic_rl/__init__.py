@@ -4,6 +4,9 @@ Names are loaded when they are first asked for, so that importing the package co
 """
 
 import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import lazy_loader
 
@@ -13,7 +16,19 @@ __version__ = "0.1.0"
 
 _find_older_names()
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_listed, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the stub; else a module of the package, as `agl.emitter`, which need not be imported before."""
+    try:
+        return _listed(name)
+    except AttributeError:
+        full = f"{__name__}.{name}"
+        if name.startswith("_") or find_spec(full) is None:
+            raise
+        return import_module(full)
+
 
 if "MINI_AGENTIC_RL_ATTEMPT" in os.environ:  # an agent has started this process: its LLM calls are that rollout's
     from .attribution import watch_clients as _watch_clients

@@ -188,6 +188,14 @@ def test_tools_that_ran_below_a_call_are_its_tool_calls() -> None:
     ]
 
 
+def test_an_answer_of_calls_alone_has_no_text() -> None:
+    call = plain(1, "openai.chat.completion", 0.0, 1.0, **PROMPT, **{"gen_ai.completion.0.role": "assistant"})
+    tool = plain(2, "tool", 0.2, 0.4, **{"tool.name": "add", "tool.parameters": "{}", "tool.call.id": "c"})
+    tool.parent_id = call.span_id
+    assert TraceToMessages()([call, tool])[0]["messages"][-1]["content"] is None
+    assert TraceToMessages()([call])[0]["messages"][-1]["content"] == ""
+
+
 def test_spans_of_the_sdk_are_adapted_in_the_order_of_their_ends() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

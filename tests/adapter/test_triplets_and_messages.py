@@ -99,6 +99,21 @@ def test_first_sibling_gives_a_reward_to_a_call_with_the_same_parent() -> None:
     assert [triplet.reward for triplet in occurrence(spans)] == [None, 0.5]
 
 
+def test_a_reward_with_the_number_of_a_call_belongs_to_the_call_before_it() -> None:
+    adapter = LlmProxyTraceToTriplet()
+    spans = [reward(1, 1.0), completion(2, [1], [2]), reward(2, 2.0), reward(3, 3.5)]
+    assert [triplet.reward for triplet in adapter(spans)] == [3.5]
+    spans = [completion(1, [1], [2]), completion(2, [1, 2], [3]), reward(2, 2.0), reward(3, 3.5)]
+    assert [triplet.reward for triplet in adapter(spans)] == [2.0, 3.5]
+
+
+def test_calls_without_token_ids_are_left_out_where_that_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    spans = [completion(1, [1], [2]), completion(2, [], []), reward(3, 1.0)]
+    assert [triplet.reward for triplet in TracerTraceToTriplet()(spans)] == [None, 1.0]
+    assert [triplet.reward for triplet in TracerTraceToTriplet(_skip_empty_token_spans=True)(spans)] == [1.0]
+    assert "without token ids" in _why(TracerTraceToTriplet(_skip_empty_token_spans=True), spans[1:], caplog)
+
+
 def test_spans_whose_parents_form_a_circle_do_not_hang() -> None:
     first, second = completion(1, [1], [2]), completion(2, [3], [4])
     first.parent_id, second.parent_id = second.span_id, first.span_id

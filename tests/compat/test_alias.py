@@ -50,6 +50,23 @@ def test_no_alias_is_there_by_default(name, tmp_path):
     assert "ModuleNotFoundError" in errors
 
 
+ROOMS = """
+import agentlightning as agl
+
+print(agl.emitter.emit_reward is agl.emit_reward, agl.env_var.LightningEnvVar is agl.LightningEnvVar)
+print(agl.llm_proxy.__name__, agl.runner.LitAgentRunner.__name__, agl.reward.__name__, hasattr(agl, "no_such"))
+"""
+
+
+def test_the_modules_of_the_package_are_its_attributes(tmp_path):
+    (tmp_path / "program.py").write_text(ROOMS, encoding="utf-8")
+    code, lines, errors = python("-m", "mini_agentic_rl.compat", "run", "program.py", cwd=tmp_path)
+    assert (code, lines) == (
+        0,
+        ["True True", "mini_agentic_rl.gateway.proxy LitAgentRunner reward False"],
+    ), errors
+
+
 TRACES = """
 import asyncio
 from agentlightning import AgentOpsTracer, InMemoryLightningStore, LitAgentRunner, OtelTracer, emit_reward, rollout

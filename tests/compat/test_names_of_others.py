@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
 import subprocess
 import sys
 
@@ -104,6 +106,8 @@ def test_a_part_is_built_from_every_way_to_write_it_down():
     for spec in (agl.InMemoryLightningStore, lambda: there, "memory", {"type": "memory"}):
         registry = {"memory": "mini_agentic_rl.store.memory.InMemoryLightningStore"}
         assert isinstance(built(spec, registry=registry), agl.InMemoryLightningStore)
+    made = built({"name": "memory", "scan_debounce_seconds": 2.0}, registry=registry)
+    assert made._scan_debounce_seconds == 2.0
     assert built(None, default_factory=lambda: there) is there
     assert built(None, allow_none=True) is None
     made = built({"scan_debounce_seconds": 2.0}, dict_requires_type=False, dict_default_cls=agl.InMemoryLightningStore)
@@ -116,6 +120,19 @@ def test_a_part_is_built_from_every_way_to_write_it_down():
         built("nothing.there")
     with pytest.raises(TypeError, match="LightningStore, not DummyTracer"):
         built(agl.DummyTracer)
+
+
+def test_errors_and_values_have_the_types_of_agent_lightning():
+    assert agl.Span.from_attributes(attributes={}).status.status_code == "OK"
+    for ids in ((123, "a"), ("r", 1), ("r", None)):
+        with pytest.raises(ValueError, match="both as text"):
+            agl.ProxyLLM(endpoint="http://127.0.0.1:9", model="m").get_base_url(*ids)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = agl.LightningStoreServer(agl.InMemoryLightningStore(), "127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(RuntimeError, match="in use"):
+            asyncio.run(server.start())
 
 
 def test_objects_are_made_from_the_command_line(monkeypatch, capsys):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mini_agentic_rl.datasets import DatasetError, load_jsonl, load_task_dataset
+from mini_agentic_rl.datasets import DatasetError, load_examples, load_jsonl, load_task_dataset
 from mini_agentic_rl.errors import UserError
 
 
@@ -23,6 +24,28 @@ def test_answers_of_every_kind_become_text(tmp_path: Path) -> None:
     rows = load_jsonl(path)
     assert [row["answer"] for row in rows] == ["x+1", "42", "0", "2.5", "True", "[1, 2]", "1007"]
     assert rows[-1]["solution"] == answers[-1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        ("so\n#### (3, 4)", "(3, 4)"),
+        ("so\n#### [8.124,12.852]", "[8.124,12.852]"),
+        ("so\n#### 0,1", "0,1"),
+        ("so\n#### 1,2,3", "1,2,3"),
+        ("so\n#### Paris, France", "Paris, France"),
+        ("so\n#### $1,234,567.50", "$1234567.50"),
+        ("so\n#### 1,234 apples", "1234 apples"),
+        (["1,234", 5], "[1234, 5]"),
+    ],
+)
+def test_only_the_thousands_commas_of_a_number_go(tmp_path: Path, answer: Any, read: str) -> None:
+    path = write(tmp_path, json.dumps({"question": "q?", "answer": answer}))
+    assert load_jsonl(path)[0]["answer"] == read
+    if isinstance(answer, str):
+        assert load_examples(str(path), "rl", split="all")[0]["ground_truth"] == read
+    path = write(tmp_path, json.dumps({"problem": "q?", "solution": answer}))
+    assert load_examples(str(path), "rl", split="all")[0]["ground_truth"] == read
 
 
 def test_other_fields_ids_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:

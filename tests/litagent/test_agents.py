@@ -141,6 +141,26 @@ async def test_prompt_rollout_may_be_async() -> None:
     assert await agent.rollout_async("it", resources, ATTEMPTED) == "Do it"
 
 
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ('Reply as {"answer": 42} to {task}', "asks for a value '\"answer\"'; the values given are: task"),
+        ('{\n  "a": [{"b": 1}]\n} {task}', "asks for a value '\"a\"'"),
+        ("{question}", "asks for a value 'question'"),
+        ("{} {task}", "asks for a value '0'"),
+        ("f() { return 1; } {task}", "asks for a value 'return 1;'"),
+        ("{task", "braces do not match"),
+    ],
+)
+def test_a_template_whose_braces_are_text_says_to_double_them(template: str, problem: str) -> None:
+    for kind in (KeyError, ValueError):
+        with pytest.raises(kind) as raised:
+            PromptTemplate(template=template, engine="f-string").format(task="x")
+        assert problem in str(raised.value)
+        assert "as in a JSON example, double them in the template: {{ and }}" in str(raised.value)
+    assert PromptTemplate(template='{{"answer": 42}} {task}').format(task="x") == '{"answer": 42} x'
+
+
 def test_rollout_dispatches_on_the_names() -> None:
     @rollout
     def agent(task: str, prompt_template: PromptTemplate, llm: LLM, resources: Any, rollout: Any) -> list[Any]:

@@ -94,6 +94,8 @@ def test_a_gold_query_that_does_not_run_is_an_error_of_the_task(databases):
         ("The answer is 12", [(12.5,)], 0.0),
         ("There are 12 of them", [(2,)], 0.0),
         ("一共有12种。", [(12,)], 1.0),
+        ("12元", [(12,)], 1.0),
+        ("共１２元", [(12,)], 1.0),
         ("答案：片剂", [("片剂",)], 1.0),
         ("It is a Tablet.", [("tablet",)], 1.0),
         ("It is a tabletop.", [("tablet",)], 0.0),

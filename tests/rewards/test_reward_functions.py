@@ -9,7 +9,9 @@ import time
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -253,6 +255,61 @@ def test_a_weighted_sum_names_its_parts_and_is_none_where_a_part_is() -> None:
     assert list(WeightedSum([len, len]).parts(completions=["a"])) == ["len", "len_2"]
     with pytest.raises(ValueError, match="weight"):
         WeightedSum([len], [1.0, 2.0])
+
+
+def test_a_function_leaves_tasks_that_are_not_its_own_to_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    def math(completions: list[str], task: list[str], **kwargs: Any) -> list[float | None]:
+        return [float(said == "4") if kind == "math" else None for said, kind in zip(completions, task, strict=True)]
+
+    def code(text: str, task: str) -> float | None:
+        return float("def" in text) if task == "code" else None
+
+    said = {"completions": ["4", "5", "def f():", "hello"], "task": ["math", "math", "code", "chat"]}
+    total = WeightedSum([math, code], [1.0, 0.5])
+    assert total(**said) == [1.0, 0.0, 0.5, None]
+    assert total.errors == {"no function gave a reward": 1}
+    assert "no function gave a reward (math, code)" in caplog.text
+    assert not total.all_errors["math"] + total.all_errors["code"]
+    normalised = NormalisedSum([math, code], group_size=2)(**said)
+    assert normalised[:2] == [pytest.approx(sign * 2**-0.5, rel=1e-3) for sign in (1, -1)]
+
+    def gone(text: str) -> float:
+        raise OSError("the judge is gone")
+
+    assert WeightedSum([math, gone])(**said) == [None] * 4, "what failed is not another's task"
+    assert WeightedSum([math, gone], missing="skip")(**said) == [1.0, 0.0, None, None]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        (1.0, 0.5),
+        np.array([1.0, 0.5]),
+        np.array([1.0, 0.5], dtype=np.float32),
+        torch.tensor([1.0, 0.5], requires_grad=True),
+        torch.tensor([1.0, 0.5], dtype=torch.bfloat16),
+        [np.float32(1.0), torch.tensor(0.5)],
+        [np.array([1.0]), torch.tensor([0.5])],
+        np.array([1.0, 0.5], dtype=object),
+    ],
+)
+def test_an_array_or_a_tensor_of_rewards_is_a_list_of_them(result: Any) -> None:
+    assert FunctionReward(lambda completions: result)(completions=["a", "b"]) == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("result", [0.5, np.float64(0.5), np.array(0.5), torch.tensor(0.5), [0.5], np.array([0.5])])
+def test_a_single_number_is_the_reward_of_a_single_completion(result: Any) -> None:
+    assert FunctionReward(lambda completions: result)(completions=["a"]) == [0.5]
+    assert FunctionReward(lambda text: result if np.ndim(result) == 0 else result[0])(completions=["a"]) == [0.5]
+    with pytest.raises(RewardError, match="must return a list of 2 rewards"):
+        FunctionReward(lambda completions: result)(completions=["a", "b"])
+
+
+def test_columns_may_be_arrays() -> None:
+    truths = np.array([8, 9])
+    assert AccuracyReward()(completions=np.array(["8", "8"]), ground_truth=truths) == [1.0, 0.0]
+    assert AccuracyReward()(completions=["8", "8"], prompts=np.array(["a", "b"]), ground_truth=truths) == [1.0, 0.0]
+    assert FunctionReward(lambda level: level)(completions=["a", "b"], level=torch.tensor([3, 4])) == [3.0, 4.0]
 
 
 def test_trl_is_told_the_mean_of_each_part() -> None:

@@ -121,6 +121,17 @@ async def test_without_a_call_or_where_a_function_has_no_reward_there_is_none() 
     assert find_final_reward((await scored(skipping, llm_call(QUESTION, says("408"))))[1]) == 1.0
 
 
+async def test_functions_score_the_tasks_that_are_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    def of_code(text: str) -> None:
+        return None
+
+    turns = llm_call(QUESTION, says("408"))
+    _, spans = await scored(RewardHook(AccuracyReward(), of_code), turns)
+    assert find_final_reward(spans) == 1.0
+    assert (await scored(RewardHook(of_code, of_code), turns))[1] == []
+    assert "no function gave a reward (of_code, of_code_2)" in caplog.text
+
+
 async def test_a_task_that_lacks_what_the_reward_needs_fails_the_attempt_with_the_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

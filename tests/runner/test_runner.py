@@ -392,6 +392,31 @@ async def test_on_rollout_end_sees_every_span_and_emits_into_the_attempt(store: 
     assert await _rewards(store, ended.rollout_id) == [0.25, 1.0]
 
 
+async def test_the_returned_reward_comes_after_what_on_trace_end_emits(store: InMemoryLightningStore) -> None:
+    seen: list[list[float | None]] = []
+
+    class Emits(Hook):
+        async def on_trace_end(self, *, tracer: Any, **_: Any) -> None:
+            emit_reward(0.8)
+            seen.append([get_reward_value(span) for span in find_reward_spans(tracer.get_last_trace())])
+
+    class Returns(Hook):
+        async def on_trace_end(self) -> float:
+            return 0.9
+
+    @rollout
+    def spans(task: str) -> list[Span]:
+        return [Span.from_core_fields(emit_reward(0.3, propagate=False))]
+
+    ended = await _step(store, rollout(lambda task: 0.5), [Emits()])
+    assert await _rewards(store, ended.rollout_id) == [0.8, 0.5]
+    assert seen == [[0.8]], "the agent's reward is not there yet"
+    ended = await _step(store, rollout(lambda task: 0.5), [Returns(), Emits()])
+    assert await _rewards(store, ended.rollout_id) == [0.8, 0.5, 0.9], "a hook that returns a reward decides"
+    ended = await _step(store, spans, [Emits()])
+    assert await _rewards(store, ended.rollout_id) == [0.8, 0.3]
+
+
 @pytest.mark.parametrize("method", ["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"])
 async def test_a_failing_hook_fails_the_attempt_with_its_name(store: InMemoryLightningStore, method: str) -> None:
     ended_hooks: list[str] = []

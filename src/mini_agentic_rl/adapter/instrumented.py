@@ -116,7 +116,9 @@ def openai_messages(span: Span, tool_spans: Sequence[Span]) -> tuple[list[dict[s
         if answer.get("role", "assistant") == "assistant":
             calls = [call for child in tool_spans if (call := _tool_call(nested(child.attributes, "tool")))]
             message = _message({"role": "assistant", **answer})
-            messages.append({**message, "tool_calls": calls} if calls and "tool_calls" not in message else message)
+            if calls and "tool_calls" not in message:
+                message |= {"content": message["content"] or None, "tool_calls": calls}
+            messages.append(message)
     tools = [_tool(function) for function in _listed(request_of(span).get("functions"))]
     return messages, tools
 

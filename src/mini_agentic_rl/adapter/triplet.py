@@ -50,6 +50,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         agent_match: regular expression; only calls whose nearest agent's name matches it are kept. None keeps all.
         exclude_llm_call_in_reward: leave out calls made while a reward was computed (a judge).
         reward_match: which call a reward belongs to.
+        _skip_empty_token_spans: leave out calls without token ids of their prompt or their response.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class TracerTraceToTriplet(TraceToTripletBase):
         agent_match: str | None = None,
         exclude_llm_call_in_reward: bool = True,
         reward_match: RewardMatchPolicy = RewardMatchPolicy.FIRST_OCCURRENCE,
+        _skip_empty_token_spans: bool = False,
     ) -> None:
         self.repair_hierarchy = repair_hierarchy
         self.llm_call_match = llm_call_match
         self.agent_match = agent_match
         self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
         self.reward_match = RewardMatchPolicy(reward_match)
+        self._needed = (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS) if _skip_empty_token_spans else ()
 
     def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
         groups = ([as_ours(span) for span in group] for group in by_attempt(source).values())
@@ -90,6 +93,8 @@ class TracerTraceToTriplet(TraceToTripletBase):
         """Return why an LLM call gives no triplet, or None when it does."""
         if self.exclude_llm_call_in_reward and tree.is_inside(span, computes_reward):
             return "made while a reward was computed (exclude_llm_call_in_reward)"
+        if not all(span.attributes.get(name) for name in self._needed):
+            return "without token ids (_skip_empty_token_spans)"
         patterns = {} if self.agent_match is None else {"agent_match": self.agent_match}
         return agent_mismatch(tree.agent_name(span), patterns)
 
@@ -104,6 +109,8 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
             calls = _without_duplicates(
                 [s for s in spans if Key.PROMPT_TOKEN_IDS in s.attributes and Key.RESPONSE_TOKEN_IDS in s.attributes]
             )
+            # A reward that has the number of a call does not come after it.
+            spans.sort(key=lambda span: (span.sequence_id, Key.RESPONSE_TOKEN_IDS in span.attributes))
             rewards = _match_rewards(spans, calls, None)
             if not calls:
                 _log_empty(spans, "an LLM call with token ids: was the gateway's rollout URL used?", Counter())

@@ -24,6 +24,7 @@ from .messages import (
 from .preferences import NO_PREFERENCE, read_preference
 from .records import fields_of
 from .rows import digest
+from .worked import final_answer
 
 Example: TypeAlias = dict[str, Any]
 Form: TypeAlias = Literal["sft", "rl", "preference", "unpaired"]
@@ -156,16 +157,12 @@ def _truth(record: Mapping[str, Any]) -> str:
     value = verl.get("ground_truth") if isinstance(verl, Mapping) else None
     if value is None:
         value = next((record[field] for field in TRUTH_FIELDS if record.get(field) is not None), None)
-    if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
-        return "[" + ", ".join(map(str, value)) + "]"
-    if not isinstance(value, str | int | float) or not str(value).strip():
+    answer = final_answer(value)
+    if answer is None:
         raise ShapeError("no right answer", fields_of(record))
-    text = str(value).strip()
-    if "####" in text:
-        text = text.rpartition("####")[2].strip().replace(",", "")
-        if not text:
-            raise ShapeError('nothing after the "####" of the answer')
-    return text
+    if not answer:
+        raise ShapeError('nothing after the "####" of the answer')
+    return answer
 
 
 def _label(record: Mapping[str, Any]) -> bool | None:

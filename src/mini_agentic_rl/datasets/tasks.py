@@ -14,6 +14,7 @@ from .formats import task_example
 from .messages import ShapeError
 from .records import Located, is_data_file, is_hub_name, load_folder, load_hub, located, stem
 from .rows import DatasetError, Row, TaskRows, choose, select
+from .worked import final_answer
 
 
 def load_jsonl(path: str | Path) -> list[Row]:
@@ -38,21 +39,17 @@ def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
     question = record.get("question")
     if not isinstance(question, str) or not question.strip():
         raise DatasetError(f'{where}: field "question" {_complaint(record, "question", "text")}', setting="dataset")
-    answer = record.get("answer")
-    if isinstance(answer, list) and answer and all(isinstance(item, str | int | float) for item in answer):
-        return {**record, "id": str(record.get("id", default_id)), "answer": "[" + ", ".join(map(str, answer)) + "]"}
-    if not isinstance(answer, str | int | float) or not str(answer).strip():
+    answer = final_answer(record.get("answer"))
+    if answer is None:
         raise DatasetError(
             f'{where}: field "answer" {_complaint(record, "answer", "text, a number or a list of these")}',
             setting="dataset",
         )
-    text = str(answer).strip()
-    row = {**record, "id": str(record.get("id", default_id)), "answer": text}
-    if "####" in text:
-        row["answer"] = text.rpartition("####")[2].strip().replace(",", "")
-        row["solution"] = text
-        if not row["answer"]:
-            raise DatasetError(f'{where}: field "answer" has nothing after its "####"', setting="dataset")
+    if not answer:
+        raise DatasetError(f'{where}: field "answer" has nothing after its "####"', setting="dataset")
+    row = {**record, "id": str(record.get("id", default_id)), "answer": answer}
+    if isinstance(record["answer"], str) and "####" in record["answer"]:
+        row["solution"] = record["answer"].strip()
     return row
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from ..rewards import plain_number
+from ..rewards import plain_number, ungrouped
 
 SYMBOLS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _COMPUTE: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
@@ -46,6 +46,20 @@ class Worked:
     def text(self) -> str:
         """As a model is to write it."""
         return "\n".join((*self.lines, f"Answer: {self.answer}"))
+
+
+def final_answer(value: Any) -> str | None:
+    """Return a right answer as text: text, a number, true or false, or a list of these; None for anything else.
+
+    Of a worked solution it is what stands after the last "####", "" where nothing does, and a number there is without
+    its thousands commas; so are the items of a list, whose own commas part them.
+    """
+    if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
+        return "[" + ", ".join(ungrouped(str(item)) for item in value) + "]"
+    if not isinstance(value, str | int | float) or not str(value).strip():
+        return None
+    text = str(value).strip()
+    return ungrouped(text.rpartition("####")[2].strip()) if "####" in text else text
 
 
 def worked_solution(row: Mapping[str, Any]) -> Worked:

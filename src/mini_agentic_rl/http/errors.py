@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UserError
 
 
-class ServerStartError(UserError):
+class ServerStartError(UserError, RuntimeError):
     """The server could not start."""
 
 

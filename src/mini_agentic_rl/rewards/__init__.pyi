@@ -33,9 +33,13 @@ from .remote import RemoteReward as RemoteReward
 from .rubric import Criterion as Criterion
 from .rubric import JudgementError as JudgementError
 from .rubric import Rubric as Rubric
+from .scripts import UNCASED as UNCASED
+from .scripts import in_ascii_numbers as in_ascii_numbers
 from .steps import StepReward as StepReward
 from .steps import count_steps as count_steps
 from .symbolic import SymbolicError as SymbolicError
 from .tool_use import ToolUseReward as ToolUseReward
+from .values import GROUPED as GROUPED
 from .values import parse_number as parse_number
 from .values import plain_number as plain_number
+from .values import ungrouped as ungrouped

@@ -2,7 +2,8 @@
 
 A reward function is called as TRL calls one: `fn(completions=[…], prompts=[…], ground_truth=[…], …)`, a list for each
 column, and returns a number for each completion, or None where there is no reward. None is not 0: a sample without a
-reward takes no part in training. What went wrong is logged, and counted by reason in `errors`.
+reward takes no part in training. A list may be an array or a tensor, of columns and of results. What went wrong is
+logged, and counted by reason in `errors`.
 
 A completion is text, or the messages that followed the prompt. Nothing that a model can write makes reading it fail.
 """
@@ -17,7 +18,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from numbers import Real
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from ..errors import UserError
 
@@ -68,7 +70,9 @@ class Sample:
 def samples_of(completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]) -> list[Sample]:
     """Return one sample for each completion. A column that is no list of as many values holds for all of them."""
     count = len(completions)
-    listed = {name: value for name, value in columns.items() if isinstance(value, list | tuple) and len(value) == count}
+    prompts = as_list(prompts)
+    lists = {name: as_list(value) for name, value in columns.items()}
+    listed = {name: values for name, values in lists.items() if values is not None and len(values) == count}
     shared = {name: value for name, value in columns.items() if name not in listed}
     return [
         Sample(
@@ -78,6 +82,13 @@ def samples_of(completions: Sequence[Any], prompts: Sequence[Any] | None, column
         )
         for at, completion in enumerate(completions)
     ]
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """Return the values of a sequence, an array or a tensor; None of text and of anything else that is one value."""
+    if callable(convert := getattr(value, "tolist", None)):
+        value = convert()
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None
 
 
 def as_messages(value: Any, role: str) -> list[Message]:
@@ -123,6 +134,16 @@ RewardFunction: TypeAlias = Callable[..., "list[float | None]"]
 """`fn(completions=…, prompts=…, **columns)`; completions are texts or lists of messages."""
 
 _COUNTING = threading.Lock()
+_NO_NUMBER: Final = "the function returned no number"
+
+
+FAILED: Final = float("nan")
+"""Stands, by its identity, for a score that could not be computed, as opposed to None: not this function's task."""
+
+
+def is_score(score: float | None) -> TypeGuard[float]:
+    """Return True unless the score is None or `FAILED`."""
+    return score is not None and score is not FAILED
 
 
 class RewardError(UserError, ValueError):
@@ -156,13 +177,19 @@ class Reward:
         Raises:
             RewardError: the rows lack something that every reward needs.
         """
+        scores = self.checked_scores(completions, prompts, columns)
+        return [score if is_score(score) else None for score in scores]
+
+    def checked_scores(
+        self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
+    ) -> list[float | None]:
+        """Return the finite scores, None for a task that is not this function's, and `FAILED` for what failed."""
         try:
             scores = self.score_columns(completions, prompts, columns)
         except RewardError:
             raise
         except Exception as error:  # a reward that fails must not end a training
-            self.failed(type(error).__name__, _first_line(error), count=len(completions))
-            return [None] * len(completions)
+            return [self.failed(type(error).__name__, _first_line(error), count=len(completions))] * len(completions)
         return [self._checked(score) for score in scores]
 
     async def in_thread(
@@ -182,11 +209,12 @@ class Reward:
         return [self._score_safely(sample) for sample in samples]
 
     def score(self, sample: Sample) -> float | None:
-        """Return the score of one sample; None where there is none and nothing went wrong."""
+        """Return the score of one sample; None for a task that is not this function's, and `failed(…)` for what
+        failed."""
         raise NotImplementedError
 
-    def failed(self, reason: str, detail: object = "", *, count: int = 1) -> None:
-        """Count samples that got no reward. Every first of a reason is a warning in the log."""
+    def failed(self, reason: str, detail: object = "", *, count: int = 1) -> float:
+        """Count samples that got no reward, and return `FAILED`. Every first of a reason is a warning in the log."""
         with _COUNTING:
             known = self.errors[reason]
             self.errors[reason] += count
@@ -194,6 +222,7 @@ class Reward:
         logger.log(
             level, "reward %s: no reward for a sample: %s%s", self.name, reason, f" ({detail})" if detail else ""
         )
+        return FAILED
 
     def _score_safely(self, sample: Sample) -> float | None:
         try:
@@ -201,17 +230,36 @@ class Reward:
         except RewardError:
             raise
         except Exception as error:  # one sample must not cost the others their rewards
-            self.failed(type(error).__name__, _first_line(error))
+            return self.failed(type(error).__name__, _first_line(error))
+
+    def numbers_of(self, result: Any, count: int) -> list[float | None]:
+        """Return the scores that a function gave for `count` samples: a list, an array or a tensor of them, or a single
+        number for a single sample.
+
+        Raises:
+            RewardError: it is neither.
+        """
+        values = as_list(result)
+        if values is None and count == 1:
+            values = [result]
+        if values is None or isinstance(result, str) or len(values) != count:
+            raise RewardError(f"{self.name} must return a list of {count} rewards, not {str(result)[:80]}")
+        return [self.number_of(value) for value in values]
+
+    def number_of(self, value: Any) -> float | None:
+        """Return a score as a number: of an array or a tensor its only element."""
+        if value is None:
             return None
+        item = getattr(value, "item", None)
+        if not isinstance(value, Real) and callable(item):
+            value = item()
+        return float(value) if isinstance(value, Real) else self.failed(_NO_NUMBER, type(value).__name__)
 
     def _checked(self, score: float | None) -> float | None:
-        if score is None:
-            return None
+        if not is_score(score):
+            return score
         value = float(score)
-        if not math.isfinite(value):
-            self.failed("the score is not finite", value)
-            return None
-        return value
+        return value if math.isfinite(value) else self.failed("the score is not finite", value)
 
 
 def name_of(function: Callable[..., Any]) -> str:

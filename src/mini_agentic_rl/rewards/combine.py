@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ..plugins import load_plugin, or_plugin
 from ..user_code import load_object
-from .base import Reward, RewardError, RewardFunction, Sample, group_key, name_of, samples_of
+from .base import FAILED, Reward, RewardError, RewardFunction, Sample, group_key, is_score, name_of, samples_of
 from .format import FormatReward
 from .function import FunctionReward
 from .math import AccuracyReward
@@ -44,10 +44,11 @@ def weighted_sum(scores: Mapping[str, float], weights: Mapping[str, float]) -> f
 
 
 class WeightedSum(Reward):
-    """`sum of weight * score` over several reward functions.
+    """`sum of weight * score` over the reward functions whose task a sample is.
 
-    With `missing="none"` a sample that one of them gives no reward has none. With "skip" it has the sum of the others,
-    and none only if all gave none: for functions that judge only some of the samples.
+    A function that returns None for a sample is left out of its sum; where all return None the sample has no reward.
+    Where a function fails, as a judge that cannot be reached, the sample has no reward with `missing="none"`, and the
+    sum of the others with "skip".
     """
 
     def __init__(
@@ -76,33 +77,43 @@ class WeightedSum(Reward):
         self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
     ) -> dict[str, list[float | None]]:
         """Return the rewards of each function, by its name."""
-        return {
-            name: function(completions=completions, prompts=prompts, **columns)
-            for name, function in self.functions.items()
+        return self.sums_and_parts(completions, prompts, columns)[1]
+
+    def sums_and_parts(
+        self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
+    ) -> tuple[list[float | None], dict[str, list[float | None]]]:
+        """Return the sum of each sample, and the rewards of each function by its name."""
+        scores = {
+            name: function.checked_scores(completions, prompts, columns) for name, function in self.functions.items()
         }
+        sums = self.total(scores, samples_of(completions, prompts, columns))
+        parts = {name: [score if is_score(score) else None for score in found] for name, found in scores.items()}
+        return sums, parts
 
     def total(self, parts: Mapping[str, Sequence[float | None]], samples: Sequence[Sample]) -> list[float | None]:
-        """Return the sums of `parts`."""
-        return [self.combined({name: scores[at] for name, scores in parts.items()}) for at in range(len(samples))]
+        """Return the sums of `parts`, which hold `FAILED` where a function failed."""
+        return [self._combined({name: scores[at] for name, scores in parts.items()}) for at in range(len(samples))]
 
-    def combined(self, scores: Mapping[str, float | None]) -> float | None:
-        """Return the sum of one sample's scores."""
-        known = {name: score for name, score in scores.items() if score is not None}
-        if not known or (self.missing == "none" and len(known) < len(scores)):
+    def _combined(self, scores: Mapping[str, float | None]) -> float | None:
+        known = {name: score for name, score in scores.items() if is_score(score)}
+        if not any(score is FAILED for score in scores.values()):
+            if not known:
+                self.failed("no function gave a reward", ", ".join(scores))
+        elif self.missing == "none":
             return None
-        return weighted_sum(known, {name: self.weights[name] for name in known})
+        return weighted_sum(known, {name: self.weights[name] for name in known}) if known else None
 
     def score_columns(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> Sequence[float | None]:
         """Return the sums. If TRL offers `log_metric`, it gets the mean of each part."""
-        parts = self.parts(completions, prompts, **columns)
+        sums, parts = self.sums_and_parts(completions, prompts, columns)
         log_metric = columns.get("log_metric")
         if callable(log_metric):
             for name, scores in parts.items():
                 if known := [score for score in scores if score is not None]:
                     log_metric(f"{self.name}/{name}", statistics.fmean(known))
-        return self.total(parts, samples_of(completions, prompts, columns))
+        return sums
 
     @property
     def all_errors(self) -> dict[str, Counter[str]]:
@@ -149,17 +160,16 @@ class NormalisedSum(WeightedSum):
 
 
 def _normalised(scores: Sequence[float | None], groups: Sequence[Sequence[int]]) -> list[float | None]:
-    """Return each score less the mean of its group, in standard deviations of the group; None stays None."""
-    found: list[float | None] = [None] * len(scores)
+    """Return each score less the mean of its group, in standard deviations of the group; what is no score stays."""
+    found = list(scores)
     for group in groups:
-        known = [score for at in group if (score := scores[at]) is not None]
+        known = [score for at in group if is_score(score := scores[at])]
         if not known:
             continue
         mean = statistics.fmean(known)
         deviation = statistics.stdev(known, mean) if len(known) > 1 else 0.0
         for at in group:
-            score = scores[at]
-            if score is not None:
+            if is_score(score := scores[at]):
                 found[at] = (score - mean) / (deviation + _EPSILON)
     return found
 

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from numbers import Real
 from typing import Any
 
 from .base import Reward, RewardError, Sample, name_of
@@ -18,7 +17,8 @@ class FunctionReward(Reward):
     A callable that names `completions` is called once for all samples, as TRL calls one. Any other is called for each
     sample with the arguments that it names: `completion` (text or messages, as it came), `text` or `response` (the
     final answer), `messages`, `prompt`, `question`, `sample`, or a column such as `ground_truth`; a first parameter of
-    another name is the final answer. It returns a number, True or False, or None for no reward, and may be async.
+    another name is the final answer. It returns a number, True or False, or None for a task that is not its
+    own, and may be async.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
@@ -52,10 +52,7 @@ class FunctionReward(Reward):
         offered = {**columns, "completions": completions, "prompts": prompts}
         if not self._takes_all:
             offered = {name: offered[name] for name in self._names if name in offered}
-        scores = _result(self._function(**offered))
-        if isinstance(scores, str) or not isinstance(scores, Sequence) or len(scores) != len(completions):
-            raise RewardError(f"{self.name} must return a list of {len(completions)} rewards, not {str(scores)[:80]}")
-        return [self._number(score) for score in scores]
+        return self.numbers_of(_result(self._function(**offered)), len(completions))
 
     def score(self, sample: Sample) -> float | None:
         """Return the score of one sample."""
@@ -86,18 +83,7 @@ class FunctionReward(Reward):
                 keywords.pop(parameter.name, None)
             else:
                 keywords[parameter.name] = value
-        return self._number(_result(self._function(*positional, **keywords)))
-
-    def _number(self, value: Any) -> float | None:
-        if value is None:
-            return None
-        item = getattr(value, "item", None)
-        if not isinstance(value, Real) and callable(item):  # an array or tensor of one element
-            value = item()
-        if not isinstance(value, Real):
-            self.failed("the function returned no number", type(value).__name__)
-            return None
-        return float(value)
+        return self.number_of(_result(self._function(*positional, **keywords)))
 
 
 def _result(value: Any) -> Any:

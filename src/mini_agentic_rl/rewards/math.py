@@ -15,14 +15,14 @@ from typing import Any
 
 from ..errors import UserError
 from .base import Reward, Sample, column
-from .extract import extract_answer, extract_option
+from .extract import ANSWER_WORDS, announced_text, extract_answer, extract_option
 from .symbolic import TimeBudget, equivalent
 from .values import ListValue, MappingValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
 
 DEFAULT_TOLERANCE = 0.01
 """Relative tolerance between a value and a rounded one."""
 
-_MARKED = re.compile(r"####|\\boxed|\banswer\b", re.IGNORECASE)
+_MARKED = re.compile(rf"####|\\boxed|{ANSWER_WORDS}", re.IGNORECASE)
 
 
 def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
@@ -45,6 +45,8 @@ def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_t
     """
     tolerance = Tolerance(rel_tol, abs_tol)
     wanted = _gold_value(gold)
+    if isinstance(wanted, TextValue | ListValue) and _same_words(announced_text(predicted), wanted, tolerance):
+        return True
     answer = extract_option(predicted) if isinstance(wanted, OptionValue) else extract_answer(predicted, units=True)
     return answer is not None and same_value(parse_value(clean(answer)), wanted, tolerance)
 
@@ -166,6 +168,14 @@ def _gold_value(gold: Any) -> Value:
     return parse_value(clean(answer or gold))
 
 
+def _same_words(words: str, gold: TextValue | ListValue, tolerance: Tolerance) -> bool:
+    """Return True if a text with words around numbers, such as "May 3, 2024" or "5 apples and 3 pears", is `gold`."""
+    if isinstance(gold, TextValue):
+        return _folded(words) == _folded(gold.text) != "nan"
+    value = parse_value(words)
+    return isinstance(value, ListValue) and same_value(value, gold, tolerance)
+
+
 def _same_number(predicted: NumberValue, gold: NumberValue, tolerance: Tolerance) -> bool:
     if predicted.unit is not None and gold.unit is not None:
         same_kind = predicted.unit.kind == gold.unit.kind
@@ -254,8 +264,7 @@ class AccuracyReward(Reward):
         """
         gold = column(sample, self.truth)
         if gold is None or (isinstance(gold, str) and not gold.strip()):
-            self.failed("the row has no right answer")
-            return None
+            return self.failed("the row has no right answer")
         if sample.columns.get("finish_reason") == "length":
             return self.wrong
         text = sample.text

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .base import Reward, Sample, TextOrMessages, as_messages, encodable
+from .base import FAILED, Reward, Sample, TextOrMessages, as_messages, encodable
 
 if TYPE_CHECKING:
     from httpx import Client, Response
@@ -86,28 +86,26 @@ class RemoteReward(Reward):
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
         """Return the scores, batch by batch."""
         items = [_item(sample) for sample in samples]
-        scores: list[float | None] = []
+        scores: list[float] = []
         for start in range(0, len(items), self.batch_size):
             scores += self._scores(items[start : start + self.batch_size])
-        return [None if score is None else self.scale * score for score in scores]
+        return [score if score is FAILED else self.scale * score for score in scores]
 
     def score(self, sample: Sample) -> float | None:
         """Return the score of one sample."""
         return self.score_all([sample])[0]
 
-    def _scores(self, items: list[dict[str, Any]]) -> list[float | None]:
+    def _scores(self, items: list[dict[str, Any]]) -> list[float]:
         """Return the score of each item. A batch that is refused is halved until what is refused stands alone."""
         try:
             if self._batches and len(items) > 1:
-                return list(self._batch(items))
+                return self._batch(items)
             if len(items) == 1:
                 return [_number(self._post("/score", items[0]).get("score"))]
         except ServiceError as error:
             if not error.refused or len(items) == 1:
-                self.failed(
-                    "refused by the service" if error.refused else "the service failed", error, count=len(items)
-                )
-                return [None] * len(items)
+                reason = "refused by the service" if error.refused else "the service failed"
+                return [self.failed(reason, error, count=len(items))] * len(items)
         half = len(items) // 2
         return self._scores(items[:half]) + self._scores(items[half:])
 

@@ -67,6 +67,7 @@ def as_latex(text: str) -> str:
     """Return an expression as programs write it, such as sqrt(12)*x**10 >= 3, as LaTeX; LaTeX is left as it is."""
     if "\\" in text:
         return text
+    text = re.sub(r"√\s*(?:\(([^()]*)\)|(\w+))", r" sqrt(\1\2)", text)
     text = text.replace("**", "^").replace("*", r"\cdot ").replace(">=", r"\ge ").replace("<=", r"\le ")
     text = re.sub(r"\^\s*(-?\d+)", r"^{\1}", text)
     text = re.sub(r"(?<=\d)\s*[x×]\s*(?=\d)", r"\\cdot ", text)

@@ -24,37 +24,37 @@ class Unit:
 
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     "length": (
-        ("1/1000", "mm millimeter millimeters millimetre millimetres"),
-        ("1/100", "cm centimeter centimeters centimetre centimetres"),
-        ("1", "m meter meters metre metres"),
-        ("1000", "km kilometer kilometers kilometre kilometres"),
+        ("1/1000", "mm millimeter millimeters millimetre millimetres 毫米"),
+        ("1/100", "cm centimeter centimeters centimetre centimetres 厘米"),
+        ("1", "m meter meters metre metres 米"),
+        ("1000", "km kilometer kilometers kilometre kilometres 千米 公里"),
         ("0.0254", "inch inches"),
         ("0.3048", "ft foot feet"),
         ("0.9144", "yards yard yd"),
         ("1609.344", "miles mile mi"),
     ),
     "mass": (
-        ("1/1000", "mg milligram milligrams"),
-        ("1", "g gram grams"),
-        ("1000", "kg kilogram kilograms"),
+        ("1/1000", "mg milligram milligrams 毫克"),
+        ("1", "g gram grams 克"),
+        ("1000", "kg kilogram kilograms 千克 公斤"),
     ),
     "volume": (
-        ("1/1000", "ml milliliter milliliters millilitre millilitres"),
-        ("1", "l liter liters litre litres"),
+        ("1/1000", "ml milliliter milliliters millilitre millilitres 毫升"),
+        ("1", "l liter liters litre litres 升"),
     ),
     "time": (
-        ("1", "s sec secs second seconds"),
-        ("60", "min mins minute minutes"),
-        ("3600", "h hr hrs hour hours"),
-        ("86400", "days day"),
-        ("604800", "weeks week"),
+        ("1", "s sec secs second seconds 秒"),
+        ("60", "min mins minute minutes 分钟"),
+        ("3600", "h hr hrs hour hours 小时"),
+        ("86400", "days day 天"),
+        ("604800", "weeks week 周"),
     ),
-    "months": (("1", "months month"), ("12", "years year")),
-    "angle": (("1", "degrees degree deg °"),),
-    "dollars": (("1", "dollars dollar usd $"), ("1/100", "cents cent")),
-    "euros": (("1", "euros euro eur €"),),
-    "pounds sterling": (("1", "gbp £"),),
-    "yen or yuan": (("1", "yen yuan jpy cny rmb ¥"),),
+    "months": (("1", "months month 个月"), ("12", "years year 年")),
+    "angle": (("1", "degrees degree deg ° 度"),),
+    "dollars": (("1", "dollars dollar usd $ 美元"), ("1/100", "cents cent")),
+    "euros": (("1", "euros euro eur € 欧元"),),
+    "pounds sterling": (("1", "gbp £ 英镑"),),
+    "yen or yuan": (("1", "yen yuan jpy cny rmb ¥ 元 円 日元 人民币"),),
     "rupees": (("1", "rupees rupee inr ₹"),),
     "in the morning": (("1", "am"),),
     "in the afternoon": (("1", "pm"),),
@@ -66,10 +66,10 @@ _UNITS = {
     for factor, names in rows
     for name in names.split()
 }
-_POWERS = {"square": 2, "sq": 2, "cubic": 3, "²": 2, "³": 3, "^2": 2, "^3": 3}
+_POWERS = {"square": 2, "sq": 2, "平方": 2, "cubic": 3, "立方": 3, "²": 2, "³": 3, "^2": 2, "^3": 3}
 _LONGEST = 100
 """Characters of the longest text that may be a unit."""
-_POWER = re.compile(r"(?:(?P<word>square|sq|cubic)\.? )?(?P<base>[^²³^]*)(?P<sign>[²³]|\^[23])?")
+_POWER = re.compile(r"(?:(?P<word>(?:square|sq|cubic)(?=\.? )|平方|立方)\.? ?)?(?P<base>[^²³^]*)(?P<sign>[²³]|\^[23])?")
 
 
 def unit_of(text: str) -> Unit | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from .scripts import UNCASED, in_ascii_numbers
 from .units import Unit, unit_of
 
 
@@ -79,25 +80,33 @@ _MAX_LITERAL = 1000
 MAX_VALUE = 2000
 """Characters of an answer that is looked into; a longer one is the text that it is, whatever may be in it."""
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
+GROUPED = r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)"
+"""Digits with thousands commas."""
+_DIGITS = rf"(?:{GROUPED}|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(
     rf"(?P<sign>[-+])?\s*(?P<currency>[$€£¥₹])?\s*(?P<inner>-)?(?P<whole>{_DIGITS})(?:[eE](?P<exponent>[+-]?\d{{1,3}})(?!\w))?"
     rf"(?:\s*/\s*(?P<below>{_DIGITS}))?(?P<rest>.*)",
     re.ASCII | re.DOTALL,
 )
 _MIXED = re.compile(
-    r"(?P<sign>[-+])?(?P<whole>\d{1,9})(?:\s+|\s*and\s+)(?P<top>\d{1,9})/(?P<bottom>\d{1,9})(?P<rest>.*)", re.ASCII
+    r"(?P<sign>[-+])?(?P<whole>\d{1,9})(?:\s+|\s*and\s+|又)(?P<top>\d{1,9})/(?P<bottom>\d{1,9})(?P<rest>.*)", re.ASCII
 )
 _UNIT = re.compile(
     r"(?:\s*(?:[$€£¥₹°]|degrees?|deg))?"
     r"(?:(?:km|cm|mm|m|ft|kg|mg|g|l|ml|h|hr|hrs|s|min|am|pm|mph|kmh|usd|eur|gbp|th|st|nd|rd)"
     r"(?:[²³]|\^[23])?(?!\w)(?:\s*/\s*[a-z]+)?|"
-    r"\s+(?!(?:pi|sqrt|sin|cos|tan|log|ln|exp|and|or|mod)\b)(?:[A-Za-z]{2,}|[mghslaA](?!\w))[A-Za-z'²³^/ -]*\d?)?"
+    r"\s+(?!(?:pi|sqrt|sin|cos|tan|log|ln|exp|and|or|mod)\b)(?:[A-Za-z]{2,}|[mghslaA](?!\w))[A-Za-z'²³^/ -]*\d?|"
+    rf"\s*[{UNCASED}]{{1,20}}(?:\s*/\s*[{UNCASED}]{{1,20}}|[²³])?)?"
     r"(?:\([A-Za-z ]+\))?",
     re.IGNORECASE,
 )
-_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SCALE = re.compile(rf"\s*({'|'.join(_SCALES)})\b", re.IGNORECASE)
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "百": 10**2, "千": 10**3} | {
+    **dict.fromkeys("万萬만", 10**4),
+    **dict.fromkeys("亿億억", 10**8),
+}
+SCALE = r"(?:(?:thousand|million|billion|trillion)\b|[百千]?[万萬만亿億억]|百(?!分)|千(?![克米卡瓦升]))"
+"""Words that multiply the number before them; 百万 is 100 times 10,000."""
+_SCALE = re.compile(rf"\s*({SCALE})", re.IGNORECASE)
 _HEDGE = re.compile(
     r"(?:about|approximately|approx\.?|around|roughly|nearly|almost|exactly|simply|just|equals?|therefore|so)\b\.?\s*"
     r"|[≈≃~=:]\s*",
@@ -120,7 +129,7 @@ def clean(text: str) -> str:
     """
     if len(text) > MAX_VALUE:
         return text.strip()
-    text = text.strip().replace("−", "-").replace("–", "-").replace("{,}", ",").replace("\\$", "$")
+    text = in_ascii_numbers(text).strip().replace("−", "-").replace("–", "-").replace("{,}", ",").replace("\\$", "$")
     text = re.sub(r"\\(?:[,;!: ]|quad|qquad|left|right|displaystyle)(?![A-Za-z])|`", "", text)
     text = re.sub(r"(?<!\w)(\*\*|__)(?=\S)(.+?)(?<=\S)\1(?!\w)", r"\2", text)
     text = _TEXT_COMMAND.sub(r" \1", text).replace("\\%", "%")
@@ -132,7 +141,7 @@ def clean(text: str) -> str:
     for opening, closing in (("\\(", "\\)"), ("\\[", "\\]"), ("$$", "$$"), ("$", "$")):
         if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing):
             text = text[len(opening) : -len(closing)].strip()
-    text = text.strip(" \t\n*_\"'").rstrip(".,;!?").strip()
+    text = text.strip(" \t\n*_\"'【】").rstrip(".,;!?").strip()
     if "=" in text and not re.search(r"[<>!]=|==|[,;]|\b(?:and|or)\b", text):
         text = text.rsplit("=", 1)[1].strip()
     while match := _HEDGE.match(text):
@@ -173,7 +182,8 @@ def parse_number(text: str) -> NumberValue | None:
 def _number(value: Fraction, rest: str, currency: str = "") -> NumberValue | None:
     """`value` with what was written around it; None when that makes it something else than a number."""
     if scale := _SCALE.match(rest):
-        value *= _SCALES[scale[1].lower()]
+        word = scale[1].lower()
+        value *= _SCALES.get(word) or math.prod(_SCALES[character] for character in word)
         rest = rest[scale.end() :]
     percent = re.match(r"\s*(?:%|per ?cent\b)", rest, re.IGNORECASE)
     if percent:
@@ -183,6 +193,17 @@ def _number(value: Fraction, rest: str, currency: str = "") -> NumberValue | Non
         return None
     unit = unit_of(rest) or unit_of(currency)
     return NumberValue(value, percent is not None, plain_number(value) + ("%" if percent else ""), unit)
+
+
+def ungrouped(text: str) -> str:
+    """Return a number without its thousands commas, whatever is written around it; any other text as it stands."""
+    if "," not in text or parse_number(clean(text)) is None:
+        return text
+    return _without_groups(text)
+
+
+def _without_groups(text: str) -> str:
+    return re.sub(GROUPED, lambda digits: digits[0].replace(",", ""), text)
 
 
 def plain_number(value: Fraction) -> str:
@@ -285,7 +306,12 @@ def encloses(text: str) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between the commas (or semicolons) outside all brackets; [] of an empty text."""
+    """Return the parts between the commas (or semicolons) outside all brackets; [] of an empty text.
+
+    Where a space follows the commas that part it, one without a space groups thousands: 1,000, 2,000 are two numbers.
+    """
+    if re.search(r"[,;]\s", text):
+        text = _without_groups(text)
     parts, depth, start = [], 0, 0
     for at, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")

@@ -1,7 +1,8 @@
 """One attempt of one rollout, from its claim to its last status.
 
-Order: on_rollout_start hooks; the trace with on_trace_start hooks, the agent, on_trace_end hooks; on_rollout_end hooks
-with every span of the attempt. Whatever fails on the way becomes the reason of the attempt, once as an exception span,
+Order: on_rollout_start hooks; the trace with on_trace_start hooks, the agent, on_trace_end hooks, the reward and the
+spans that the agent returned, the rewards that these hooks returned; on_rollout_end hooks with every span of the
+attempt. Whatever fails on the way becomes the reason of the attempt, once as an exception span,
 once in `attempt.metadata["error"]`, and in the log, where each cause is a warning once a run. An attempt that is
 stopped gives its rollout back to the queue.
 """
@@ -113,10 +114,14 @@ class AttemptRun:
                 deadline = self._deadline()
                 if self.failure is None:
                     await self._start_hooks("on_trace_start", deadline)
+                outcome = None
                 if self.failure is None:
-                    await self._call_agent(trace, deadline)
+                    outcome = await self._call_agent(trace, deadline)
                 self._emit_failure()
-                await self._end_hooks("on_trace_end", {})
+                rewards = await self._end_hooks("on_trace_end", {})
+                self._record(outcome or RolloutOutcome(), trace)
+                for reward in rewards:
+                    self._leave(reward)
                 self._emit_failure()
 
     async def _end_of_rollout(self) -> None:
@@ -131,13 +136,20 @@ class AttemptRun:
                 await self._end_hooks("on_rollout_end", {"spans": spans}, trace)
                 self._emit_failure()
 
-    async def _call_agent(self, trace: Trace, deadline: float | None) -> None:
+    async def _call_agent(self, trace: Trace, deadline: float | None) -> RolloutOutcome | None:
+        """Return what the agent left; None where it failed."""
+        outcome = None
         with self._failing("the agent"):
             resources = await self._resources()
             if self._process is None:
                 outcome = await self._call_here(resources, deadline)
             else:
                 outcome = await self._process.call(self._rollout, resources, trace, deadline=deadline, stop=self._stop)
+        return outcome
+
+    def _record(self, outcome: RolloutOutcome, trace: Trace) -> None:
+        """Record the spans and the reward that the agent returned. They come behind what `on_trace_end` hooks emit."""
+        with self._failing("the agent"):
             known = {span.span_id for span in trace.recorded}
             for span in outcome.spans:
                 if span.span_id not in known:
@@ -179,8 +191,14 @@ class AttemptRun:
             if self.failure is None:
                 await self._call_hook(hook, method, {}, deadline)
 
-    async def _end_hooks(self, method: HookMethod, more: dict[str, Any], trace: Trace | None = None) -> None:
-        """Every hook runs, whatever failed before; each sees the spans that the hooks before it have made."""
+    async def _end_hooks(
+        self, method: HookMethod, more: dict[str, Any], trace: Trace | None = None
+    ) -> list[SpanCoreFields]:
+        """Run every hook, whatever failed before; return the rewards that they gave, yet to be recorded.
+
+        With a trace they are recorded at once: each hook sees the spans and rewards of those before it.
+        """
+        rewards: list[SpanCoreFields] = []
         for hook in self._overridden(method):
             seen = len(trace.recorded) if trace is not None else 0
             before = dict(self._rollout.metadata)
@@ -188,11 +206,15 @@ class AttemptRun:
             try:
                 reward = read_hook_result(result, self._rollout, before)
                 if reward is not None:
-                    self._leave(emit_reward(reward, final=True, propagate=False))
+                    rewards.append(emit_reward(reward, final=True, propagate=False))
             except (TypeError, ValueError) as error:
                 self._fail("failed", f"hook {type(hook).__name__}.{method}", error)
             if trace is not None:
+                for fact in rewards:
+                    self._leave(fact)
+                rewards.clear()
                 more = {**more, "spans": [*more["spans"], *trace.recorded[seen:]]}
+        return rewards
 
     async def _call_hook(self, hook: Hook, method: HookMethod, more: dict[str, Any], deadline: float | None) -> Any:
         result = None

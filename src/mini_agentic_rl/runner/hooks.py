@@ -65,7 +65,7 @@ class RewardHook(Hook):
 
     The prompt is what the first LLM call was sent, the completion everything after it up to the last answer. The
     columns are the fields of the task (its `answer` also as `ground_truth`), `tools`, and `finish_reason`, which is
-    "length" where the last answer was cut off. Without an LLM call, and where a function has no reward to give, nothing
+    "length" where the last answer was cut off. Without an LLM call, and where the sum has no reward to give, nothing
     is emitted: the rollout has no reward and is not trained on.
 
     Functions run on a thread, so one that waits for a judge or a service holds up no other rollout.
@@ -98,9 +98,10 @@ class RewardHook(Hook):
             "tools": [transcript.tools],
             "finish_reason": [transcript.finish_reason],
         }
-        lists = await asyncio.to_thread(self.reward.parts, [transcript.completion], [transcript.prompt], **columns)
+        (total,), lists = await asyncio.to_thread(
+            self.reward.sums_and_parts, [transcript.completion], [transcript.prompt], columns
+        )
         parts = {name: scores[0] for name, scores in lists.items()}
-        total = self.reward.combined(parts)
         if total is not None:
             known = {name: score for name, score in parts.items() if score is not None}
             emit_reward({**known, self.reward.name: total}, primary_key=self.reward.name, final=True)

@@ -87,7 +87,7 @@ def build_component(
         dict_requires_type: whether a mapping must name its class with `type`.
         dict_default_cls: the class of a mapping that need not, and does not.
         type_error_fmt, invalid_spec_error_fmt: taken, and of no effect: errors say what was given and what is needed.
-        registry: short name to dotted path.
+        registry: short name to dotted path. A mapping may have such a name under `name` in place of its `type`.
 
     Raises:
         ValueError: there is no such part, or nothing was written down and something is needed.
@@ -101,6 +101,8 @@ def build_component(
             return None
     if isinstance(spec, Mapping) and not spec.get("type") and not dict_requires_type and dict_default_cls is not None:
         spec = {**spec, "type": dict_default_cls}
+    if isinstance(spec, Mapping) and not spec.get("type") and spec.get("name") in (registry or {}):
+        spec = {"type": spec["name"], **{name: value for name, value in spec.items() if name not in ("name", "type")}}
     settings = {name: value() if callable(value) else value for name, value in (optional_defaults or {}).items()}
     try:
         made = _make(spec_name, spec, expected_type, registry or {}, None, settings)

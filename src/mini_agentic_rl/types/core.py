@@ -299,6 +299,8 @@ class Hook(ParallelWorkerBase):
     parameter that is annotated `Task` gets one with the row in its `input`), so the shorter `on_rollout_end(self,
     rollout, task)` works as well. The final reward of the rollout is the number that `on_trace_end` or `on_rollout_end`
     returns, or else the one to which it sets `rollout.metadata["reward"]`; a later hook's replaces an earlier one's.
+    What `on_trace_end` emits stands before the reward that the agent returns, which is then the final one; what
+    `on_rollout_end` emits stands behind it.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent, runner: Runner, rollout: Rollout) -> Any:

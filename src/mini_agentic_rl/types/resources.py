@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..errors import MissingPackageError
+from ..errors import MissingPackageError, UserError
 from ..redaction import without_secrets_within
 from .core import AttemptedRollout
 
@@ -65,12 +65,15 @@ class ProxyLLM(LLM):
         """Return the rollout's own URL, `…/rollout/{rollout_id}/attempt/{attempt_id}/v1`; the plain one without ids.
 
         Raises:
-            ValueError: only one of the two ids was given.
+            ValueError: only one of the two ids was given, or one is no text.
         """
         if rollout_id is None and attempt_id is None:
             return self.endpoint
-        if not rollout_id or not attempt_id:
-            raise ValueError("ProxyLLM.get_base_url needs both rollout_id and attempt_id, or neither")
+        if not (isinstance(rollout_id, str) and rollout_id and isinstance(attempt_id, str) and attempt_id):
+            raise ValueError(
+                "ProxyLLM.get_base_url needs rollout_id and attempt_id, both as text, or neither; given: "
+                f"{rollout_id!r}, {attempt_id!r}"
+            )
         scheme, netloc, path, query, fragment = urlsplit(self.endpoint)
         root = path.rstrip("/").removesuffix("/v1")
         return urlunsplit((scheme, netloc, f"{root}/rollout/{rollout_id}/attempt/{attempt_id}/v1", query, fragment))
@@ -93,8 +96,31 @@ MAX_WIDTH: Final = 10_000
 """Characters to which an f-string template may pad a value; also its digits."""
 
 
+class PromptTemplateError(UserError, KeyError, ValueError):
+    """A template of the engine "f-string" that cannot be filled in as it is written."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}; where braces are text, as in a JSON example, double them in the template: {{{{ and }}}}"
+        )
+
+
 class _BoundedFormatter(string.Formatter):
     """`str.format` for templates that somebody else wrote."""
+
+    def parse(self, format_string: str) -> Iterator[tuple[str, str | None, str | None, str | None]]:
+        try:
+            yield from super().parse(format_string)
+        except ValueError as error:
+            raise PromptTemplateError(f"the template's braces do not match: {error}") from None
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if key not in kwargs:
+            given = ", ".join(kwargs) or "none"
+            raise PromptTemplateError(
+                f"the template asks for a value {str(key).strip()[:60]!r}; the values given are: {given}"
+            )
+        return kwargs[str(key)]
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if "._" in field_name:
@@ -118,7 +144,8 @@ class PromptTemplate(Resource):
         """Return the template with `values` filled in.
 
         Raises:
-            KeyError: an f-string template names a value that was not given.
+            PromptTemplateError: an f-string template names a value that was not given, or its braces do not match. It
+                is a KeyError and a ValueError.
             ValueError: the template is none, pads a value to more than `MAX_WIDTH` characters, or reads a private
                 attribute of one. Models write templates, and `{task.__class__…}` would show them this process.
             MissingPackageError: the engine's package is not installed.

@@ -193,7 +193,7 @@ class Span(BaseModel):
         events: list[Event] | None = None,
         links: list[Link] | None = None,
     ) -> Span:
-        """Make a span by hand. Ids that are not given are drawn at random, times are now."""
+        """Make a span by hand. Ids that are not given are drawn at random, times are now, the status is OK."""
         now = time.time()
         return cls(
             rollout_id=rollout_id or "",
@@ -203,7 +203,7 @@ class Span(BaseModel):
             span_id=span_id or uuid.uuid4().hex[:16],
             parent_id=parent_id,
             name=name or "agentlightning.virtual",
-            status=status or TraceStatus(),
+            status=status or TraceStatus(status_code="OK"),
             attributes=attributes,
             events=events or [],
             links=links or [],

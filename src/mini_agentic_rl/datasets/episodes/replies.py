@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...rewards import message_text
+from ...rewards import in_ascii_numbers, message_text
 
 MAX_ANSWER: Final = 200
 """Characters of an answer."""
@@ -36,7 +36,7 @@ _NUMBER: Final = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,12})?",
 
 def plain(text: str) -> str:
     """Return a number without its thousands commas, anything else in lower case without a full stop at its end."""
-    text = " ".join(text.split())
+    text = " ".join(in_ascii_numbers(text).split())
     if _NUMBER.fullmatch(text):
         return text.replace(",", "")
     return text.casefold().removesuffix(".").rstrip()
@@ -44,6 +44,7 @@ def plain(text: str) -> str:
 
 def number_of(text: str) -> str | None:
     """Return the number that an answer is, without the unit behind it; None where it is none."""
+    text = in_ascii_numbers(text)
     found = _NUMBER.match(text)
     if found is None or not re.fullmatch(r"(?: [^\W\d_]+){0,2}", text[found.end() :]):
         return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ...datasets.sql import Cell, cell_text, question_of
 from ...errors import UserError
-from ...rewards import RewardFunction, weighted_sum
+from ...rewards import GROUPED, UNCASED, RewardFunction, in_ascii_numbers, weighted_sum
 from ...tools.sql import QueryError, QueryResult, SqlDatabase
 from .execution import execution_match, gold_result, same_cell
 
@@ -19,7 +19,7 @@ ROOM: Final = 200
 """Characters that a reply may have beyond three times those of the values: a reply that lists everything says
 nothing."""
 
-_NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?![\w])|(?<=[\u4e00-\u9fff])\d+(?:\.\d+)?")
+_NUMBER: Final = re.compile(rf"(?<![^\W{UNCASED}])(?<!\.)-?(?:{GROUPED}|\d+)(?:\.\d+)?(?![^\W{UNCASED}])")
 _ASCII: Final = re.compile(r"[\x00-\x7f]+")
 
 
@@ -123,7 +123,7 @@ def states_values(reply: str, rows: Sequence[Sequence[Cell]]) -> float:
     values = {cell_text(cell): cell for row in rows for cell in row if cell is not None}
     if not values or len(reply) > ROOM + 3 * sum(map(len, values)):
         return 0.0
-    numbers = [float(found.replace(",", "")) for found in _NUMBER.findall(reply)]
+    numbers = [float(found.replace(",", "")) for found in _NUMBER.findall(in_ascii_numbers(reply))]
     stated = sum(_states(reply, numbers, text, value) for text, value in values.items())
     return stated / len(values)
 

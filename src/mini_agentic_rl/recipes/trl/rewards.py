@@ -10,12 +10,11 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from numbers import Real
 from typing import Any
 
 from ...emitter import emit_annotation
 from ...errors import UserError
-from ...rewards import Reward, RewardError
+from ...rewards import Reward, WeightedSum
 from ..environments.environment import REWARD
 
 Function = Callable[..., Any]
@@ -38,18 +37,19 @@ class TRLRewards:
             _check(function)
         if weights is not None and len(weights) != len(given):
             raise UserError(f"{len(weights)} weights for {len(given)} reward functions", setting="reward_weights")
-        self._rewards = [function if isinstance(function, Reward) else _Called(function) for function in given]
-        self._weights = [1.0] * len(given) if weights is None else [float(weight) for weight in weights]
+        called = [function if isinstance(function, Reward) else _Called(function) for function in given]
+        self._sum = WeightedSum(called, weights) if called else None
         self.wants_ids = any("completion_ids" in inspect.signature(function).parameters for function in given)
         """True where a function names `completion_ids`."""
 
     def __bool__(self) -> bool:
-        return bool(self._rewards)
+        return self._sum is not None
 
     def score(
         self, prompt: Any, completion: Any, columns: Mapping[str, Any], *, completion_ids: Sequence[int] | None = None
     ) -> dict[str, float]:
-        """Return the sum, as `reward`, and each function's own number; nothing where none of them gave any.
+        """Return the sum, as `reward`, and each function's own number; nothing where none of them gave any, or
+        one failed.
 
         Args:
             prompt: text or messages.
@@ -60,14 +60,12 @@ class TRLRewards:
             name: [value] for name, value in columns.items() if name not in ("prompt", "completion")
         }
         given |= {"completion_ids": [completion_ids], "log_metric": _log_metric, "log_extra": _log_extra}
-        found: dict[str, float] = {}
-        total = 0.0
-        for reward, weight in zip(self._rewards, self._weights, strict=True):
-            (value,) = reward(completions=[completion], prompts=[prompt], **given)
-            if value is not None:
-                found[reward.name] = float(value)
-                total += weight * float(value)
-        return {} if not found else {**found, REWARD: total}
+        if self._sum is None:
+            return {}
+        (total,), parts = self._sum.sums_and_parts([completion], [prompt], given)
+        if total is None:
+            return {}
+        return {name: value for name, (value,) in parts.items() if value is not None} | {REWARD: total}
 
 
 class _Called(Reward):
@@ -84,17 +82,7 @@ class _Called(Reward):
         if inspect.iscoroutine(result):
             with ThreadPoolExecutor(1, "reward") as thread:
                 result = thread.submit(asyncio.run, result).result()
-        if isinstance(result, str) or not isinstance(result, Sequence) or len(result) != len(completions):
-            raise RewardError(f"{self.name} must return a list of {len(completions)} rewards, not {str(result)[:80]}")
-        return [self._number(value) for value in result]
-
-    def _number(self, value: Any) -> float | None:
-        item = getattr(value, "item", None)
-        value = item() if not isinstance(value, Real) and callable(item) else value
-        if value is None or isinstance(value, Real):
-            return None if value is None else float(value)
-        self.failed("the function returned no number", type(value).__name__)
-        return None
+        return self.numbers_of(result, len(completions))
 
 
 def _check(function: Any) -> None:
