@@ -93,7 +93,7 @@ def test_think_tags_are_found_in_template_or_vocabulary():
 def test_an_unknown_policy_or_format_is_refused_by_name():
     with pytest.raises(ValueError, match="thinking must be one of auto, keep, drop, fork, off, not 'on'"):
         ChatRenderer(small_tokenizer(), thinking="on")
-    with pytest.raises(ValueError, match=r"tool_format must be one of auto, compact, hermes, llama3, .*not 'xml'"):
+    with pytest.raises(ValueError, match=r"tool_format must be one of auto, compact, hermes, llama3, .*not 'yaml'"):
         ChatRenderer(small_tokenizer(), tool_format="yaml")
 
 

@@ -177,18 +177,18 @@ class ChatTemplate:
 
     def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool, bool]:
         wanted = [one for one in FORMATS if name in ("auto", "compact", one.name)]
-        shown = _MARK in self.try_([_USER], [_PROBE_TOOL])
         fallback = next(one for one in wanted if name != "compact" or one.name == COMPACT)
-        if not shown or _RESULT not in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
+        if _MARK not in self.try_([_USER], [_PROBE_TOOL]):
             return fallback, False, False
         text = self._answer_text(_calling(_call()))
-        own = XmlFormat.read_off(self._text_of_calls, special_tokens(self._tokenizer))
-        if own is not None and own.name in [one.name for one in wanted]:
-            wanted.insert(0, own)
-        written = [one for one in wanted if self._writes(one, text)]
-        if not written and "probe" not in text:  # it leaves calls to the content: the vocabulary has their marks
-            vocabulary = self._tokenizer.get_added_vocab()
-            written = [one for one in wanted if one.markers and one.markers[0] in vocabulary]
+        written: list[ToolFormat] = []
+        if _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
+            own = XmlFormat.read_off(self._text_of_calls, special_tokens(self._tokenizer))
+            known = wanted if own is None or name not in ("auto", "compact", own.name) else [own, *wanted]
+            written = [one for one in known if self._writes(one, text)]
+            if "probe" not in text:  # it leaves calls to the content: the vocabulary has their marks
+                vocabulary = self._tokenizer.get_added_vocab()
+                written = [one for one in wanted if one.markers and one.markers[0] in vocabulary]
         if written:  # bare JSON also stands inside of other formats: the longest beginning tells the most
             return max(written, key=lambda one: len(one.forced_prefix("probe"))), True, "probe" in text
         if name in ("auto", "compact"):
@@ -275,8 +275,8 @@ class ChatTemplate:
 def _warn_of_unknown_format(model: str, text: str, instead: str) -> None:
     """Warn once of a chat template whose calls cannot be read."""
     logger.warning(
-        "%s: the chat template writes tool calls in a form that is not known here, %r; the model is offered tools in "
-        "the form %r instead, and calls in its own form stay text of the answer",
+        "%s: the form in which the chat template writes tool calls is not known here: %r. The model is offered tools "
+        "in the form %r instead, and calls in its own form stay text of the answer.",
         model or "the model",
         text,
         instead,
