@@ -52,22 +52,17 @@ def _in_order_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         calls = messages[answer].get("tool_calls", ())
         if len(calls) < 2:
             continue
-        names = Counter(call["function"]["name"] for call in calls)
-        places: dict[tuple[str, str], int] = {}
-        for place, call in enumerate(calls):
-            if names[call["function"]["name"]] == 1:
-                places["name", call["function"]["name"]] = place
-            if call["id"]:
-                places.setdefault(("id", str(call["id"])), place)
-        found = [
-            (
-                places.get(("id", str(result.get("tool_call_id"))), places.get(("name", str(result.get("name"))), -1)),
-                index,
-            )
-            for index, result in enumerate(messages[answer + 1 : end], answer + 1)
-            if result["role"] == "tool"
-        ]
-        found = [(place, index) for place, index in found if place >= 0]
+        names = [call["function"]["name"] for call in calls]
+        places = {("id", str(call["id"])): place for place, call in enumerate(calls) if call["id"]}
+        counts = Counter(names)
+        places |= {("name", name): place for place, name in enumerate(names) if counts[name] == 1}
+        found = []
+        for index in range(answer + 1, end):
+            result = messages[index]
+            keys = (("id", str(result.get("tool_call_id"))), ("name", str(result.get("name"))))
+            place = next((places[key] for key in keys if key in places), None)
+            if result["role"] == "tool" and place is not None:
+                found.append((place, index))
         for (_, given), (_, slot) in zip(sorted(found), found, strict=True):
             ordered[slot] = messages[given]
     return ordered
@@ -228,6 +223,8 @@ def merged(turns: list[dict[str, Any]], alternating: bool, user_after_result: bo
         if alike or (role == "user" and before == "tool" and not user_after_result):
             contents[-1].append(turn["content"])
             last |= {name: [*last.get(name, ()), *turn[name]] for name in ("tool_calls",) if name in turn}
+            thoughts = [one["reasoning_content"] for one in (last, turn) if one.get("reasoning_content")]
+            last |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
         else:
             result.append(dict(turn))
             contents.append([turn["content"]])

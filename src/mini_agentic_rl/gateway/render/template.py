@@ -173,7 +173,7 @@ class ChatTemplate:
     def _wraps_results(self) -> bool:
         start = [_USER, {"role": "assistant", "content": "a"}]
         as_user, as_tool = (self.try_([*start, turn]) for turn in ({"role": "user", "content": _RESULT}, _result()))
-        return as_user.replace("tool", "user") != as_tool.replace("tool", "user")
+        return as_user.lower().replace("tool", "user") != as_tool.lower().replace("tool", "user")
 
     def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool, bool]:
         wanted = [one for one in FORMATS if name in ("auto", "compact", one.name)]
