@@ -196,6 +196,85 @@ GLM4 = (
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
 
+QWEN35 = (
+    "{% set ns = namespace(query=-1) %}{% for message in messages %}"
+    "{% if message.role == 'user' %}{% set ns.query = loop.index0 %}{% endif %}{% endfor %}"
+    "{% if tools %}{{ '<|im_start|>system\n# Tools\n\n<tools>' }}{% for tool in tools %}{{ '\n' + (tool | tojson) }}"
+    "{% endfor %}{{ '\n</tools>\n\nAnswer with <function=name> and <parameter=name> inside of <tool_call>' }}"
+    "{% if messages[0].role == 'system' %}{{ '\n\n' + messages[0].content }}{% endif %}{{ '<|im_end|>\n' }}"
+    "{% elif messages[0].role == 'system' %}{{ '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}"
+    "{% endif %}{% if ns.query < 0 %}{{ raise_exception('there is no user query') }}{% endif %}"
+    "{% for message in messages %}{% set said = message.content | trim %}"
+    "{% if message.role == 'system' %}{% if not loop.first %}{{ raise_exception('system comes first') }}{% endif %}"
+    "{% elif message.role == 'user' %}{{ '<|im_start|>user\n' + said + '<|im_end|>\n' }}"
+    "{% elif message.role == 'assistant' %}{{ '<|im_start|>assistant\n' }}"
+    "{% if loop.index0 > ns.query %}"
+    "{{ '<think>\n' + (message.reasoning_content or '') | trim + '\n</think>\n\n' }}{% endif %}{{ said }}"
+    "{% for call in message.tool_calls %}{{ ('\n\n' if said else '') if loop.first else '\n' }}"
+    "{{ '<tool_call>\n<function=' + call.function.name + '>\n' }}"
+    "{% for key, value in call.function.arguments | items %}{{ '<parameter=' + key + '>\n' }}"
+    "{{ (value | tojson) if value is mapping or (value is sequence and value is not string) else (value | string) }}"
+    "{{ '\n</parameter>\n' }}{% endfor %}{{ '</function>\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% elif message.role == 'tool' %}"
+    + _QWEN_RESULT
+    + "{% else %}{{ raise_exception('an unknown role') }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
+
+_GLM_NEW = (
+    "{{ '[gMASK]<sop>' }}{% if tools %}{{ '<|system|>\n# Tools\n<tools>\n' }}"
+    "{% for tool in tools %}{{ (tool | tojson) + '\n' }}{% endfor %}{{ '</tools>' }}{% endif %}"
+    "{% set ns = namespace(query=-1) %}{% for message in messages %}"
+    "{% if message.role == 'user' %}{% set ns.query = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for message in messages %}{% if message.role == 'user' %}{{ '<|user|>\n' + message.content }}"
+    "{% elif message.role == 'assistant' %}{{ '<|assistant|>' }}"
+    "{% if loop.index0 > ns.query and message.reasoning_content %}"
+    "{{ '\n<think>' + message.reasoning_content | trim + '</think>' }}{% else %}{{ '\n<think></think>' }}{% endif %}"
+    "{% if message.content | trim %}{{ '\n' + message.content | trim }}{% endif %}"
+    "{% for call in message.tool_calls %}{{ BEFORE + call.function.name + NAMED }}"
+    "{% for key, value in call.function.arguments.items() %}{{ '<arg_key>' + key + '</arg_key>' + KEYED }}"
+    "{{ '<arg_value>' + (value if value is string else value | tojson) + '</arg_value>' + VALUED }}{% endfor %}"
+    "{{ '</tool_call>' }}{% endfor %}"
+    "{% elif message.role == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|observation|>' }}{% endif %}"
+    "{{ '\n<tool_response>\n' + message.content + '\n</tool_response>' }}"
+    "{% elif message.role == 'system' %}{{ '<|system|>\n' + message.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+_IN_LINES = {"BEFORE": "'\n<tool_call>'", "NAMED": "'\n'", "KEYED": "'\n'", "VALUED": "'\n'"}
+_IN_A_ROW = {"BEFORE": "'<tool_call>'", "NAMED": "''", "KEYED": "''", "VALUED": "''"}
+
+
+def _glm(spaces: dict[str, str]) -> str:
+    template = _GLM_NEW
+    for place, text in spaces.items():
+        template = template.replace(place, text)
+    return template
+
+
+_LFM = (
+    "{{ bos_token }}{% set ns = namespace(system='', turns=messages) %}"
+    "{% if messages[0].role == 'system' %}{% set ns.system = messages[0].content %}"
+    "{% set ns.turns = messages[1:] %}{% endif %}"
+    "{% if tools %}{% set ns.system = ns.system + '\nList of tools: [' %}"
+    "{% for tool in tools %}{% set ns.system = ns.system + (tool | tojson) + ('' if loop.last else ', ') %}{% endfor %}"
+    "{% set ns.system = ns.system + ']' %}{% endif %}"
+    "{% if ns.system %}{{ '<|im_start|>system\n' + ns.system + '<|im_end|>\n' }}{% endif %}"
+    "{% for message in ns.turns %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{% if message.role == 'tool' %}"
+    "{{ '<|tool_response_start|>' + message.content + '<|tool_response_end|>' }}{% else %}CALLS{{ message.content }}"
+    "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LFM2 = _LFM.replace("CALLS", "")
+LFM25 = _LFM.replace(
+    "CALLS{{ message.content }}",
+    "{{ message.content }}{% if message.tool_calls %}{{ '<|tool_call_start|>[' }}{% for call in message.tool_calls %}"
+    "{{ call.function.name + '(' }}{% for key, value in call.function.arguments | items %}"
+    "{{ key + '=' + (value | tojson) + ('' if loop.last else ', ') }}{% endfor %}"
+    "{{ ')' + ('' if loop.last else ', ') }}{% endfor %}{{ ']<|tool_call_end|>' }}{% endif %}",
+)
+
 
 @dataclass(frozen=True)
 class Family:
@@ -228,6 +307,9 @@ _TEKKEN_TOKENS = (*_MISTRAL_TOKENS, "[ARGS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMP
 _PHI_TOKENS = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|endoftext|>", "<|tool|>", "<|/tool|>")
 _GRANITE_TOKENS = ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>", "<|tool_call|>")
 _GLM_TOKENS = ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "<|endoftext|>")
+_GLM_NEW_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>")
+_GLM_NEW_TOKENS = (*_GLM_NEW_TOKENS, "<arg_value>", "</arg_value>", "<tool_response>", "</tool_response>")
+_LFM_TOKENS = ("<|tool_call_start|>", "<|tool_call_end|>", "<|tool_response_start|>", "<|tool_response_end|>")
 _DEEPSEEK_TOKENS = (
     "<|User|>",
     "<|Assistant|>",
@@ -267,4 +349,29 @@ FAMILIES = {
     ),
     "granite 3": Family(GRANITE, "<|end_of_text|>", "json", special=_GRANITE_TOKENS),
     "glm 4": Family(GLM4, "<|endoftext|>", "hermes", special=_GLM_TOKENS, extra_eos=["<|user|>", "<|observation|>"]),
+    "qwen 3.5": Family(QWEN35, "<|im_end|>", "xml", added=_CHATML_THINK, thinks=True, forks=[2, 4]),
+    "glm 4.5": Family(
+        _glm(_IN_LINES),
+        "<|endoftext|>",
+        "xml",
+        special=_GLM_TOKENS,
+        added=_GLM_NEW_TOKENS,
+        thinks=True,
+        forks=[2, 4],
+        extra_eos=["<|user|>", "<|observation|>"],
+        exact=False,
+    ),
+    "glm 4.7": Family(
+        _glm(_IN_A_ROW),
+        "<|endoftext|>",
+        "xml",
+        special=[*_GLM_TOKENS, *_GLM_NEW_TOKENS[2:]],
+        added=_GLM_NEW_TOKENS[:2],
+        thinks=True,
+        forks=[2, 4],
+        extra_eos=["<|user|>", "<|observation|>"],
+        exact=False,
+    ),
+    "lfm 2": Family(LFM2, "<|im_end|>", "pythonic", special=_LFM_TOKENS),
+    "lfm 2.5": Family(LFM25, "<|im_end|>", "pythonic", special=_LFM_TOKENS),
 }

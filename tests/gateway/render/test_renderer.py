@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.http import BadRequestError
 
@@ -23,6 +24,7 @@ from ..small_tokenizer import (
     THINKING_BEGUN,
     small_tokenizer,
 )
+from .families import FAMILIES as TEMPLATES
 
 FAMILIES = {
     "chatml": (CHATML, "<|im_end|>"),
@@ -110,6 +112,80 @@ def test_where_roles_must_alternate_neighbouring_user_turns_become_one():
     text = text_of(renderer, renderer.render(messages))
     response = "<tool_response>\n42\n</tool_response>\n<tool_response>\n43\n</tool_response>\nWell?"
     assert text.endswith(f"<start_of_turn>user\n{response}<end_of_turn>\n<start_of_turn>model\n")
+
+
+@pytest.mark.parametrize("name", ["gemma 2", "llama 2", "mistral tekken"])
+def test_where_roles_must_alternate_neighbouring_answers_become_one_and_fork(name):
+    renderer = ChatRenderer(TEMPLATES[name].tokenizer())
+    asked = {"role": "user", "content": "12+30?"}
+    answers = [{"role": "assistant", "content": text} for text in ("Let me see.", "It is 42.")]
+    joined = {"role": "assistant", "content": "Let me see.\nIt is 42."}
+    assert renderer.render([asked, *answers, asked]) == renderer.render([asked, joined, asked])
+    assert renderer.continuation([asked, answers[0]], [answers[1], asked]) is None
+    for record, answer in zip(renderer.conversation_to_records([asked, *answers]), answers, strict=True):
+        assert answer["content"] in text_of(renderer, record.output_ids)
+
+
+def two_calls(*results):
+    """An answer that calls c0 and c1, and results in the given order."""
+    calls = [
+        {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": {"expression": "1"}}}
+        for number, name in enumerate(("porto", "rome"))
+    ]
+    return [
+        {"role": "user", "content": "Porto, Rome?"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        *results,
+        {"role": "assistant", "content": "Rome."},
+    ]
+
+
+@pytest.mark.parametrize("key", [{"tool_call_id": "c"}, {"name": ""}], ids=["id", "name"])
+@pytest.mark.parametrize("name", ["qwen 2.5", "qwen 3.5", "mistral tekken", "gemma 2", "lfm 2"])
+def test_results_stand_in_the_order_of_the_calls_in_prompts_and_in_data(name, key):
+    def result(number, place):
+        told = {"tool_call_id": f"c{number}"} if "tool_call_id" in key else {"name": place}
+        return {"role": "tool", "content": f"{place} is sunny", **told}
+
+    first, second = result(0, "porto"), result(1, "rome")
+    between = {"role": "user", "content": "Quick!"}
+    renderer = ChatRenderer(TEMPLATES[name].tokenizer())
+    for given in ([second, first], [second, between, first]):
+        ordered = [{**second, **first}, *given[1:-1], {**first, **second}]
+        expected, messages = two_calls(*ordered), two_calls(*given)
+        assert renderer.render(messages) == renderer.render(expected)
+        assert renderer.continuation(messages[:2], messages[2:-1]) == renderer.continuation(
+            expected[:2], expected[2:-1]
+        )
+        for one, other in zip(*map(renderer.conversation_to_records, (messages, expected)), strict=True):
+            assert one.prompt_ids.tolist() == other.prompt_ids.tolist()
+
+
+def test_results_that_name_no_call_stay_where_they_are():
+    results = [
+        {"role": "tool", "content": text, "tool_call_id": id_} for text, id_ in (("b", "c1"), ("?", "x"), ("a", "c0"))
+    ]
+    assert [message["content"] for message in plain_messages(two_calls(*results))[2:-1]] == ["a", "?", "b"]
+    odd = [{**one, "tool_call_id": [7]} for one in results]
+    assert [message["content"] for message in plain_messages(two_calls(*odd))[2:-1]] == ["b", "?", "a"]
+
+
+def test_a_form_of_calls_that_is_not_known_is_told_once_and_results_are_left_to_the_template(caplog):
+    tokenizer = TEMPLATES["glm 4"].tokenizer()
+    tokenizer.name_or_path = "some/model-of-its-own"
+    for _ in range(2):
+        renderer = ChatRenderer(tokenizer)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["some/model-of-its-own"]
+    text = text_of(renderer, renderer.render(three_turns(), [CALCULATOR]))
+    assert "<|observation|>\n42<|assistant|>" in text
+    assert '<tool_call>\n{"name": "calculate"' in text
+
+
+@pytest.mark.parametrize("name", ["qwen 3.5", "glm 4.5"])
+def test_arguments_that_are_no_json_stay_the_text_that_they_are(name):
+    renderer = ChatRenderer(TEMPLATES[name].tokenizer())
+    messages = [{"role": "user", "content": "12+30?"}, call_message("{broken"), result_message()]
+    assert "{broken" in text_of(renderer, renderer.render(messages, [CALCULATOR]))
 
 
 def test_a_template_with_its_own_tools_section_is_left_to_write_it():
@@ -219,7 +295,7 @@ def test_a_malformed_message_is_refused_with_its_place(message, param):
 def test_what_a_template_refuses_is_told_to_the_caller():
     renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
     with pytest.raises(BadRequestError, match="roles must alternate"):
-        renderer.render([{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}])
+        renderer.render([{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}])
 
 
 def test_a_space_before_each_answer_is_part_of_what_the_model_says():

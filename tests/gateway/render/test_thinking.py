@@ -93,8 +93,8 @@ def test_think_tags_are_found_in_template_or_vocabulary():
 def test_an_unknown_policy_or_format_is_refused_by_name():
     with pytest.raises(ValueError, match="thinking must be one of auto, keep, drop, fork, off, not 'on'"):
         ChatRenderer(small_tokenizer(), thinking="on")
-    with pytest.raises(ValueError, match=r"tool_format must be one of auto, compact, hermes, llama3, .*not 'xml'"):
-        ChatRenderer(small_tokenizer(), tool_format="xml")
+    with pytest.raises(ValueError, match=r"tool_format must be one of auto, compact, hermes, llama3, .*not 'yaml'"):
+        ChatRenderer(small_tokenizer(), tool_format="yaml")
 
 
 def test_a_forced_call_closes_the_thought_that_the_prompt_opens():

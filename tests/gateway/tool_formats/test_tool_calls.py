@@ -8,7 +8,7 @@ import time
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.tool_formats import (
@@ -20,6 +20,7 @@ from mini_agentic_rl.gateway.tool_formats import (
     PythonicFormat,
     ToolCall,
     ToolFormatName,
+    XmlFormat,
     split_tool_calls,
 )
 
@@ -27,6 +28,33 @@ from ..samples import CALCULATOR, CALL_TEXT
 
 OTHER = '<tool_call>{"name":"look_up","arguments":{"word":"é"}}</tool_call>'
 NAMED = MistralFormat(named=True)
+GLM = XmlFormat(
+    before="<tool_call>",
+    opening="\n<arg_key>",
+    assign="</arg_key>\n<arg_value>",
+    between="</arg_value>\n<arg_key>",
+    closing="</arg_value>\n</tool_call>",
+    empty="\n</tool_call>",
+)
+GLM_IN_A_ROW = XmlFormat(
+    "<tool_call>",
+    "<arg_key>",
+    "</arg_key><arg_value>",
+    "</arg_value><arg_key>",
+    "</arg_value></tool_call>",
+    "</tool_call>",
+    joint="",
+)
+INVOKE = XmlFormat(
+    before='<calls>\n<invoke name="',
+    opening='">\n<parameter name="',
+    assign='">',
+    between='</parameter>\n<parameter name="',
+    closing="</parameter>\n</invoke>\n</calls>",
+    empty='">\n</invoke>\n</calls>',
+    words=True,
+)
+ALL = (*FORMATS, GLM, GLM_IN_A_ROW, INVOKE)
 
 HERMES_TEXTS = [
     "plain text",
@@ -58,7 +86,21 @@ FRAGMENTS = [
         "```json\n",
     ),
     *('[f(a=1, b="x")', "[g(", "f", ", g()]", "]", "[", "{", "}", '"', "'", '"""', "\\", "(", ")", ";", ",", "="),
-    *("\n", " ", "\t", "\n\n", "text", "é🙂", "1", "tool_ca", '{"name":', '"arguments": {'),
+    *("<function=", "<parameter=x>\n", "\n</parameter>", "</function>", "<arg_key>", "</arg_value>", ">", "<calls>"),
+    *(
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+        "\n",
+        " ",
+        "\t",
+        "\n\n",
+        "text",
+        "é🙂",
+        "1",
+        "tool_ca",
+        '{"name":',
+        '"arguments": {',
+    ),
 ]
 
 
@@ -81,8 +123,8 @@ def read_in_pieces(tool_format, parts):
     return read(parts + scanner.finish())
 
 
-def calls_in(tool_format, text):
-    content, calls = split_tool_calls(tool_format, text)
+def calls_in(tool_format, text, tools=()):
+    content, calls = split_tool_calls(tool_format, text, tools)
     return content, [(call.name, json.loads(call.arguments)) for call in calls]
 
 
@@ -90,7 +132,20 @@ def label(tool_format):
     return tool_format.forced_prefix("f")
 
 
-every_format = pytest.mark.parametrize("tool_format", FORMATS, ids=label)
+def tools_for(calls):
+    """Tools whose parameters tell which arguments of the calls are text."""
+    tools = {}
+    for name, arguments in calls:
+        for key, value in arguments.items():
+            kind = {"type": "string"} if isinstance(value, str) else {}
+            assume(tools.setdefault(name, {}).setdefault(key, kind) == kind)
+    return [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+        for name, properties in tools.items()
+    ]
+
+
+every_format = pytest.mark.parametrize("tool_format", ALL, ids=label)
 
 
 @every_format
@@ -129,6 +184,19 @@ values = st.recursive(
 )
 
 
+def strings_in(value):
+    """All texts in a value, keys too."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return (
+        [value]
+        if isinstance(value, str)
+        else [text for item in value if isinstance(item, dict | list | tuple | str) for text in strings_in(item)]
+        if isinstance(value, list | tuple)
+        else []
+    )
+
+
 @every_format
 @settings(deadline=None, max_examples=40)
 @given(
@@ -140,8 +208,19 @@ values = st.recursive(
     text=st.sampled_from(["", "Let me see.", "Two\nlines"]),
 )
 def test_what_a_format_writes_it_reads_back_exactly(tool_format, calls, text):
+    if tool_format.name == "xml":  # whose names and texts stand as they are
+        assume(not any("<" in part or ">" in part or '"' in part for part in strings_in(calls)))
+        assume(all(key.strip() == key != "" for _, arguments in calls for key in arguments))
     written = "\n".join(part for part in (text, tool_format.format_calls(calls)) if part)
-    assert calls_in(tool_format, written) == (text, calls)
+    assert calls_in(tool_format, written, tools_for(calls)) == (text, calls)
+
+
+@every_format
+def test_a_form_with_tags_is_read_off_what_a_template_writes(tool_format):
+    def write(calls):
+        return tool_format.format_calls([("probe", arguments) for arguments in calls])
+
+    assert XmlFormat.read_off(write, []) == (tool_format if isinstance(tool_format, XmlFormat) else None)
 
 
 @every_format
@@ -151,7 +230,7 @@ def test_a_forced_beginning_is_the_beginning_of_a_call(tool_format):
     assert call.startswith(tool_format.forced_prefix(None))
 
 
-@pytest.mark.parametrize("tool_format", [one for one in FORMATS if one.name != "pythonic"], ids=label)
+@pytest.mark.parametrize("tool_format", [one for one in FORMATS if one.name not in ("pythonic", "xml")], ids=label)
 def test_a_shape_is_a_call_around_its_arguments(tool_format):
     shape = tool_format.shape("calculate", CALCULATOR["function"]["parameters"])
     text = f'{shape.before}{{"expression": "12+30"}}{shape.after}'
@@ -160,8 +239,9 @@ def test_a_shape_is_a_call_around_its_arguments(tool_format):
     assert calls_in(tool_format, text) == ("", [("calculate", {"expression": "12+30"})])
 
 
-def test_python_calls_have_no_json_shape():
-    assert PythonicFormat().shape("f", {}) is None
+@pytest.mark.parametrize("tool_format", [PythonicFormat(), XmlFormat()], ids=label)
+def test_calls_whose_arguments_are_no_json_have_no_shape(tool_format):
+    assert tool_format.shape("f", {}) is None
 
 
 @every_format
@@ -194,6 +274,16 @@ def test_the_tools_section_names_tools_and_shows_a_call(tool_format):
             ["f", "g"],
         ),
         (PythonicFormat(), "[f(a=1, b='x'), g()]", "", ["f", "g"]),
+        (PythonicFormat(), "Hm.<|tool_call_start|>[f(a=1), g()]<|tool_call_end|>Wait.", "Hm.Wait.", ["f", "g"]),
+        (PythonicFormat(marked=True), "Hm.\n[f(a=1)]", "Hm.", ["f"]),
+        (XmlFormat(), "Hm.\n\n<tool_call><function=f></function></tool_call>\n\nWell.", "Hm.Well.", ["f"]),
+        (XmlFormat(), "<tool_call>\n\n<function=f>\n<parameter=a>1</parameter></function> </tool_call>", "", ["f"]),
+        (
+            GLM,
+            "<tool_call>f\n</tool_call><tool_call>g<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
+            "",
+            ["f", "g"],
+        ),
         (PythonicFormat(), 'Hm.\n[f(code="""a = [1]\nprint("]")""")]', "Hm.", ["f"]),
         (
             PythonicFormat(),
@@ -206,6 +296,41 @@ def test_the_tools_section_names_tools_and_shows_a_call(tool_format):
 def test_the_forms_that_models_write_are_read(tool_format, text, content, names):
     found, calls = split_tool_calls(tool_format, text)
     assert (found, [call.name for call in calls]) == (content, names)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "string"}, "007", "007"),
+        ({"type": "string"}, "null", "null"),
+        ({"type": "string"}, ' {"a": 1}\n', ' {"a": 1}\n'),
+        ({"type": "integer"}, "7", 7),
+        ({"type": "integer"}, "seven", "seven"),
+        ({"type": "number"}, "-1.5e3", -1500.0),
+        ({"type": "boolean"}, "True", True),
+        ({"type": ["string", "null"]}, "None", None),
+        ({"type": ["string", "null"]}, "7", "7"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "7", 7),
+        ({"oneOf": [{"type": "null"}, {"$ref": "#/$defs/name"}]}, "7", "7"),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"enum": [1, 2]}, "1", 1),
+        ({"const": True}, "true", True),
+        ({"type": "array", "items": {"type": "string"}}, '["a", "b"]', ["a", "b"]),
+        ({"type": "object"}, '{"a": {"b": null}}', {"a": {"b": None}}),
+        ({"$ref": "#/$defs/loop"}, "7", 7),
+        ({"type": 3, "enum": 4, "anyOf": 5, "$ref": 6}, "7", 7),
+        (7, "[1]", [1]),
+        ({}, "two words", "two words"),
+        ({}, '"quoted"', '"quoted"'),
+    ],
+)
+def test_the_parameters_of_a_tool_tell_text_from_numbers(schema, text, value):
+    definitions = {"name": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"}}
+    parameters = {"type": "object", "properties": {"a": schema}, "$defs": definitions}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    for form in (XmlFormat(), GLM):
+        written = form.format_call("f", {"a": text})
+        assert calls_in(form, written, tools) == ("", [("f", {"a": value})])
 
 
 def test_python_values_become_json():
@@ -236,6 +361,15 @@ def test_python_values_become_json():
             "```python\nprint([1])\n```", '```json\n{"a": 1}\n```', "```json\n{broken\n```", "[1, 2]", "[]", "a ``` b",
             '[{"name": "f", "arguments": {}}, 7] x', "[" * 3000,
         )),
+        *((XmlFormat(), f"Hm. <tool_call>{body}</tool_call> Well.") for body in (
+            "", "f", "<function=>\n</function>", "<function=f g></function>", "<function=f><parameter=a>1</function>",
+            '{"name": "f", "arguments": {}}', "<function=f>", "<function=f><parameter=a</parameter></function>",
+        )),
+        (XmlFormat(), "<tool_call>\n<function=f>\n<parameter=a>\nnever closed"),
+        *((GLM, f"Hm. <tool_call>{body}</tool_call> Well.") for body in (
+            "", "two words", "f<arg_key>a", "f<arg_key>a</arg_key><arg_value>1", "<b>",
+        )),
+        *((PythonicFormat(), f"<|tool_call_start|>{body}<|tool_call_end|>") for body in ("", "f", "[1]", "[f(1)]")),
         *((PythonicFormat(), text) for text in (
             "[1, 2]", "[f(1)]", "[f(a=g())]", "[f(a=b)]", "[f(a=f'{x}')]", "[f(a=b'x')]", "[f(a=1e999)]", "[f(**3)]",
             "[f(a=1, a=2)]", "[f(a='x\n')]", "[f(a=1] x", "[text](url)", "see [f(a=1)]",
@@ -262,12 +396,19 @@ ADVERSARIAL = [
         "[f(\n",
         '[TOOL_CALLS][{"name":',
         "[TOOL_CALLS]f{",
+        "<tool_call><function=f>",
+        "<tool_call><function=f><parameter=a>",
+        "</parameter>\n",
+        "</parameter><parameter=",
+        "<tool_call>f<arg_key>",
+        "</arg_value>",
+        "<|tool_call_start|>[f(",
     ),
     *('```\n{"name": ```', " ", "\n", '"', "`", "\n[f('", "[f(a=1)]\n", '{"name": "f", "arguments": {}}\n'),
 ]
 
 
-@pytest.mark.parametrize("tool_format", [*FORMATS[:2], *FORMATS[3:6]], ids=label)
+@pytest.mark.parametrize("tool_format", [one for one in ALL if one is not FORMATS[2]], ids=label)
 def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
     for part in ADVERSARIAL:
         text = part * (20_000 // len(part))
@@ -277,7 +418,7 @@ def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
             assert time.process_time() - started < 5.0, part
 
 
-@pytest.mark.parametrize("tool_format", [*FORMATS[:2], *FORMATS[3:6]], ids=label)
+@pytest.mark.parametrize("tool_format", [one for one in ALL if one is not FORMATS[2]], ids=label)
 def test_a_hundred_kilobytes_of_garbage_take_less_than_a_second(tool_format):
     draw = random.Random(7)
     text = "".join(draw.choice(FRAGMENTS) for _ in range(30_000))[:100_000]

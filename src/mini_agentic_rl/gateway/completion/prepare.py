@@ -174,7 +174,7 @@ class Preparation:
                     self._renderer.decoder(bool(tools)),
                     end_ids=self._renderer.eos_ids,
                     stops=request.stop_strings,
-                    reader=None if request.raw_prompt is not None else self._renderer.reader(bool(tools)),
+                    reader=None if request.raw_prompt is not None else self._renderer.reader(bool(tools), tools),
                     prefix=prefix,
                     streamed=bool(request.stream),
                     one_call=one_call,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise, takewhile
 from typing import Any, TypeAlias
 
 from ...http import BadRequestError
@@ -32,12 +34,38 @@ _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "ref
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return `messages` in plain shape.
+    """Return `messages` in plain shape. Results of one answer's calls stand in the order of the calls: templates that
+    show no call ids tell them apart by their order.
 
     Raises:
         BadRequestError: an unknown role, a content part that is not text, or a malformed tool call; `param` says where.
     """
-    return [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return _in_order_of_calls([_plain(message, f"messages[{index}]") for index, message in enumerate(messages)])
+
+
+def _in_order_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort the results between an answer and the next one. A result belongs to the call of its id, or to the only call
+    of its name; other results and other messages stay where they are."""
+    ordered = list(messages)
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    for answer, end in pairwise([*answers, len(messages)]):
+        calls = messages[answer].get("tool_calls", ())
+        if len(calls) < 2:
+            continue
+        names = [call["function"]["name"] for call in calls]
+        places = {("id", str(call["id"])): place for place, call in enumerate(calls) if call["id"]}
+        counts = Counter(names)
+        places |= {("name", name): place for place, name in enumerate(names) if counts[name] == 1}
+        found = []
+        for index in range(answer + 1, end):
+            result = messages[index]
+            keys = (("id", str(result.get("tool_call_id"))), ("name", str(result.get("name"))))
+            place = next((places[key] for key in keys if key in places), None)
+            if result["role"] == "tool" and place is not None:
+                found.append((place, index))
+        for (_, given), (_, slot) in zip(sorted(found), found, strict=True):
+            ordered[slot] = messages[given]
+    return ordered
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:
@@ -154,43 +182,54 @@ def with_system_text(turns: list[dict[str, Any]], text: str) -> list[dict[str, A
     return [{**turns[0], "content": f"{content}\n\n{text}" if content else text}, *turns[1:]]
 
 
-def system_into_user(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Move system text to the front of the user turn that follows it."""
-    result: list[dict[str, Any]] = []
+def system_text_folded(turns: list[dict[str, Any]], first: bool) -> list[dict[str, Any]]:
+    """Move system text to the front of the user turn that follows it, or to a user turn before the next answer.
+
+    Args:
+        turns: the turns.
+        first: whether the template has a system turn at the beginning, which takes all the text that begins `turns`.
+    """
+    lead = [turn["content"] for turn in takewhile(lambda turn: turn["role"] == "system", turns)] if first else []
+    result = [{"role": "system", "content": "\n\n".join(filter(None, lead))}] if lead else []
     held: list[str] = []
-    for turn in turns:
+    for turn in turns[len(lead) :]:
         if turn["role"] == "system":
             held.append(turn["content"])
-        elif held and turn["role"] == "user":
-            result.append({**turn, "content": "\n\n".join([*held, turn["content"]])})
+            continue
+        if held and turn["role"] == "user" and not turn.get("result"):
+            turn, held = {**turn, "content": "\n\n".join([*held, turn["content"]])}, []
+        elif held and turn["role"] == "assistant":
+            result.append({"role": "user", "content": "\n\n".join(held)})
             held = []
-        elif held:
-            result += [{"role": "user", "content": "\n\n".join(held)}, turn]
-            held = []
-        else:
-            result.append(turn)
+        result.append(turn)
     return [*result, {"role": "user", "content": "\n\n".join(held)}] if held else result
 
 
-def merged(turns: list[dict[str, Any]], alternating: bool) -> list[dict[str, Any]]:
-    """Join tool results in a row into one turn, and user turns in a row where the template wants them to alternate."""
+def merged(turns: list[dict[str, Any]], alternating: bool, user_after_result: bool) -> list[dict[str, Any]]:
+    """Join turns in a row that the template wants to be one.
+
+    Args:
+        turns: the turns. Results of tools that are marked as such are always joined.
+        alternating: whether user and assistant have to take turns.
+        user_after_result: whether a user turn may follow a result; it is joined to that otherwise.
+    """
     result: list[dict[str, Any]] = []
     contents: list[list[str]] = []
     for turn in turns:
-        last = result[-1] if result else None
-        both_results = last is not None and bool(last.get("result")) and bool(turn.get("result"))
-        if (
-            last is not None
-            and last["role"] == turn["role"]
-            and turn["role"] != "assistant"
-            and (both_results or (alternating and turn["role"] == "user"))
-        ):
+        last = result[-1] if result else {}
+        role, before = turn["role"], last.get("role")
+        both_results = bool(last.get("result")) and bool(turn.get("result"))
+        alike = role == before and (both_results or (alternating and role in ("user", "assistant")))
+        if alike or (role == "user" and before == "tool" and not user_after_result):
             contents[-1].append(turn["content"])
+            last |= {name: [*last.get(name, ()), *turn[name]] for name in ("tool_calls",) if name in turn}
+            thoughts = [one["reasoning_content"] for one in (last, turn) if one.get("reasoning_content")]
+            last |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
         else:
             result.append(dict(turn))
             contents.append([turn["content"]])
     return [
-        {**{key: value for key, value in turn.items() if key != "result"}, "content": "\n".join(texts)}
+        {**{key: value for key, value in turn.items() if key != "result"}, "content": "\n".join(filter(None, texts))}
         for turn, texts in zip(result, contents, strict=True)
     ]
 

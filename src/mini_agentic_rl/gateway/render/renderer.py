@@ -24,7 +24,7 @@ from .messages import (
     ordinary_turn,
     plain_messages,
     separated,
-    system_into_user,
+    system_text_folded,
     with_short_ids,
     with_system_text,
     without_thought,
@@ -116,17 +116,18 @@ class ChatRenderer:
         """Return what turns sampled ids into the text that `reader(calls)` reads."""
         return self._decoder_with_calls if calls else self._decoder
 
-    def reader(self, calls: bool) -> AnswerReader | None:
+    def reader(self, calls: bool, tools: Sequence[Tool] = ()) -> AnswerReader | None:
         """Return a new reader of one answer's text; None where all of it is content.
 
         Args:
             calls: whether tool calls are read.
+            tools: the tools that were offered.
         """
         tags = self.template.tags
         if tags is None and not calls:
             return None
         thoughts = None if tags is None else ThoughtScanner(tags, self.template.thought_begun)
-        return AnswerReader(thoughts, self.tool_format.scanner() if calls else None)
+        return AnswerReader(thoughts, self.tool_format.scanner(tools) if calls else None)
 
     def forced_prefix(self, name: str | None) -> str:
         """Return the start of an answer that must call the tool `name`, or any tool when None. A thought that the
@@ -179,7 +180,10 @@ class ChatRenderer:
             BadRequestError: the messages are malformed, or the chat template refuses them.
             ContextLengthError: there are more than `most` ids.
         """
-        previous, new = self.plain(previous_messages), self.plain(new_messages)
+        plain = self.plain([*previous_messages, *new_messages])
+        previous, new = plain[: len(previous_messages)], plain[len(previous_messages) :]
+        if self.template.alternating and new and new[0]["role"] == "assistant":
+            return None  # it becomes one turn with the answer
         if self.thinking == "drop":
             if has_thought(previous):
                 return None
@@ -194,13 +198,16 @@ class ChatRenderer:
             previous_text = self._text(previous, tools, False)
             kept = whole_text.startswith(previous_text) and keeps(previous_text, previous[-1])
             return self._content.encode(whole_text[len(previous_text) :], most) if kept else None
-        prompt_text = self._text(previous[:-1], tools, self.thinking != "keep")
-        if not whole_text.startswith(prompt_text):
+        if self.thinking == "keep":  # earlier turns may be shown otherwise than they were, but there are as many
+            parts = whole_text.split(end_text, self._text(previous, tools, False).count(end_text))
+        else:
+            prompt_text = self._text(previous[:-1], tools, True)
+            after = whole_text[len(prompt_text) :] if whole_text.startswith(prompt_text) else ""
+            parts = after.split(end_text, 1)
+        if len(parts) < 2 or not keeps(parts[-2], previous[-1]):
             return None
-        answer, end, rest = whole_text[len(prompt_text) :].partition(end_text)
-        if not end or not keeps(answer, previous[-1]):
-            return None
-        return self._content.encode(rest if ended else end + rest, most)
+        rest = parts[-1]
+        return self._content.encode(rest if ended else end_text + rest, most)
 
     def assistant_text(self, message: Message) -> str:
         """Return what the model would have to sample to say `message`, without the end-of-turn token."""
@@ -272,10 +279,10 @@ class ChatRenderer:
         turns = [self._turn(message) for message in messages]
         if tools and not native:
             turns = with_system_text(turns, self.tool_format.section(tools))
-        if not template.system_role:
-            turns = system_into_user(turns)
-        if template.alternating or not native:
-            turns = merged(turns, template.alternating)
+        if template.system_first or not template.system_role:
+            turns = system_text_folded(turns, template.system_role)
+        if template.alternating or not native or not template.user_after_result:
+            turns = merged(turns, template.alternating, template.user_after_result)
         try:
             return template.apply(turns, tools if native else None, add_generation_prompt)
         except Exception as error:  # a chat template is foreign code and may raise anything
@@ -287,7 +294,8 @@ class ChatRenderer:
     def _turn(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a plain message as the template is given it."""
         template = self.template
-        if template.native_tools and not self._as_text(message):
+        as_it_is = template.native_tools or (message["role"] == "tool" and template.wraps_results)
+        if as_it_is and not self._as_text(message):
             turn = with_short_ids(message) if template.short_ids else message
         else:
             turn = ordinary_turn(message, self.tool_format, template.tool_role)
@@ -295,11 +303,15 @@ class ChatRenderer:
 
     def _as_text(self, message: Mapping[str, Any]) -> bool:
         """Return True if an answer's calls have to stand in its content: the template would refuse or lose a part."""
-        calls = message.get("tool_calls", ())
-        if not calls or not self.template.calls_as_text:
+        template, calls = self.template, message.get("tool_calls", ())
+        if not calls or not template.native_calls:
+            return bool(calls)
+        if not template.calls_as_text:
             return False
-        several = len(calls) > 1 and not self.template.several_calls
-        return several or (bool(message["content"]) and not self.template.content_beside_calls)
+        several = len(calls) > 1 and not template.several_calls
+        odd = not all(isinstance(call["function"]["arguments"], dict) for call in calls)
+        beside = bool(message["content"]) and not template.content_beside_calls
+        return several or beside or (odd and not template.takes_any_arguments)
 
 
 def has_thought(messages: Sequence[Mapping[str, Any]]) -> bool:

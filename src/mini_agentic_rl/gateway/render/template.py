@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, split_tool_calls
+from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, XmlFormat, split_tool_calls
 from .messages import squashed, without_thought
 from .thinking import ThinkingName, ThinkTags, default_tags, find_tags
-from .tokenizer import Decoder, Tokenizer, chat_template_of, end_tokens
+from .tokenizer import Decoder, Tokenizer, chat_template_of, end_tokens, special_tokens
+
+logger = logging.getLogger(__name__)
 
 _MARK = "m4rk"
 _RESULT = "r3sult"
+_NEXT = "n3xt"
 _USER = {"role": "user", "content": "hi"}
 _SHORT_ID = "a1b2c3d4e"
 """Nine letters and digits: the only kind of call id that some templates take."""
@@ -55,21 +60,32 @@ class ChatTemplate:
         self.tags = self._tags(thinking)
         self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
         """True if there is a system role."""
+        systems = [{"role": "system", "content": f"{number}-{_MARK}"} for number in range(3)]
+        asked = self.try_([*systems[:2], _USER, {"role": "assistant", "content": "a"}, systems[2], _USER])
+        self.system_first = not all(turn["content"] in asked for turn in systems)
+        """True if system text has to be one turn, the first."""
         self.alternating = not self._shows([_USER, {"role": "user", "content": _MARK}])
         """True if user and assistant have to take turns."""
         self.tool_role = self._has_tool_role()
         """True if there is a role for tool results."""
-        self.tool_format, self.native_tools = self._choose_format(tool_format)
-        """The format of calls, and whether the template itself writes them so, and shows tools and results."""
+        self.wraps_results = self.tool_role and self._wraps_results()
+        """True if it writes more around a result than around any turn that is named after its role."""
+        self.tool_format, self.native_tools, self.native_calls = self._choose_format(tool_format)
+        """The format of calls, whether the template itself shows tools and results, and whether it writes the calls."""
         self.several_calls = self._reads_back(_calling(_call(), _call("z9y8x7w6v")), 2)
         """True if it writes all the calls of one answer."""
         self.content_beside_calls = self._reads_back(_calling(_call(), content=_MARK), 1)
         """True if it writes what an answer says beside its calls."""
         self.call_lead = self._call_lead()
         """Text between the content of an answer and its calls."""
-        told = [_USER, {"role": "assistant", "content": "a"}, _result(), {"role": "assistant", "content": "b"}]
-        self.calls_as_text = _RESULT in self.try_(told, [_PROBE_TOOL])
+        told = [_USER, {"role": "assistant", "content": "a"}, _result()]
+        self.calls_as_text = _RESULT in self.try_([*told, {"role": "assistant", "content": "b"}], [_PROBE_TOOL])
         """True if a tool's result may follow an answer whose calls stand in its content."""
+        called = [_USER, _calling(_call()), _result()] if self.native_calls else told
+        self.user_after_result = _NEXT in self.try_([*called, {"role": "user", "content": _NEXT}], [_PROBE_TOOL])
+        """True if a user turn may follow a tool's result."""
+        self.takes_any_arguments = "r4w" in self._answer_text(_calling(_call(arguments="r4w")))
+        """True if it writes arguments that are no JSON object."""
         long = [_USER, _calling(_call(_LONG_ID)), _result(_LONG_ID)]
         short = [_USER, _calling(_call()), _result()]
         self.short_ids = not self.try_(long, [_PROBE_TOOL]) and bool(self.try_(short, [_PROBE_TOOL]))
@@ -154,37 +170,61 @@ class ChatTemplate:
         as_assistant = self.try_([*start, {"role": "assistant", "content": _MARK}])
         return _MARK in as_tool and as_tool != as_assistant
 
-    def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool]:
+    def _wraps_results(self) -> bool:
+        start = [_USER, {"role": "assistant", "content": "a"}]
+        as_user, as_tool = (self.try_([*start, turn]) for turn in ({"role": "user", "content": _RESULT}, _result()))
+        return as_user.lower().replace("tool", "user") != as_tool.lower().replace("tool", "user")
+
+    def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool, bool]:
         wanted = [one for one in FORMATS if name in ("auto", "compact", one.name)]
-        shown = _MARK in self.try_([_USER], [_PROBE_TOOL])
-        if shown and _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
-            text = self._answer_text(_calling(_call()))
-            written = [one for one in wanted if self._writes(one, text)]
-            if written:  # bare JSON also stands inside of other formats: the longest beginning tells the most
-                return max(written, key=lambda one: len(one.forced_prefix("probe"))), True
-        return next(one for one in wanted if name != "compact" or one.name == COMPACT), False
+        fallback = next(one for one in wanted if name != "compact" or one.name == COMPACT)
+        if _MARK not in self.try_([_USER], [_PROBE_TOOL]):
+            return fallback, False, False
+        text = self._answer_text(_calling(_call()))
+        written: list[ToolFormat] = []
+        if _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
+            own = XmlFormat.read_off(self._text_of_calls, special_tokens(self._tokenizer))
+            known = wanted if own is None or name not in ("auto", "compact", own.name) else [own, *wanted]
+            written = [one for one in known if self._writes(one, text)]
+            if "probe" not in text:  # it leaves calls to the content: the vocabulary has their marks
+                vocabulary = self._tokenizer.get_added_vocab()
+                written = [one for one in wanted if one.markers and one.markers[0] in vocabulary]
+        if written:  # bare JSON also stands inside of other formats: the longest beginning tells the most
+            return max(written, key=lambda one: len(one.forced_prefix("probe"))), True, "probe" in text
+        if name in ("auto", "compact"):
+            _warn_of_unknown_format(self._tokenizer.name_or_path, text, fallback.name)
+        return fallback, False, False
+
+    def _text_of_calls(self, arguments: Sequence[Mapping[str, Any]]) -> str:
+        """Return what the template writes for calls of the probe with these arguments, and nothing around it."""
+        answer = _calling(*(_call(arguments=one) for one in arguments), content=_MARK)
+        ended = self.try_([_USER, {"role": "assistant", "content": _MARK}]).rpartition(_MARK)[2]
+        text = self._answer_text(answer)
+        if _MARK not in text:
+            text = _MARK + self._answer_text({**answer, "content": ""}).removeprefix(self._lead())
+        return text.partition(_MARK)[2].removesuffix(ended).strip()
 
     def _writes(self, tool_format: ToolFormat, text: str) -> bool:
         """Return True if a text is the probe's call in this format: begun as it begins, and read by its scanner."""
         visible = self._visible(text, tool_format)
-        calls = split_tool_calls(tool_format, visible)[1]
+        calls = split_tool_calls(tool_format, visible, [_PROBE_TOOL])[1]
         begins = squashed(tool_format.forced_prefix("probe")) in squashed(visible)
         return begins and [(call.name, call.arguments) for call in calls] == [("probe", '{"x": 1}')]
 
     def _reads_back(self, answer: Mapping[str, Any], count: int) -> bool:
-        if not self.native_tools:
-            return True
+        if not self.native_calls:
+            return not self.native_tools
         text = self._visible(self._answer_text(answer), self.tool_format)
         calls = split_tool_calls(self.tool_format, text)[1]
         return len(calls) == count and answer["content"] in text
 
     def _call_lead(self) -> str:
-        text = self._answer_text(_calling(_call(), content=_MARK)) if self.native_tools else ""
+        text = self._answer_text(_calling(_call(), content=_MARK)) if self.native_calls else ""
         said, call = text.find(_MARK), text.find(self.tool_format.forced_prefix("probe"))
         return text[said + len(_MARK) : call] if 0 <= said < call else "\n"
 
     def _lead_of_calls(self) -> str:
-        if not self.native_tools:
+        if not self.native_calls:
             return self.lead
         text = self._answer_text(_calling(_call()))
         return text[: max(0, text.find(self.tool_format.forced_prefix("probe")))]
@@ -229,3 +269,15 @@ class ChatTemplate:
             return "", None
         position, _, token = min(found)
         return tail[: position + len(token)], known[token]
+
+
+@cache
+def _warn_of_unknown_format(model: str, text: str, instead: str) -> None:
+    """Warn once of a chat template whose calls cannot be read."""
+    logger.warning(
+        "%s: the form in which the chat template writes tool calls is not known here: %r. The model is offered tools "
+        "in the form %r instead, and calls in its own form stay text of the answer.",
+        model or "the model",
+        text,
+        instead,
+    )

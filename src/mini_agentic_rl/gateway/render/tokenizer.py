@@ -11,6 +11,7 @@ from ..tool_formats import ToolFormatName
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that the gateway uses."""
 
+    name_or_path: str
     chat_template: Any
     init_kwargs: dict[str, Any]
     eos_token: str | None

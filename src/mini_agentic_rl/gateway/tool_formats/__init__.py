@@ -18,6 +18,7 @@ from .mistral import MistralFormat
 from .plain_json import JsonFormat
 from .pythonic import PythonicFormat
 from .scanner import split_tool_calls
+from .xml import XmlFormat
 
 __all__ = [
     "COMPACT",
@@ -34,11 +35,12 @@ __all__ = [
     "ToolCall",
     "ToolFormat",
     "ToolFormatName",
+    "XmlFormat",
     "parse_arguments",
     "split_tool_calls",
 ]
 
-ToolFormatName = Literal["auto", "compact", "hermes", "llama3", "mistral", "json", "pythonic"]
+ToolFormatName = Literal["auto", "compact", "hermes", "llama3", "mistral", "json", "pythonic", "xml"]
 """A format, or how it is chosen: `auto` and `compact` take what the chat template writes, and where it writes nothing
 that can be read back the first of `FORMATS`, or the one that takes the fewest tokens."""
 COMPACT: ToolFormatName = "pythonic"
@@ -50,7 +52,9 @@ FORMATS: tuple[ToolFormat, ...] = (
     MistralFormat(named=True),
     Llama3Format(),
     PythonicFormat(),
+    PythonicFormat(marked=True),
     JsonFormat(),
     JsonFormat(marked=True),
+    XmlFormat(),
 )
 """Every format. Where a chat template writes none of them, the first with the name that was chosen is taken."""

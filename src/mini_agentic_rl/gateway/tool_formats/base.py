@@ -98,8 +98,12 @@ class ToolFormat(Protocol):
         It ends where a tokenizer would start a new token, so that the continuation tokenises as usual.
         """
 
-    def scanner(self) -> Scanner:
-        """Return a new reader of one answer."""
+    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
+        """Return a new reader of one answer.
+
+        Args:
+            tools: the tools that were offered: where a form does not tell text from numbers, their parameters do.
+        """
 
 
 def tools_section(tools: Sequence[Tool], example: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from .base import CallShape, Scanner, TextOrCall, Tool, json_text, tools_section
 from .json_calls import make_call, read_json
-from .scanner import CallScanner, Opening, Step
+from .scanner import CallScanner, Opening, Until
 
 _OPEN = "<tool_call>"
 _CLOSE = "</tool_call>"
@@ -45,19 +45,8 @@ class HermesFormat:
             return f'{_OPEN}\n{{"name":'
         return f'{_OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments":'
 
-    def scanner(self) -> Scanner:
+    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
         return CallScanner(_OPENINGS)
-
-
-class _UntilClosed:
-    """Ends with the closing tag."""
-
-    def __init__(self) -> None:
-        self._tail = ""
-
-    def step(self, char: str) -> Step:
-        self._tail = (self._tail + char)[-len(_CLOSE) :]
-        return Step.END if self._tail == _CLOSE else Step.ON
 
 
 def _read(raw: str) -> list[TextOrCall]:
@@ -67,4 +56,4 @@ def _read(raw: str) -> list[TextOrCall]:
     return [raw] if call is None else [call]
 
 
-_OPENINGS = (Opening(_OPEN, _UntilClosed, _read),)
+_OPENINGS = (Opening(_OPEN, lambda: Until(_CLOSE), _read),)

@@ -46,7 +46,7 @@ class Llama3Format:
             return '{"name":'
         return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters":'
 
-    def scanner(self) -> Scanner:
+    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
         return CallScanner(_OPENINGS, separators=";")
 
 

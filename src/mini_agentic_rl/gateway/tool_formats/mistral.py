@@ -67,7 +67,7 @@ class MistralFormat:
         start = f'{_TAG}[{{"name":'
         return start if name is None else f'{start} {_quoted(name)}, "arguments":'
 
-    def scanner(self) -> Scanner:
+    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
         return CallScanner(_OPENINGS)
 
 

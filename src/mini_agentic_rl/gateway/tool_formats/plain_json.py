@@ -58,7 +58,7 @@ class JsonFormat:
     def forced_prefix(self, name: str | None) -> str:
         return self._before + _start(name)
 
-    def scanner(self) -> Scanner:
+    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
         return CallScanner(_OPENINGS)
 
 

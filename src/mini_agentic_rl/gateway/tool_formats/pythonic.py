@@ -2,7 +2,8 @@
 
 [calculate(expression="2+2"), look_up(word="sum")]
 
-Arguments go by name and are literals; the text is parsed, never run. A list is read only where a line begins.
+Arguments go by name and are literals; the text is parsed, never run. A list is read only where a line begins, or
+between `<|tool_call_start|>` and `<|tool_call_end|>`, as LFM2 writes it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 
 from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, tools_section
 from .json_calls import make_call
-from .scanner import CallScanner, Opening, Step
+from .scanner import CallScanner, Opening, Step, Until
 
+_START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _LONGEST = 65_536
 """Characters of a list that is still parsed; the syntax tree takes about a hundred times as many bytes."""
 _NAMES = {"true": True, "false": False, "null": None}
@@ -27,19 +29,27 @@ _ESCAPES = "\\'\"\nabfnrtvxuUN01234567"
 
 
 class PythonicFormat:
-    """A list of calls."""
+    """Reads both forms.
+
+    Args:
+        marked: whether to write the marks around a list.
+    """
 
     name = "pythonic"
-    markers: tuple[str, ...] = ()
+    markers = (_START, _END)
+
+    def __init__(self, marked: bool = False) -> None:
+        self._before, self._after = (_START, _END) if marked else ("", "")
 
     def section(self, tools: Sequence[Tool]) -> str:
-        return tools_section(tools, '[NAME(parameter="...", ...)]')
+        return tools_section(tools, f'{self._before}[NAME(parameter="...", ...)]{self._after}')
 
     def format_call(self, name: str, arguments: Any) -> str:
         return self.format_calls([(name, arguments)])
 
     def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        return f"[{', '.join(f'{name}({_arguments(arguments)})' for name, arguments in calls)}]"
+        written = ", ".join(f"{name}({_arguments(arguments)})" for name, arguments in calls)
+        return f"{self._before}[{written}]{self._after}"
 
     def format_result(self, content: str) -> str:
         return json.dumps({"result": content}, ensure_ascii=False)
@@ -48,9 +58,9 @@ class PythonicFormat:
         return None
 
     def forced_prefix(self, name: str | None) -> str:
-        return "[" if name is None else f"[{name}("
+        return self._before + ("[" if name is None else f"[{name}(")
 
-    def scanner(self) -> Scanner:
+    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
         return CallScanner(_OPENINGS)
 
 
@@ -147,8 +157,11 @@ class _List:
 
 
 def _read(raw: str) -> list[TextOrCall]:
+    text = raw.removeprefix(_START).removesuffix(_END).strip()
+    if len(text) > _LONGEST:
+        return [raw]
     try:
-        tree = ast.parse(_ESCAPE.sub(_known_escape, raw), mode="eval").body
+        tree = ast.parse(_ESCAPE.sub(_known_escape, text), mode="eval").body
         calls = [_call(item) for item in tree.elts] if isinstance(tree, ast.List) else []
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return [raw]
@@ -213,4 +226,4 @@ def _value(node: ast.expr) -> Any:
     raise ValueError("no literal")
 
 
-_OPENINGS = (Opening("[", _List, _read, at_line_start=True),)
+_OPENINGS = (Opening(_START, lambda: Until(_END), _read), Opening("[", _List, _read, at_line_start=True))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from .base import TextOrCall, ToolCall, ToolFormat
+from .base import TextOrCall, Tool, ToolCall, ToolFormat
 
 _SLICE = 512
 """Characters looked at together: what is left of a slice is copied whenever a block opens or ends."""
@@ -31,6 +31,23 @@ class CallBlock(Protocol):
 
     def step(self, char: str) -> Step:
         """Take the next character after the opening. A block refuses only near its beginning: that is read twice."""
+
+
+class Until:
+    """A block that ends with a certain text.
+
+    Args:
+        end: the text.
+    """
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+        self._tail = ""
+
+    def step(self, char: str) -> Step:
+        """Take the next character."""
+        self._tail = (self._tail + char)[-len(self._end) :]
+        return Step.END if self._tail == self._end else Step.ON
 
 
 @dataclass(frozen=True)
@@ -185,9 +202,9 @@ def _beginning(text: str) -> str:
     return pattern
 
 
-def split_tool_calls(tool_format: ToolFormat, text: str) -> tuple[str, list[ToolCall]]:
+def split_tool_calls(tool_format: ToolFormat, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
     """Read a whole text; return what is left without its calls, and the calls."""
-    scanner = tool_format.scanner()
+    scanner = tool_format.scanner(tools)
     parts = scanner.feed(text) + scanner.finish()
     content = "".join(part for part in parts if isinstance(part, str))
     return content, [part for part in parts if isinstance(part, ToolCall)]

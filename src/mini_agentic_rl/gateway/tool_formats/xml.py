@@ -1,0 +1,219 @@
+"""Calls as tags around each argument, as Qwen3.5, Qwen3-Coder, GLM 4.5 and others write them.
+
+<tool_call>
+<function=calculate>
+<parameter=expression>
+2+2
+</parameter>
+</function>
+</tool_call>
+
+The texts around names and values differ between models, so they are read off a call that the chat template has written
+(`XmlFormat.read_off`). Text stands without quotes: whether `42` is text or a number is told by the tool's parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, json_text, tools_section
+from .json_calls import make_call, read_json
+from .scanner import CallScanner, Opening, Until
+
+_WORDS = {"True": True, "False": False, "None": None, "null": None}
+_NESTED = ("anyOf", "oneOf", "allOf")
+_PROBE = re.compile(
+    r"(?P<before>\s*\S.*?)probe(?P<opening>\s*\S.*?)k1(?P<assign>\s*\S.*?)v1"
+    r"(?P<between>\s*\S.*?)k2(?P=assign)v2(?P<closing>\s*\S.*)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class XmlFormat:
+    """The texts around names and values; those of Qwen3.5 unless given."""
+
+    before: str = "<tool_call>\n<function="
+    """Stands before the name of the tool."""
+    opening: str = ">\n<parameter="
+    """Between the name of the tool and that of its first argument."""
+    assign: str = ">\n"
+    """Between the name of an argument and its value."""
+    between: str = "\n</parameter>\n<parameter="
+    """Between a value and the name of the next argument."""
+    closing: str = "\n</parameter>\n</function>\n</tool_call>"
+    """After the last value."""
+    empty: str = ">\n</function>\n</tool_call>"
+    """After the name of the tool where there are no arguments."""
+    joint: str = "\n"
+    """Between two calls."""
+    words: bool = False
+    """True if `true`, `false` and `null` are written as Python has them."""
+    markers: Sequence[str] = ()
+
+    name = "xml"
+
+    @classmethod
+    def read_off(cls, write: Callable[[Sequence[Mapping[str, Any]]], str], special: Iterable[str]) -> XmlFormat | None:
+        """Return the format in which a chat template writes calls; None where it is none of this kind.
+
+        Args:
+            write: returns the text of calls of the tool `probe` with these arguments; empty where it cannot.
+            special: texts of the special tokens of the vocabulary.
+        """
+        two = write([{"k1": "v1", "k2": "v2"}])
+        found = _PROBE.fullmatch(two)
+        if found is None:
+            return None
+        texts = found.groupdict()
+        start, assigned = f"{texts['before']}probe", f"{texts['opening']}k1{texts['assign']}"
+        none, flag, twice = write([{}]), write([{"k1": True}]), write([{}, {}])
+        word = flag.removeprefix(start + assigned).removesuffix(texts["closing"])
+        one_by_one = not twice or (twice.startswith(none) and twice.endswith(none))
+        if not none.startswith(start) or word not in ("true", "True") or not one_by_one:
+            return None
+        return cls(
+            **texts,
+            empty=none.removeprefix(start),
+            joint=twice[len(none) : -len(none)] if twice else "\n",
+            words=word == "True",
+            markers=tuple(name for name in special if any(name in text for text in (*texts.values(), none))),
+        )
+
+    def section(self, tools: Sequence[Tool]) -> str:
+        return tools_section(tools, self.format_call("NAME", {"PARAMETER": "..."}))
+
+    def format_call(self, name: str, arguments: Any) -> str:
+        if not isinstance(arguments, Mapping):
+            return f"{self.forced_prefix(name)}{arguments}\n{self._last}"
+        if not arguments:
+            return self.before + name + self.empty
+        written = (f"{key}{self.assign}{self._written(value)}" for key, value in arguments.items())
+        return self.before + name + self.opening + self.between.join(written) + self.closing
+
+    def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
+        return self.joint.join(self.format_call(name, arguments) for name, arguments in calls)
+
+    def format_result(self, content: str) -> str:
+        return f"<tool_response>\n{content}\n</tool_response>"
+
+    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
+        return None
+
+    def forced_prefix(self, name: str | None) -> str:
+        if name is None:  # a tokenizer may join a mark to the letters behind it
+            return re.sub(r"[^\w\s>\]]+\Z", "", self.before)
+        closed = re.match(r".*[\s>\]]", _common_start(self.opening, self.empty), re.DOTALL)
+        return self.before + name + (closed.group() if closed else self.opening)
+
+    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
+        reader = _Reader(self, tools)
+        return CallScanner([Opening(self.before.split()[0], lambda: Until(self._last), reader.read)])
+
+    @property
+    def _last(self) -> str:
+        """What every call ends with."""
+        return _common_start(self.closing[::-1], self.empty[::-1])[::-1].split()[-1]
+
+    def _written(self, value: Any) -> str:
+        scalar = not isinstance(value, str | list | tuple | Mapping)
+        return str(value) if self.words and scalar else json_text(value)
+
+
+class _Reader:
+    """Reads calls. White space may be other than the template's, but for that next to values.
+
+    Args:
+        form: the texts around names and values.
+        tools: the tools, whose parameters tell what a value is.
+    """
+
+    def __init__(self, form: XmlFormat, tools: Sequence[Tool]) -> None:
+        self._parameters = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+        self._before = re.compile(_flexible(form.before))
+        self._opening = re.compile(_flexible(form.opening))
+        self._empty = re.compile(rf"{_flexible(form.empty)}\s*\Z")
+        self._assign = re.compile(_flexible(form.assign))
+        self._end = re.compile(rf"(?P<next>{_flexible(form.between)})|{_flexible(form.closing)}\s*\Z")
+        self._lead = form.assign[len(form.assign.rstrip()) :]
+        self._trail = form.closing[: -len(form.closing.lstrip())]
+
+    def read(self, raw: str) -> list[TextOrCall]:
+        """Return the call that a block is, or its text."""
+        call = self._call(raw)
+        return [raw] if call is None else [call]
+
+    def _call(self, raw: str) -> ToolCall | None:
+        before = self._before.match(raw)
+        opening = before and (self._opening.search(raw, before.end()) or self._empty.search(raw, before.end()))
+        if not before or not opening:
+            return None
+        name = raw[before.end() : opening.start()].strip()
+        parameters = self._parameters.get(name)
+        arguments: dict[str, Any] = {}
+        more, at = opening.re is self._opening, opening.end()
+        while more:
+            assign = self._assign.search(raw, at)
+            end = assign and self._end.search(raw, assign.end())
+            if not assign or not end:
+                return None
+            text = raw[assign.end() : end.start()].removeprefix(self._lead).removesuffix(self._trail)
+            key = raw[at : assign.start()].strip()
+            arguments[key] = _value(text, _kinds(_child(parameters, "properties", key), parameters))
+            more, at = end["next"] is not None, end.end()
+        return None if re.search(r"[\s<>]", name) else make_call(name, arguments)
+
+
+def _common_start(one: str, other: str) -> str:
+    pairs = zip(one, other, strict=False)
+    return "".join(left for left, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _flexible(text: str) -> str:
+    return r"\s*".join(map(re.escape, text.split()))
+
+
+def _value(text: str, kinds: set[str]) -> Any:
+    """Return the value that a text is: text itself where the parameter is text, or the text is of no other kind."""
+    if kinds == {"string"}:
+        return text
+    word = text.strip()
+    value = _WORDS[word] if word in _WORDS else read_json(word)
+    known = word in _WORDS or value is not None
+    return value if known and not isinstance(value, str) and (not kinds or _kinds_of(value) & kinds) else text
+
+
+def _kinds(schema: Any, root: Any, seen: tuple[str, ...] = ()) -> set[str]:
+    """Return the types of JSON that a schema allows, as far as it tells; none where it does not."""
+    if not isinstance(schema, Mapping):
+        return set()
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in seen:
+        return _kinds(_child(root, *reference.removeprefix("#/").split("/")), root, (*seen, reference))
+    given = schema.get("type")
+    kinds = {given} if isinstance(given, str) else {kind for kind in _list(given) if isinstance(kind, str)}
+    if not kinds:
+        values = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else ())]
+        kinds = {kind for value in values for kind in _kinds_of(value)}
+    return kinds.union(*(_kinds(inner, root, seen) for name in _NESTED for inner in _list(schema.get(name))))
+
+
+def _kinds_of(value: Any) -> set[str]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"integer", "number"}
+    names = {bool: "boolean", float: "number", list: "array", dict: "object", str: "string"}
+    return {names.get(type(value), "null")}
+
+
+def _child(value: Any, *path: str) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
