@@ -78,9 +78,12 @@ class Settings(BaseModel):
             pydantic.ValidationError: a value cannot be had, or there is no such setting.
         """
         changes = _grouped(type(self), values)
-        # All values, not only those that were given: a group holds the defaults of the settings that it is part of.
+        given = _merged(self.model_dump(exclude_unset=True), changes)
+        if type(self).defaults or _groups(type(self)):
+            return type(self).model_validate(given)
+        # What was not given too: a group holds the defaults of the settings that it is part of.
         settings = type(self).model_validate(_merged(self.model_dump(), changes))
-        _forget_defaults(settings, _merged(self.model_dump(exclude_unset=True), changes))
+        _forget_defaults(settings, given)
         return settings
 
     @model_validator(mode="wrap")
