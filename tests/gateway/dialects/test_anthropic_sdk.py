@@ -23,6 +23,7 @@ CALCULATE = {
 QUESTION = [{"role": "user", "content": "12+30?"}]
 ASKED = {"model": "tiny", "max_tokens": 200, "messages": QUESTION}
 IDS = {"return_token_ids": True}
+ASKING = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "calculate", "input": {}}]}
 TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
 from .answer_form import FormFields
-from .base import CallScope, Dialect, Json, server_sent
+from .base import CallScope, Dialect, Json, served_tools, server_sent
 from .parameters import refuse_not_served
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -246,6 +246,9 @@ def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         BadRequestError: a field has a bad value; `param` names the first such field.
     """
     refuse_not_served(body)
+    tools = body.get("tools")
+    if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
+        body = {**body, "tools": [tool for _, tool in served_tools(tools, Dialect.tool_kinds)]}
     return checked(ChatRequest, body)
 
 

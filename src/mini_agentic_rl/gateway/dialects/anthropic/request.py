@@ -23,7 +23,7 @@ TOOL_KINDS: Final = ("custom", None, "")
 CHAT_FIELDS: Final = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
-    "reasoning_effort": "output_config.effort",
+    "reasoning_effort": "thinking",
     "tools[].function": "tools[]",
     "tools[].function.name": "tools[].name",
     "tools[].function.description": "tools[].description",
@@ -58,7 +58,7 @@ class OutputConfig(Body):
     """The wanted form of the answer."""
 
     format: dict[str, Any] | None = None
-    effort: str | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class MessagesRequest(Body):
