@@ -246,3 +246,24 @@ def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatc
     with pytest.raises(anthropic.APIStatusError, match="the server failed to answer") as caught:
         list(client_of(server).messages.create(**ASKED, stream=True))
     assert caught.value.body["error"]["type"] == "api_error"
+
+
+def test_the_first_event_of_a_stream_tells_the_length_of_the_prompt(serve):
+    server, sampler = serve(["The answer is 42."])
+    with client_of(server).messages.stream(**ASKED) as events:
+        usages = [event.message.usage for event in events if event.type == "message_start"]
+        final = events.get_final_message().usage
+    assert [usage.input_tokens for usage in usages] == [final.input_tokens]
+    assert final.input_tokens == len(sampler.requests[0].prompt_ids) - final.cache_read_input_tokens > 0
+
+
+def test_models_are_listed_in_anthropics_shape(serve):
+    server, _ = serve(["ok"])
+    client = client_of(server)
+    listed = list(client.models.list())
+    assert [(model.type, model.id, model.display_name) for model in listed] == [
+        ("model", name, name) for name in ("tiny", "base", "default")
+    ]
+    assert client.models.retrieve("tiny") == listed[0]
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("none")
