@@ -96,7 +96,9 @@ def test_the_repetition_penalty_scales_what_the_prompt_or_the_answer_has_said():
 def test_a_row_without_penalties_is_drawn_as_ever_beside_one_with_all_of_them():
     logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
     plain = Row(SamplingParams(logit_bias={3: 1.0}), 7)
-    loud = Row(SamplingParams(logit_bias={3: 1.0}, repetition_penalty=1.5, frequency_penalty=1), 8, 1, TokenCounts((3,)))
+    loud = Row(
+        SamplingParams(logit_bias={3: 1.0}, repetition_penalty=1.5, frequency_penalty=1), 8, 1, TokenCounts((3,))
+    )
     (alone,) = sample(logits[:1].clone(), [plain])
     together, _ = sample(logits.clone(), [plain, loud])
     assert (together.token, together.logprob) == (alone.token, pytest.approx(alone.logprob, abs=1e-6))

@@ -247,7 +247,7 @@ def test_the_items_that_a_response_was_given_can_be_read(serve, stream):
     ]
     answer = client.responses.create(model="tiny", input=given, stream=stream)
     if stream:
-        answer = [event for event in answer][-1].response
+        answer = list(answer)[-1].response
     items = list(client.responses.input_items.list(answer.id, order="asc"))
     assert [item.type for item in items] == ["message", "function_call", "function_call_output", "message"]
     assert items[0].content[0].text == "12+30?"

@@ -142,7 +142,11 @@ class Preparation:
         template = renderer.template
         # Text that is continued has its thought behind it, and a raw prompt has none.
         begins = request.raw_prompt is None and not request.continue_final_message
-        rule = answer_rule(request, renderer.tool_format, template.tags if begins else None, template.thought_begun)
+        tags, asked = template.tags if begins else None, request.form.value if request.form else None
+        rule = await off_loop(
+            len(asked) if isinstance(asked, str) else 0,
+            lambda: answer_rule(request, renderer.tool_format, tags, template.thought_begun),
+        )
         constraint = None if rule is None else await self._constraints.compile(rule)
         prefix = ""
         if request.must_call and rule is None:
@@ -294,7 +298,7 @@ class Preparation:
             min_p=request.min_p or 0.0,
             max_tokens=min(wanted, room),
             seed=seed,
-            min_tokens=request.min_tokens or 0,
+            min_tokens=min(request.min_tokens or 0, wanted, room),
             stop_token_ids=(*(() if request.ignore_eos else self._renderer.eos_ids), *(request.stop_token_ids or ())),
             top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
             logit_bias=request.logit_bias or {},

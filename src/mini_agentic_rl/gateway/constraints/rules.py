@@ -16,12 +16,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from llguidance.gbnf_to_lark import any_to_lark
-
 from ...http import BadRequestError
 from ..dialects import AnswerForm, ChatRequest, FunctionDefinition
 from ..render import ThinkTags
 from ..tool_formats import CallShape, ToolFormat
+from .gbnf import GbnfError, lark_of
 
 ANY_OBJECT: Final = '{"type": "object"}'
 MAX_SCHEMA_SIZE: Final = 120_000
@@ -83,9 +82,10 @@ class AnswerRule:
     @property
     def field(self) -> str:
         """The field of the request that asks for this form."""
-        asked = self.value or self.text
-        if asked is not None:
-            return asked.field.partition(".")[0]
+        if self.text is not None:
+            return self.text.field
+        if self.value is not None:
+            return self.value.field.partition(".")[0]
         return "tools" if self.opening is not None else "tool_choice"
 
 
@@ -181,8 +181,8 @@ def _asked_rules(form: AnswerForm | None) -> tuple[ValueRule | None, TextRule | 
         grammar = f"start: /{_whole(form.value)}/"
     else:
         try:
-            grammar = any_to_lark(form.value)
-        except Exception as error:  # a reader of foreign text, which may fail in ways of its own
+            grammar = lark_of(form.value) if "::=" in form.value else form.value
+        except GbnfError as error:
             raise BadRequestError(f"{form.field}: {error}", param=form.field) from error
     return None, TextRule(grammar, form.field)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -84,15 +84,14 @@ class StructuredOutputs(Body):
             return value
         return {name: item for name, item in value.items() if item is not None and item is not False}
 
-    def forms(self) -> Iterator[AnswerForm]:
-        """Yield each form that is asked for."""
-        where = "structured_outputs"
-        yield from _given("json", self.json_schema, f"{where}.json")
-        yield from _given("regex", self.regex, f"{where}.regex")
-        yield from _given("choice", self.choice, f"{where}.choice")
-        yield from _given("grammar", self.grammar, f"{where}.grammar")
-        if self.json_object:
-            yield AnswerForm("json", None, True, f"{where}.json_object")
+
+_FIELDS: Final[Mapping[FormKind, tuple[str, ...]]] = {
+    "json": ("guided_json", "json_schema"),
+    "regex": ("guided_regex", "regex"),
+    "choice": ("guided_choice", "choice"),
+    "grammar": ("guided_grammar", "grammar", "ebnf"),
+}
+"""Fields of a request, and of `StructuredOutputs`, for each kind of form."""
 
 
 class FormFields(Body):
@@ -110,47 +109,44 @@ class FormFields(Body):
     ebnf: Text | None = None
     _form: AnswerForm | None = None
 
-    @model_validator(mode="after")
-    def _one_form(self) -> FormFields:
-        forms = list(self._forms())
-        if len(forms) > 1:
-            fields = [form.field for form in forms]
-            raise BadRequestError(f"{' and '.join(fields)} ask for one form each: send one of them", param=fields[1])
-        self._form = forms[0] if forms else None
-        if self.structured_outputs is not None and not forms:
-            raise BadRequestError("structured_outputs: it asks for no form", param="structured_outputs")
-        return self
-
     @property
     def form(self) -> AnswerForm | None:
         """The form that the answer has to take; None where that is free."""
         return self._form
 
-    def _forms(self) -> Iterator[AnswerForm]:
+    @model_validator(mode="after")
+    def _one_form(self) -> FormFields:
+        forms = list(_forms(self, ""))
         if self.response_format is not None and self.response_format.form is not None:
-            yield self.response_format.form
+            forms.insert(0, self.response_format.form)
         if self.structured_outputs is not None:
-            yield from self.structured_outputs.forms()
-        for field in ("guided_json", "json_schema"):
-            yield from _given("json", getattr(self, field), field)
-        for field in ("guided_regex", "regex"):
-            yield from _given("regex", getattr(self, field), field)
-        for field in ("guided_grammar", "grammar", "ebnf"):
-            yield from _given("grammar", getattr(self, field), field)
-        yield from _given("choice", self.guided_choice, "guided_choice")
+            within = list(_forms(self.structured_outputs, "structured_outputs."))
+            if self.structured_outputs.json_object:
+                within.append(AnswerForm("json", None, True, "structured_outputs.json_object"))
+            if not within:
+                raise BadRequestError("structured_outputs: it asks for no form", param="structured_outputs")
+            forms += within
+        if len(forms) > 1:
+            fields = [form.field for form in forms]
+            raise BadRequestError(f"{' and '.join(fields)} ask for one form each: send one of them", param=fields[-1])
+        self._form = forms[0] if forms else None
+        return self
 
 
-def _given(kind: FormKind, value: Any, field: str) -> Iterator[AnswerForm]:
-    """Yield the form that a field asks for, if it is set.
+def _forms(fields: Body, where: str) -> Iterator[AnswerForm]:
+    """Yield the forms that are asked for in `_FIELDS`.
 
     Raises:
         BadRequestError: text that should be a JSON schema is none.
     """
-    if value is None:
-        return
-    if kind == "json" and isinstance(value, str):
-        try:
-            value = json_object(value.encode("utf-8", "replace"), finite=True)
-        except BadRequestError as error:
-            raise BadRequestError(f"{field}: expected a JSON schema: {error.message}", param=field) from None
-    yield AnswerForm(kind, value, True, field)
+    for kind, name in [(kind, name) for kind, names in _FIELDS.items() for name in names]:
+        value = getattr(fields, name, None)
+        if value is None:
+            continue
+        field = where + (type(fields).model_fields[name].alias or name)
+        if kind == "json" and isinstance(value, str):
+            try:
+                value = json_object(value.encode("utf-8", "replace"), finite=True)
+            except BadRequestError as error:
+                raise BadRequestError(f"{field}: expected a JSON schema: {error.message}", param=field) from None
+        yield AnswerForm(kind, value, True, field)

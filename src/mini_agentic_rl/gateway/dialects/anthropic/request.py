@@ -96,9 +96,8 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
     """
     tools = [_tool(tool, where) for where, tool in served_tools(request.tools, TOOL_KINDS)]
     choice = request.tool_choice
-    effort = request.output_config.effort if request.output_config else None
-    if request.thinking is not None and request.thinking.type == "disabled":
-        effort = "none"
+    off = request.thinking is not None and request.thinking.type == "disabled"
+    effort = "none" if off else request.output_config and request.output_config.effort
     options = {
         "tools": tools or None,
         "tool_choice": _tool_choice(choice, tools),

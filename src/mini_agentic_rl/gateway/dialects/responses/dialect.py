@@ -125,15 +125,13 @@ class ResponsesDialect(Dialect):
     def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
         page = checked(ItemsPage, dict(query))
         items: list[Json] = json.loads(self._memory.input_items((key, scope), response_id))
-        if page.order == "desc":
-            items.reverse()
-        ids = [item["id"] for item in items]
-        if page.after is not None and page.after not in ids:
-            raise BadRequestError(f"after: there is no item {page.after!r}", param="after")
-        left = items if page.after is None else items[ids.index(page.after) + 1 :]
-        shown = left[: page.limit]
+        items = items[::-1] if page.order == "desc" else items
+        start = 0
+        if page.after is not None:
+            start = next((at for at, item in enumerate(items, 1) if item["id"] == page.after), len(items))
+        shown = items[start : start + page.limit]
         first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-        more = len(left) > len(shown)
+        more = len(items) > start + page.limit
         return {"object": "list", "data": shown, "has_more": more, "first_id": first, "last_id": last}
 
     def _deleted(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
@@ -215,10 +213,7 @@ class ResponseMemory:
         Raises:
             NotFoundError: it is not kept.
         """
-        kept = self._find(owner, response_id)
-        if kept is None:
-            raise _not_found(response_id)
-        return kept.response
+        return self._known(owner, response_id).response
 
     def input_items(self, owner: Hashable, response_id: str) -> bytes:
         """Return the items of a response's input as JSON.
@@ -226,10 +221,7 @@ class ResponseMemory:
         Raises:
             NotFoundError: it is not kept.
         """
-        kept = self._find(owner, response_id)
-        if kept is None:
-            raise _not_found(response_id)
-        return kept.items
+        return self._known(owner, response_id).items
 
     def keep(
         self,
@@ -269,8 +261,7 @@ class ResponseMemory:
         Raises:
             NotFoundError: it is not kept.
         """
-        if self._find(owner, response_id) is None:
-            raise _not_found(response_id)
+        self._known(owner, response_id)
         with self._lock:
             self._forget((owner, response_id))
 
@@ -279,6 +270,12 @@ class ResponseMemory:
         with self._lock:
             for known in [known for known in self._kept if known[0] == owner]:
                 self._forget(known)
+
+    def _known(self, owner: Hashable, response_id: str) -> _KeptResponse:
+        kept = self._find(owner, response_id)
+        if kept is None:
+            raise NotFoundError(f"Response with id {response_id!r} not found. It was not stored here, or has expired.")
+        return kept
 
     def _find(self, owner: Hashable, response_id: str) -> _KeptResponse | None:
         with self._lock:
@@ -301,7 +298,3 @@ class ResponseMemory:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self._bytes -= kept.size
-
-
-def _not_found(response_id: str) -> NotFoundError:
-    return NotFoundError(f"Response with id {response_id!r} not found. It was not stored here, or has expired.")
