@@ -19,7 +19,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """What an answer has to be: JSON by a schema, text by a regular expression or a grammar, or one of some texts."""
+    """Form of an answer: JSON by a schema, text by a regular expression or a grammar, or one of some texts."""
 
     kind: FormKind
     value: Any

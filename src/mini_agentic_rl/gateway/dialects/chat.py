@@ -74,7 +74,7 @@ class StreamOptions(Body):
 
 
 class Thinking(Body):
-    """Whether the model is to think, as other servers of this dialect have it."""
+    """Switch of the model's thinking, as other servers of this dialect have it."""
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
 
@@ -198,7 +198,7 @@ class ChatRequest(FormFields):
 
     @property
     def thinks(self) -> bool | None:
-        """Whether the model is to think; None leaves it to the chat template."""
+        """True if the model is to think; None leaves it to the chat template."""
         if self.enable_thinking is not None:
             return self.enable_thinking
         if self.thinking is not None and self.thinking.type in ("enabled", "disabled"):
