@@ -123,6 +123,8 @@ class GenAiAttributes:
     REQUEST_SEED: Final = "gen_ai.request.seed"
     REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
     REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
+    REQUEST_REPETITION_PENALTY: Final = "gen_ai.request.repetition_penalty"
+    """Not among the conventions."""
     RESPONSE_ID: Final = "gen_ai.response.id"
     RESPONSE_MODEL: Final = "gen_ai.response.model"
     FINISH_REASONS: Final = "gen_ai.response.finish_reasons"

@@ -79,7 +79,9 @@ SEEDS = {"/v1/chat/completions": _CHAT, "/v1/responses": _RESPONSES, "/v1/messag
 
 _MORE_FIELDS = (
     *("frequency_penalty", "ignore_eos", "max_completion_tokens", "metadata", "min_p", "parallel_tool_calls"),
-    *("presence_penalty", "reasoning", "thinking", "user"),
+    *("presence_penalty", "reasoning", "thinking", "user", "structured_outputs", "guided_json", "guided_choice"),
+    *("grammar", "regex", "stop_token_ids", "min_tokens", "repetition_penalty", "chat_template_kwargs"),
+    *("reasoning_effort", "continue_final_message", "add_generation_prompt", "prompt_logprobs"),
 )
 _FIELDS = sorted({key for bodies in SEEDS.values() for body in bodies for key in body} | {*_MORE_FIELDS})
 _JUNK: list[Any] = [

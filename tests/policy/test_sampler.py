@@ -84,6 +84,39 @@ def test_the_same_seed_draws_the_same_and_positions_differ():
     assert 0.45 < np.mean([uniform(seed, 0) for seed in range(3000)]) < 0.55
 
 
+def test_the_repetition_penalty_scales_what_the_prompt_or_the_answer_has_said():
+    logits = torch.tensor([[2.0, -1.0, 3.0, 0.5, 2.5]])
+    params = SamplingParams(temperature=0.0, repetition_penalty=2.0, top_logprobs=5, presence_penalty=0.25)
+    (draw,) = sample(logits.clone(), [Row(params, 0, 2, TokenCounts((2,), prompt=(1, 1, 2)), guessed=(4,))])
+    expected = torch.log_softmax(torch.tensor([2.0, -2.0, 1.25, 0.5, 1.0]), -1)
+    assert dict(draw.top) == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-6)
+    assert draw.token == 0
+
+
+def test_a_row_without_penalties_is_drawn_as_ever_beside_one_with_all_of_them():
+    logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
+    plain = Row(SamplingParams(logit_bias={3: 1.0}), 7)
+    loud = Row(
+        SamplingParams(logit_bias={3: 1.0}, repetition_penalty=1.5, frequency_penalty=1), 8, 1, TokenCounts((3,))
+    )
+    (alone,) = sample(logits[:1].clone(), [plain])
+    together, _ = sample(logits.clone(), [plain, loud])
+    assert (together.token, together.logprob) == (alone.token, pytest.approx(alone.logprob, abs=1e-6))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_end_is_drawn_too_early_and_log_probabilities_stay_those_of_the_whole(temperature):
+    logits = torch.zeros(1, 40)
+    logits[0, 35], logits[0, 3] = 9.0, 5.0
+    params = SamplingParams(temperature=temperature, min_tokens=2, stop_token_ids=(35, 31, 99))
+    early = [sample(logits.clone(), [Row(params, seed, 1)])[0] for seed in range(20)]
+    assert all(draw.token not in (35, 31) for draw in early)
+    whole = torch.log_softmax(logits[0], -1)
+    assert all(draw.logprob == pytest.approx(float(whole[draw.token]), abs=1e-5) for draw in early)
+    assert not any(draw.forced for draw in early)
+    assert sample(logits.clone(), [Row(params, 0, 2)])[0].token == 35
+
+
 def test_bias_and_penalties_act_before_the_temperature():
     logits = torch.zeros(1, 4)
     (draw,) = sample(logits.clone(), [Row(SamplingParams(temperature=0.0, logit_bias={2: 5.0}), 0)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,16 @@ _BUCKET = 128
 
 
 class TokenCounts:
-    """Count how often each token was sampled. A further token costs the same however many there are."""
+    """Count how often each token was sampled. A further token costs the same however many there are.
 
-    def __init__(self, tokens: Iterable[int] = ()) -> None:
+    Args:
+        tokens: those sampled so far.
+        prompt: tokens before them, which are not counted.
+    """
+
+    def __init__(self, tokens: Iterable[int] = (), prompt: Sequence[int] = ()) -> None:
+        self.prompt = np.unique(np.asarray(prompt, np.int64))
+        """The distinct tokens of the prompt."""
         self._places: dict[int, int] = {}
         self._ids = np.empty(16, np.int64)
         self._counts = np.empty(16, np.float32)
@@ -150,7 +158,7 @@ def sample(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int] | None 
 def _is_quick(row: Row) -> bool:
     """Return True if one pass over the logits as they are draws a row: nothing is added to them, and nothing sorted."""
     params = row.sampling
-    if params.logit_bias or params.top_logprobs or row.counts is not None:
+    if params.logit_bias or params.top_logprobs or row.counts is not None or row.position < params.min_tokens:
         return False
     return params.top_p >= 1 and params.top_k <= 0 and params.min_p <= 0
 
@@ -211,23 +219,44 @@ def _indices(places: Sequence[int] | npt.NDArray[np.int64], beside: Tensor) -> T
     return on_device(np.array(places, np.int64), beside.device)
 
 
+_Part: TypeAlias = tuple[int, npt.NDArray[np.int64], npt.NDArray[np.float32]]
+"""A row, token ids, and a number for each."""
+
+
 def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
-    """Add biases and subtract penalties, for all rows in one operation."""
-    parts: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.float32]]] = []
+    """Add biases, scale the logits of what is repeated and subtract penalties, each for all rows in one operation."""
+    biases: list[_Part] = [(i, *row.sampling.bias) for i, row in enumerate(rows) if row.sampling.logit_bias]
+    scales: list[_Part] = []
+    penalties: list[_Part] = []
     for i, row in enumerate(rows):
+        if row.counts is None:
+            continue
         params = row.sampling
-        if params.logit_bias:
-            parts.append((i, *params.bias))
-        if row.counts is not None:
+        ids, counts = row.counts.found if not row.guessed else row.counts.with_further(row.guessed)
+        if params.repetition_penalty != 1:
+            before = np.concatenate([row.counts.prompt, ids])
+            scales.append((i, before, np.full(before.size, params.repetition_penalty, np.float32)))
+        if params.presence_penalty or params.frequency_penalty:
             # Of the answer alone: a prompt may repeat what it likes.
-            ids, counts = row.counts.found if not row.guessed else row.counts.with_further(row.guessed)
-            parts.append((i, ids, -(params.presence_penalty + params.frequency_penalty * counts)))
-    if not parts:
-        return
+            penalties.append((i, ids, -(params.presence_penalty + params.frequency_penalty * counts)))
+    if biases:
+        place_2N, bias_N = _placed(biases, logits_BV)
+        logits_BV.index_put_(place_2N, bias_N, accumulate=True)
+    if scales:
+        place_2N, scale_N = _placed(scales, logits_BV)
+        found_N = logits_BV[place_2N]
+        logits_BV.index_put_(place_2N, torch.where(found_N > 0, found_N / scale_N, found_N * scale_N))
+    if penalties:
+        place_2N, change_N = _placed(penalties, logits_BV)
+        logits_BV.index_put_(place_2N, change_N, accumulate=True)
+
+
+def _placed(parts: Sequence[_Part], beside: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Return the rows and token ids of all parts as one index, and their numbers, on the device of another tensor."""
     row_N = np.repeat([i for i, *_ in parts], [ids.size for _, ids, _ in parts])
     id_N = np.concatenate([ids for _, ids, _ in parts])
-    change_N = on_device(np.concatenate([change for *_, change in parts]).astype(np.float32), logits_BV.device)
-    logits_BV.index_put_((_indices(row_N, logits_BV), _indices(id_N, logits_BV)), change_N, accumulate=True)
+    number_N = np.concatenate([numbers for *_, numbers in parts]).astype(np.float32)
+    return (_indices(row_N, beside), _indices(id_N, beside)), on_device(number_N, beside.device)
 
 
 def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> Tensor:
@@ -235,7 +264,8 @@ def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> Tensor:
 
     Renormalised, because what is allowed may be so unlikely that its probabilities are 0 in float32.
     """
-    limited = [(i, row.allowed) for i, row in enumerate(rows) if row.allowed is not None]
+    masks = [_allowed(row, logprobs_BV.shape[1]) for row in rows]
+    limited = [(i, mask) for i, mask in enumerate(masks) if mask is not None]
     if not limited:
         return logprobs_BV
     masks_NW = np.stack([mask for _, mask in limited])
@@ -249,6 +279,17 @@ def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> Tensor:
     choices_BV = logprobs_BV.clone()
     choices_BV[index_N] = choices_NV
     return choices_BV
+
+
+def _allowed(row: Row, vocabulary: int) -> npt.NDArray[np.int32] | None:
+    """Return the mask of the tokens that may be drawn, without those that would end the sequence too early."""
+    if row.position >= row.sampling.min_tokens:
+        return row.allowed
+    words = np.full(-(-vocabulary // 32), -1, np.int32) if row.allowed is None else row.allowed.copy()
+    for id_ in row.sampling.stop_token_ids:
+        if id_ < vocabulary:
+            words.view(np.uint32)[id_ // 32] &= np.uint32(~(1 << id_ % 32) & 0xFFFFFFFF)
+    return words
 
 
 def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:

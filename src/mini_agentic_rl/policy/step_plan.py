@@ -45,7 +45,9 @@ class RunningSequence:
         self.indexed = Indexed(self.tokens)
         """Entry in the table that guesses are taken from."""
         sampling = self.request.sampling
-        if sampling.presence_penalty or sampling.frequency_penalty:
+        if sampling.repetition_penalty != 1:
+            self.counts = TokenCounts(prompt=self.request.prompt_ids)
+        elif sampling.presence_penalty or sampling.frequency_penalty:
             self.counts = TokenCounts()
 
     def tell(self, delta: TokenDelta) -> None:

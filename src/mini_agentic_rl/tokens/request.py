@@ -92,6 +92,11 @@ class SamplingParams:
     """Subtracted from the logits of every token that was sampled already."""
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit once for every time that it was sampled."""
+    repetition_penalty: float = 1.0
+    """Divides the positive logits, and multiplies the negative ones, of tokens in the prompt or sampled already; before
+    the other penalties and the temperature (CTRL; Keskar et al. 2019)."""
+    min_tokens: int = 0
+    """None of `stop_token_ids` is drawn before so many tokens. Like truncation, it leaves the log-probabilities."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
@@ -106,6 +111,8 @@ class SamplingParams:
             raise ValueError(f"min_p must be in [0, 1], not {self.min_p}")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be 1 or more, not {self.max_tokens}")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"repetition_penalty must be more than 0, not {self.repetition_penalty}")
         if not all(map(math.isfinite, (self.presence_penalty, self.frequency_penalty, *self.logit_bias.values()))):
             raise ValueError("logit_bias, presence_penalty and frequency_penalty must be finite numbers")
 

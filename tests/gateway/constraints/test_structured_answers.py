@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
+import httpx
 import numpy as np
 import openai
 import pytest
@@ -87,6 +89,128 @@ def test_fifty_seeds_give_fifty_answers_of_the_form(client):
             assert isinstance(answer.choices[0].message.parsed, Plan)
             said.add(answer.choices[0].message.content)
     assert len(said) == 50
+
+
+NUMBER = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+SAID = ["red", "green/blue", 'say "no"']
+GBNF = 'root ::= "SELECT " col\ncol ::= "a" | "b" | [0-9]\n'
+LARK = 'start: "SELECT " COL\nCOL: "a" | "b" | /[0-9]/\n'
+FORMS = {
+    "choice": ({"choice": SAID}, lambda text: text in SAID),
+    "regex": ({"regex": r"^[a-c]{2}/\d$"}, lambda text: re.fullmatch(r"[a-c]{2}/\d", text)),
+    "json": ({"json": NUMBER}, lambda text: set(json.loads(text)) == {"n"}),
+    "json text": ({"json": json.dumps(NUMBER)}, lambda text: set(json.loads(text)) == {"n"}),
+    "gbnf": ({"grammar": GBNF}, lambda text: re.fullmatch("SELECT [ab0-9]", text)),
+    "lark": ({"grammar": LARK}, lambda text: re.fullmatch("SELECT [ab0-9]", text)),
+}
+OLD = {"choice": "guided_choice", "regex": "guided_regex", "json": "guided_json", "grammar": "guided_grammar"}
+LLAMA = {"grammar": "grammar", "json": "json_schema"}
+SGLANG = {"grammar": "ebnf", "regex": "regex"}
+
+
+def asked_as(names, form):
+    """A form under the names that a server has for its fields; empty where it has none."""
+    return {"structured_outputs": form} if names is None else {names[k]: v for k, v in form.items() if k in names}
+
+
+@pytest.mark.parametrize("names", [None, OLD, LLAMA, SGLANG], ids=["vllm", "old vllm", "llama.cpp", "sglang"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_servers_field_for_a_form_holds_the_answer_to_it(server, form, names):
+    given, holds = FORMS[form]
+    asked = asked_as(names, given)
+    if not asked:
+        pytest.skip("the server has no such field")
+    body = {"model": "tiny", "temperature": 2, "seed": 5, **asked}
+    chat = httpx.post(f"{server.endpoint}/chat/completions", json={**body, "messages": QUESTION, "max_tokens": 90})
+    assert chat.status_code == 200, chat.text
+    assert holds(chat.json()["choices"][0]["message"]["content"])
+    responses = httpx.post(f"{server.endpoint}/responses", json={**body, "input": "hi", "max_output_tokens": 90})
+    assert holds(responses.json()["output"][0]["content"][0]["text"])
+    messages = httpx.post(f"{server.endpoint}/messages", json={**body, "messages": QUESTION, "max_tokens": 90})
+    assert holds(messages.json()["content"][0]["text"])
+    text = httpx.post(f"{server.endpoint}/completions", json={**body, "prompt": "hi", "max_tokens": 90})
+    assert holds(text.json()["choices"][0]["text"])
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"type": "json_object", "schema": NUMBER}, {"type": "json_schema", "schema": NUMBER}],
+    ids=lambda wanted: wanted["type"],
+)
+def test_a_schema_beside_the_type_holds(server, wanted):
+    body = {"model": "tiny", "temperature": 2, "max_tokens": 90, "messages": QUESTION, "response_format": wanted}
+    answer = httpx.post(f"{server.endpoint}/chat/completions", json=body).json()
+    assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"n"}
+    asked = {"model": "tiny", "temperature": 2, "input": "hi", "text": {"format": {"type": "json_object"}}}
+    asked["text"]["format"]["schema"] = NUMBER
+    answer = httpx.post(f"{server.endpoint}/responses", json=asked).json()
+    assert set(json.loads(answer["output"][0]["content"][0]["text"])) == {"n"}
+
+
+def test_anthropics_first_name_for_a_schema_holds_too(server):
+    wanted = {"type": "json_schema", "schema": NUMBER}
+    body = {"model": "tiny", "temperature": 2, "max_tokens": 90, "messages": QUESTION, "output_format": wanted}
+    answer = httpx.post(f"{server.endpoint}/messages", json=body).json()
+    assert set(json.loads(answer["content"][0]["text"])) == {"n"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": ["a"], "regex": "b"}}, "structured_outputs"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
+        ({"structured_outputs": {"grammar": "root ::= ("}}, "structured_outputs.grammar"),
+        ({"structured_outputs": {"regex": "[a-"}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "no json"}}, "structured_outputs.json"),
+        ({"guided_choice": "red"}, "guided_choice"),
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"guided_json": "[1]"}, "guided_json"),
+        ({"guided_json": {"type": "nonsense"}}, "guided_json"),
+        ({"guided_grammar": "start: missing"}, "guided_grammar"),
+        ({"grammar": "root ::= missing"}, "grammar"),
+        ({"guided_json": NUMBER, "response_format": {"type": "json_object"}}, "guided_json"),
+        ({"response_format": {"type": "text", "schema": NUMBER}}, "response_format"),
+        ({"response_format": {"type": "json_object", "schema": {"type": "nonsense"}}}, "response_format"),
+        ({"response_format": {"type": "grammar", "grammar": GBNF}}, "response_format"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_form_that_cannot_be_kept_is_refused_and_named(server, asked, param):
+    body = {"model": "tiny", "max_tokens": 9, "messages": QUESTION, **asked}
+    answer = httpx.post(f"{server.endpoint}/chat/completions", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(param)
+    if "response_format" not in asked:
+        answer = httpx.post(f"{server.endpoint}/responses", json={"model": "tiny", "input": "hi", **asked})
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"].startswith(param)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("bound", [1, 4, 9])
+def test_a_demanded_call_that_the_bound_cuts_off_leaves_no_text(client, bound, stream):
+    asked = {"model": "tiny", "messages": QUESTION, "tools": [PLACE], "tool_choice": "required", "max_tokens": bound}
+    if stream:
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        assert not any(chunk.choices[0].delta.content for chunk in chunks)
+        return
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert choice.finish_reason == "length"
+    assert not choice.message.content
+
+
+def test_few_tokens_are_sampled_before_an_end_where_they_are_demanded(client, policy, tokenizer):
+    ends = {"logit_bias": {str(tokenizer.eos_token_id): 100}, "extra_body": IDS | {"min_tokens": 7}}
+    (choice,) = client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=20, **ends).choices
+    assert len(choice.model_extra["token_ids"]) == 8
 
 
 def test_a_streamed_answer_is_the_same(client):

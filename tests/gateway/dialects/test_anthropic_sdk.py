@@ -23,6 +23,7 @@ CALCULATE = {
 QUESTION = [{"role": "user", "content": "12+30?"}]
 ASKED = {"model": "tiny", "max_tokens": 200, "messages": QUESTION}
 IDS = {"return_token_ids": True}
+ASKING = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "calculate", "input": {}}]}
 TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
 
 
@@ -190,7 +191,7 @@ def test_sampling_options_reach_the_sampler(serve):
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, r"messages\[0\].content\[0\]"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id"),
-        ({"messages": [*QUESTION, {"role": "assistant", "content": "So"}]}, "End with a message of the user"),
+        ({"messages": [*QUESTION, ASKING]}, "the last message has to be text"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use"}]}, *QUESTION]}, "tool_use needs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
@@ -245,3 +246,24 @@ def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatc
     with pytest.raises(anthropic.APIStatusError, match="the server failed to answer") as caught:
         list(client_of(server).messages.create(**ASKED, stream=True))
     assert caught.value.body["error"]["type"] == "api_error"
+
+
+def test_the_first_event_of_a_stream_tells_the_length_of_the_prompt(serve):
+    server, sampler = serve(["The answer is 42."])
+    with client_of(server).messages.stream(**ASKED) as events:
+        usages = [event.message.usage for event in events if event.type == "message_start"]
+        final = events.get_final_message().usage
+    assert [usage.input_tokens for usage in usages] == [final.input_tokens]
+    assert final.input_tokens == len(sampler.requests[0].prompt_ids) - final.cache_read_input_tokens > 0
+
+
+def test_models_are_listed_in_anthropics_shape(serve):
+    server, _ = serve(["ok"])
+    client = client_of(server)
+    listed = list(client.models.list())
+    assert [(model.type, model.id, model.display_name) for model in listed] == [
+        ("model", name, name) for name in ("tiny", "base", "default")
+    ]
+    assert client.models.retrieve("tiny") == listed[0]
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("none")

@@ -31,7 +31,9 @@ _VALUES = st.recursive(
 )
 _OPTIONS = """messages input instructions previous_response_id tools tool_choice parallel_tool_calls text metadata store
     stream temperature top_p top_k top_logprobs include reasoning system stop stop_sequences output_config n seed
-    logit_bias logprobs stream_options response_format return_token_ids user background truncation"""
+    logit_bias logprobs stream_options response_format return_token_ids user background truncation
+    structured_outputs guided_json guided_choice grammar regex chat_template_kwargs thinking reasoning_effort
+    continue_final_message stop_token_ids output_format modalities"""
 _REQUESTS = st.fixed_dictionaries({}, optional=dict.fromkeys(_OPTIONS.split(), _VALUES)).map(
     lambda fields: {"model": "tiny", "max_tokens": 9, **fields}
 )
@@ -52,6 +54,7 @@ def test_any_object_is_a_chat_request_or_an_error_of_the_client(path, body):
 def _error_of(dialect, sent):
     try:
         plain_messages(parse_chat_request(dialect.open(sent, None).chat).messages)
+        dialect.left_out(sent)
     except HttpError as error:
         return error
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anthropic
+import httpx
 import openai
 import pytest
 from anthropic import AsyncAnthropic
@@ -10,6 +11,7 @@ from anthropic import AsyncAnthropic
 from ..dialects.trees import assert_one_branch, openai_client, records_of
 from ..samples import CALL_TEXT
 
+MESSAGES = {"model": "policy", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 SCHEMA = {"type": "object", "properties": {"expression": {"type": "string"}}}
 
 
@@ -77,3 +79,16 @@ async def test_an_upstreams_refusal_is_told_in_the_agents_dialect(agent_url, str
         with pytest.raises(anthropic.BadRequestError, match="maximum context length") as told_otherwise:
             await client.messages.create(**asked, stream=stream)
     assert told_otherwise.value.body["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_translation_leaves_out_is_named_and_fields_of_other_servers_go_on(agent_url, stream):
+    tools = [{"type": "custom", "name": "patch"}, {"type": "function", "name": "calculate", "parameters": SCHEMA}]
+    asked = {"model": "policy", "input": "hi", "tools": tools, "frobnicate": 1, "stream": stream}
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"{agent_url}/responses", json=asked)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-ignored-parameters"] == "frobnicate, tools[0] (custom)"
+        refused = await client.post(f"{agent_url}/messages", json=MESSAGES | {"prompt_logprobs": 1})
+        assert refused.status_code == 400
+        assert "prompt_logprobs" in refused.text

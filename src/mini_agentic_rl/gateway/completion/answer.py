@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from ...http import EventStream, HttpError, unless_disconnected
-from ..dialects import Exchange
+from ..dialects import Exchange, StreamOptions
 from ..render import AnswerPart, Thought, Tokenizer
 from ..tool_formats import ToolCall
 from .prepare import PreparedChat
@@ -76,8 +76,8 @@ def final_choice(tokenizer: Tokenizer, choice: Choice, *, with_logprobs: bool, w
         "logprobs": logprobs(tokenizer, choice) if with_logprobs else None,
         "finish_reason": choice.api_finish_reason,
     }
-    if choice.stop_string is not None:
-        result["stop_reason"] = choice.stop_string
+    if choice.stop_reason is not None:
+        result["stop_reason"] = choice.stop_reason
     if with_ids:
         result["token_ids"] = list(choice.token_ids)
     return result
@@ -122,10 +122,28 @@ def chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, ca
 
 
 class ChatStream(EventStream):
-    """The response to one streamed request. `begin` first, then it is sent as any response."""
+    """The response to one streamed request. `begin` first, then it is sent as any response.
 
-    def __init__(self, service: ChatService, prepared: PreparedChat, exchange: Exchange, receive: Receive) -> None:
+    Args:
+        service: answers the request.
+        prepared: the request.
+        exchange: the same in its dialect.
+        receive: tells when the client goes away.
+        headers: headers of the response beside the usual.
+        counts_first: whether the first chunk tells the token counts.
+    """
+
+    def __init__(
+        self,
+        service: ChatService,
+        prepared: PreparedChat,
+        exchange: Exchange,
+        receive: Receive,
+        headers: Mapping[str, str] | None = None,
+        counts_first: bool = False,
+    ) -> None:
         super().__init__()
+        self._further = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
         self._service = service
         self._prepared = prepared
         self._exchange = exchange
@@ -136,7 +154,11 @@ class ChatStream(EventStream):
         self._started: set[int] = set()
         self._sent = [0] * len(prepared.choices)
         self._calls = [0] * len(prepared.choices)
-        self._with_usage = prepared.request.stream_options is not None and prepared.request.stream_options.include_usage
+        options = prepared.request.stream_options or StreamOptions()
+        self._with_usage = options.include_usage
+        self._counts_always = options.include_usage and options.continuous_usage_stats
+        self._counts_next = counts_first or self._counts_always
+        """True if the next chunk tells the token counts so far."""
         self._task = asyncio.create_task(self._run(receive))
 
     async def begin(self) -> None:
@@ -159,7 +181,7 @@ class ChatStream(EventStream):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self._further]})
             body = self._first
             while True:
                 while not self._queue.empty() or not body:
@@ -208,8 +230,8 @@ class ChatStream(EventStream):
             body["token_ids"] = choice.token_ids[start:end]
         if complete:
             body["finish_reason"] = choice.api_finish_reason
-            if choice.stop_string is not None:
-                body["stop_reason"] = choice.stop_string
+            if choice.stop_reason is not None:
+                body["stop_reason"] = choice.stop_reason
         extra: dict[str, Any] = {}
         if first and not self._started and request.return_token_ids:
             extra["prompt_token_ids"] = list(self._prepared.prompt_ids)
@@ -227,6 +249,9 @@ class ChatStream(EventStream):
             )
             if self._with_usage:
                 self._head["usage"] = None
+        if self._counts_next and choices:
+            extra["usage"] = usage(len(self._prepared.prompt_ids), self._prepared.choices)
+            self._counts_next = self._counts_always
         events = self._exchange.events({**self._head, "choices": choices, **extra})
         if events:
             self._queue.put_nowait(events)

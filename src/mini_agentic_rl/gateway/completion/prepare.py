@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...http import LARGE, BadRequestError, off_loop
@@ -17,7 +17,7 @@ from ..constraints import ConstraintCompiler, answer_rule
 from ..dialects import CallScope, ChatRequest
 from ..errors import NotFoundError, TooManyMessagesError, UnknownModelError
 from ..limits import GrammarLimits, RolloutBudgets
-from ..render import ChatRenderer, plain_messages
+from ..render import AnswerReader, ChatRenderer, plain_messages
 from .attempts import KnownAttempts
 from .read import Choice
 from .remember import ConversationMemory, Prompt
@@ -47,11 +47,24 @@ class PreparedChat:
     tools: list[dict[str, Any]]
     recorded: CompletionRecord | None = None
     """The recorded call that answers it; None samples."""
+    left_out: tuple[str, ...] = ()
+    """Settings of the chat template that have no effect."""
 
     @property
     def scope(self) -> CallScope:
         """(rollout id, attempt id) that the request belongs to; None outside of any rollout."""
         return self.caller.scope
+
+    def message(self, choice: Choice) -> dict[str, Any] | None:
+        """Return a complete answer as the message with which the conversation can go on; None where it cannot."""
+        request = self.request
+        if request.raw_prompt is not None:
+            return None
+        (message,) = plain_messages([choice.message()])
+        if request.continue_final_message:
+            (begun,) = plain_messages(request.messages[-1:])
+            return {**begun, **message, "content": begun["content"] + message["content"]}
+        return None if request.add_generation_prompt is False else message
 
 
 class Preparation:
@@ -119,23 +132,32 @@ class Preparation:
             await self._attempts.check(scope)
         self._check_count(request)
         tools = request.offered_tools
-        prompt = await off_loop(_size(request), lambda: self._prompt(scope, request, tools))
+        settings = request.template_settings
+        # a template with further variables is found out about anew
+        renderer = await off_loop(LARGE if settings else 0, lambda: self._renderer_of(request))
+        prompt = await off_loop(_size(request), lambda: self._prompt(scope, request, tools, renderer))
         if request.raw_prompt is not None:
             text = self._renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
             request = request.model_copy(update={"messages": [{"role": "user", "content": text}]})
-        template = self._renderer.template
-        rule = answer_rule(request, self._renderer.tool_format, template.tags, template.thought_begun)
+        template = renderer.template
+        # Text that is continued has its thought behind it, and a raw prompt has none.
+        begins = request.raw_prompt is None and not request.continue_final_message
+        tags, asked = template.tags if begins else None, request.form.value if request.form else None
+        rule = await off_loop(
+            len(asked) if isinstance(asked, str) else 0,
+            lambda: answer_rule(request, renderer.tool_format, tags, template.thought_begun),
+        )
         constraint = None if rule is None else await self._constraints.compile(rule)
         prefix = ""
         if request.must_call and rule is None:
-            prefix = self._renderer.forced_prefix(request.must_call_name)
+            prefix = renderer.forced_prefix(request.must_call_name)
         one_call = request.one_call and constraint is None
-        forced_ids = self._renderer.forced_ids(request.must_call_name) if prefix else ()
+        forced_ids = renderer.forced_ids(request.must_call_name) if prefix else ()
         prompt_ids = (*prompt.ids, *forced_ids) if prefix else prompt.ids
         room = self._sampler.context_length - len(prompt_ids)
         if room < 1:
             raise ContextLengthError(len(prompt_ids), self._sampler.context_length)
-        self._check_bias(request)
+        self._check_ids(request)
         # Last of all that waits: a client that leaves before it has used up nothing.
         left = None if self._budgets is None else await self._budgets.begin(scope, len(prompt_ids))
         if left is not None:
@@ -174,8 +196,10 @@ class Preparation:
                     self._renderer.decoder(bool(tools)),
                     end_ids=self._renderer.eos_ids,
                     stops=request.stop_strings,
-                    reader=None if request.raw_prompt is not None else self._renderer.reader(bool(tools), tools),
+                    reader=_reader(request, renderer, tools),
                     prefix=prefix,
+                    stop_ids=request.stop_token_ids or (),
+                    must_call=request.must_call,
                     streamed=bool(request.stream),
                     one_call=one_call,
                 )
@@ -185,6 +209,7 @@ class Preparation:
             start_time=time.time(),
             tools=tools,
             recorded=recorded,
+            left_out=_without_effect(request, renderer),
         )
 
     async def count(self, request: ChatRequest) -> int:
@@ -197,12 +222,40 @@ class Preparation:
         """
         self._adapter(request.model)
         self._check_count(request)
-        return await off_loop(_size(request), lambda: self._renderer.count(request.messages, request.offered_tools))
 
-    def _prompt(self, scope: CallScope, request: ChatRequest, tools: list[dict[str, Any]]) -> Prompt:
+        def counted() -> int:
+            renderer, messages = self._renderer_of(request), request.messages
+            begun = renderer.encode_answer(messages[-1]) if request.continue_final_message else []
+            return renderer.count(messages[:-1] if begun else messages, request.offered_tools) + len(begun)
+
+        return await off_loop(_size(request), counted)
+
+    def _renderer_of(self, request: ChatRequest) -> ChatRenderer:
+        """Return the renderer with the settings of a request.
+
+        Raises:
+            BadRequestError: the model thinks whatever its template is told.
+        """
+        renderer = self._renderer.with_settings(request.template_settings)
+        template, usual = renderer.template, self._renderer.template
+        if request.thinks is False and usual.thinks and template.turns == usual.turns:
+            fields = ("enable_thinking", "thinking", "reasoning_effort")
+            field = next(name for name in fields if getattr(request, name) is not None)
+            raise BadRequestError(f"{field}: the model's chat template cannot switch thinking off", param=field)
+        return renderer
+
+    def _prompt(
+        self, scope: CallScope, request: ChatRequest, tools: list[dict[str, Any]], renderer: ChatRenderer
+    ) -> Prompt:
         if request.raw_prompt is not None:
             return self._raw_prompt(request.raw_prompt)
-        return self._memory.prompt(scope, plain_messages(request.messages), tools, self._sampler.context_length)
+        messages, most = plain_messages(request.messages), self._sampler.context_length
+        if request.continue_final_message:
+            prompt = self._memory.prompt(scope, messages[:-1], tools, most, renderer)
+            return replace(prompt, ids=(*prompt.ids, *renderer.encode_answer(messages[-1])))
+        if request.add_generation_prompt is False:
+            return Prompt(tuple(renderer.render(messages, tools, False, most=most)), b"", b"", ())
+        return self._memory.prompt(scope, messages, tools, most, renderer)
 
     def _raw_prompt(self, prompt: str | list[int]) -> Prompt:
         """Return a prompt that is sampled after as it is.
@@ -227,13 +280,14 @@ class Preparation:
             raise UnknownModelError(model, self.models)
         return None if model == names[0] else model
 
-    def _check_bias(self, request: ChatRequest) -> None:
+    def _check_ids(self, request: ChatRequest) -> None:
         vocabulary = len(self._renderer.tokenizer)
-        for token_id in request.logit_bias or {}:
-            if not 0 <= token_id < vocabulary:
-                raise BadRequestError(
-                    f"logit_bias: token id {token_id} is outside of the vocabulary of {vocabulary}", param="logit_bias"
-                )
+        for field, ids in (("logit_bias", request.logit_bias), ("stop_token_ids", request.stop_token_ids)):
+            for token_id in ids or ():
+                if not 0 <= token_id < vocabulary:
+                    raise BadRequestError(
+                        f"{field}: token id {token_id} is outside of the vocabulary of {vocabulary}", param=field
+                    )
 
     def _sampling(self, request: ChatRequest, room: int, seed: int | None) -> SamplingParams:
         wanted = request.max_completion_tokens or request.max_tokens or room
@@ -244,12 +298,32 @@ class Preparation:
             min_p=request.min_p or 0.0,
             max_tokens=min(wanted, room),
             seed=seed,
-            stop_token_ids=() if request.ignore_eos else self._renderer.eos_ids,
+            min_tokens=min(request.min_tokens or 0, wanted, room),
+            stop_token_ids=(*(() if request.ignore_eos else self._renderer.eos_ids), *(request.stop_token_ids or ())),
             top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
             logit_bias=request.logit_bias or {},
             presence_penalty=request.presence_penalty or 0.0,
             frequency_penalty=request.frequency_penalty or 0.0,
+            repetition_penalty=request.repetition,
         )
+
+
+def _reader(request: ChatRequest, renderer: ChatRenderer, tools: list[dict[str, Any]]) -> AnswerReader | None:
+    """Return what reads an answer; None where all of it is content."""
+    if request.raw_prompt is not None:
+        return None
+    if request.continue_final_message:  # its thought came before
+        return AnswerReader(None, renderer.tool_format.scanner(tools)) if tools else None
+    return renderer.reader(bool(tools), tools)
+
+
+def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, ...]:
+    """Return the settings for the chat template that it does not use."""
+    given = request.chat_template_kwargs or {}
+    unused = [f"chat_template_kwargs.{name}" for name in given if name not in renderer.settings]
+    if request.reasoning_effort and request.thinks and not renderer.settings:
+        unused.append("reasoning_effort")
+    return tuple(unused)
 
 
 def _size(request: ChatRequest) -> int:

@@ -66,6 +66,8 @@ class Choice:
         stops: stop strings.
         reader: tells thought, content and tool calls apart; None takes all of the text for content.
         prefix: text that the prompt has already put into the answer.
+        stop_ids: ids that end the answer at the client's wish; they make no text either.
+        must_call: whether the answer is nothing but calls: one that the length bound cuts off is no text then.
         streamed: whether `take` has to give out parts as they come; otherwise the text is made once, at the end.
         one_call: whether the answer ends with its first tool call.
     """
@@ -79,6 +81,8 @@ class Choice:
         stops: Sequence[str] = (),
         reader: AnswerReader | None = None,
         prefix: str = "",
+        stop_ids: Collection[int] = (),
+        must_call: bool = False,
         streamed: bool = False,
         one_call: bool = False,
     ) -> None:
@@ -99,7 +103,9 @@ class Choice:
         self._content: list[str] = []
         self._thought: list[str] = []
         self._decoder = decoder
-        self._end_ids = frozenset(end_ids)
+        self._end_ids = frozenset((*end_ids, *stop_ids))
+        self._stop_ids = frozenset(stop_ids) - frozenset(end_ids)
+        self._must_call = must_call
         self._stops = tuple(stops)
         self._starts = [BeginningOf(stop) for stop in stops]
         self._one_call = one_call
@@ -121,6 +127,12 @@ class Choice:
     def thought(self) -> str | None:
         """The thought before the content; None when there is none."""
         return "".join(self._thought) if self._reader is not None and self._reader.thought_found else None
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string, or the token id of the client's, that ended the answer."""
+        stopped = self.stop_string is None and self.finish_reason == "stop" and bool(self.token_ids)
+        return self.token_ids[-1] if stopped and self.token_ids[-1] in self._stop_ids else self.stop_string
 
     @property
     def api_finish_reason(self) -> str:
@@ -197,7 +209,12 @@ class Choice:
     def _close(self, reason: FinishReason, end: int) -> list[AnswerPart]:
         self.finish_reason = reason
         parts = self._scan(self._advance(end))
-        return parts + self._keep(self._reader.finish()) if self._reader else parts
+        if self._reader is None:
+            return parts
+        rest = self._reader.finish()
+        if self._must_call and reason == "length":
+            rest = [part for part in rest if not isinstance(part, str)]
+        return parts + self._keep(rest)
 
     def _advance(self, end: int) -> str:
         text = self._text[self._given : end]

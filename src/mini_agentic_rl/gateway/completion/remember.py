@@ -123,19 +123,28 @@ class ConversationMemory:
         return {**self.prompt_counters.counts(), "attempts": len(self._attempts), "tokens": self._tokens}
 
     def prompt(
-        self, scope: CallScope, messages: Sequence[dict[str, Any]], tools: Sequence[Tool], most: int | None = None
+        self,
+        scope: CallScope,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[Tool],
+        most: int | None = None,
+        renderer: ChatRenderer | None = None,
     ) -> Prompt:
         """Return token ids for plain `messages`, from recorded ids as far as there are any.
+
+        Args:
+            renderer: renders what is new; one with settings goes on from calls with the same settings only.
 
         Raises:
             BadRequestError: the chat template refuses the messages.
             ContextLengthError: more than `most` ids would have to be rendered.
         """
-        messages = self._renderer.plain(messages)
-        dropping = self._renderer.thinking == "drop"
+        renderer = renderer or self._renderer
+        messages = renderer.plain(messages)
+        dropping = renderer.thinking == "drop"
         if dropping:
             messages = [without_thought(message) for message in messages]
-        tools_key = _digest(tools)
+        tools_key = _digest([tools, renderer.settings] if renderer.settings else tools)
         keys = _chain(messages, tools_key)
         attempt = self._attempts.get(scope)
         reason: ForkReason | None = None
@@ -145,13 +154,13 @@ class ConversationMemory:
         else:
             with suppress(KeyError):  # forgotten meanwhile
                 self._attempts.move_to_end(scope)
-            found, reason, known = self._continued(attempt, messages, tools, keys, most)
+            found, reason, known = self._continued(renderer, attempt, messages, tools, keys, most)
             if found is not None:
                 self.prompt_counters.count(reason, continues=True)
                 return Prompt(found, keys[-1], tools_key, _thoughts(known))
             reason = reason or _why(attempt, messages, tools_key)
             messages = messages if dropping else known
-        ids = self._renderer.render(messages, tools, most=most)
+        ids = renderer.render(messages, tools, most=most)
         self.prompt_counters.count(reason, continues=False)
         return Prompt(tuple(ids), keys[-1], tools_key, _thoughts(messages))
 
@@ -193,6 +202,7 @@ class ConversationMemory:
 
     def _continued(
         self,
+        renderer: ChatRenderer,
         attempt: _Attempt,
         messages: list[dict[str, Any]],
         tools: Sequence[Tool],
@@ -215,14 +225,14 @@ class ConversationMemory:
             known = _with_thoughts(full, call.thoughts)
             if full is messages:
                 full = known
-            added = self._renderer.continuation(known[:count], known[count:], tools, ended=call.ended, most=most)
+            added = renderer.continuation(known[:count], known[count:], tools, ended=call.ended, most=most)
             if added is not None:
                 with suppress(KeyError):  # forgotten meanwhile
                     attempt.calls.move_to_end(keys[count])
                 if reason is None and _ours(attempt, messages[count:]):
                     reason = "edited"
                 return (*call.ids, *self._not_twice(call, added)), reason, known
-            dropped = self._renderer.thinking == "drop" and has_thought(known[:count])
+            dropped = renderer.thinking == "drop" and has_thought(known[:count])
             reason = reason or ("thinking" if dropped else "template")
             tries -= 1
             if not tries:

@@ -14,7 +14,7 @@ from ...store import LightningStore
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest
 from ..errors import RecordingError, UnavailableError
 from ..limits import GrammarLimits, RolloutBudgets
-from ..render import AnswerPart, ChatRenderer, plain_messages
+from ..render import AnswerPart, ChatRenderer
 from .prepare import Preparation, PreparedChat
 from .read import Choice
 from .record import CallContext, RecordedAnswer, asked_for, record_answer
@@ -132,8 +132,8 @@ class ChatService:
                 raise BadRequestError(f"the answer cannot take the form that was asked for: {choice.failure}")
             raise UnavailableError("the model stopped before the answer was complete; try again")
         await self._record(prepared, choice)
-        if prepared.request.raw_prompt is None:
-            (message,) = plain_messages([choice.message()])
+        message = prepared.message(choice)
+        if message is not None:
             self.memory.remember(prepared.scope, prepared.prompt, prepared.prompt_ids, choice.token_ids, message)
         if emit is not None:
             emit(choice, [], True)

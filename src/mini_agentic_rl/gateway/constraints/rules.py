@@ -1,6 +1,7 @@
 """The form that a chat request demands of its answer, and that form as a grammar in llguidance's dialect of Lark.
 
-A form is JSON by a schema, tool calls, or text in which calls are well-formed. The tool format's `CallShape` tells JSON
+A form is JSON by a schema, text by a grammar of the request's own, tool calls, or text in which calls are well-formed.
+The tool format's `CallShape` tells JSON
 and calls apart. Where a format has none, because its arguments are not JSON, no grammar can demand calls.
 
 Between the tokens of JSON there may be one space, or a line break with an indentation: enough for compact and for
@@ -16,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...http import BadRequestError
-from ..dialects import ChatRequest, FunctionDefinition, ResponseFormat
+from ..dialects import AnswerForm, ChatRequest, FunctionDefinition
 from ..render import ThinkTags
 from ..tool_formats import CallShape, ToolFormat
+from .gbnf import GbnfError, lark_of
 
 ANY_OBJECT: Final = '{"type": "object"}'
 MAX_SCHEMA_SIZE: Final = 120_000
@@ -43,6 +45,16 @@ class ValueRule:
 
 
 @dataclass(frozen=True)
+class TextRule:
+    """Text that a grammar describes."""
+
+    grammar: str
+    """In llguidance's dialect of Lark, with a rule `start`."""
+    field: str
+    """Place in the request that says so."""
+
+
+@dataclass(frozen=True)
 class CallRule:
     """A call of one tool: literal text, in which the tool's name is marked as text, its arguments, literal text."""
 
@@ -53,9 +65,10 @@ class CallRule:
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """The form of a whole answer: the value, or one or more of the calls, or text with calls in it."""
+    """The form of a whole answer: the value or the text, or one or more of the calls, or text with calls in it."""
 
     value: ValueRule | None = None
+    text: TextRule | None = None
     calls: tuple[CallRule, ...] = ()
     joint: str | None = None
     """Text between one call and the next; None where there can be one only."""
@@ -69,7 +82,11 @@ class AnswerRule:
     @property
     def field(self) -> str:
         """The field of the request that asks for this form."""
-        return "tools" if self.opening is not None else "tool_choice" if self.value is None else "response_format"
+        if self.text is not None:
+            return self.text.field
+        if self.value is not None:
+            return self.value.field.partition(".")[0]
+        return "tools" if self.opening is not None else "tool_choice"
 
 
 def answer_rule(
@@ -87,35 +104,34 @@ def answer_rule(
         BadRequestError: fields that contradict each other, or that `tool_format` cannot serve together.
     """
     _check_size(request)
-    value = _value_rule(request.response_format)
+    value, text = _asked_rules(request.form)
     calls = _call_rules(request, tool_format)
     rule: AnswerRule | None = None
     if request.must_call:
         rule = AnswerRule(calls=calls, joint=_joint(request, tool_format)) if calls else None
-    elif value is not None:
+    elif request.form is not None:
+        rule = AnswerRule(value=value, text=text, calls=calls, joint=_joint(request, tool_format))
         if request.offered_tools and not calls:
             raise BadRequestError(
-                f"response_format: tool calls in the form {tool_format.name!r} are no JSON, so tools cannot be offered "
+                f"{rule.field}: tool calls in the form {tool_format.name!r} are no JSON, so tools cannot be offered "
                 "beside it; send tool_choice 'none', or serve the model with another tool format",
-                param="response_format",
+                param=rule.field,
             )
-        rule = AnswerRule(value=value, calls=calls, joint=_joint(request, tool_format))
     elif calls and any(tool.function.strict for tool in request.tools or ()):
         rule = AnswerRule(calls=calls, joint=_joint(request, tool_format), opening=_opening(calls, tool_format))
-    if rule is not None and request.ignore_eos:
-        raise BadRequestError(
-            f"ignore_eos: the form that {rule.field} asks for says where the answer ends", param="ignore_eos"
-        )
+    for name, length in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
+        if rule is not None and length:
+            raise BadRequestError(f"{name}: the form that {rule.field} asks for says where the answer ends", param=name)
     return None if rule is None else replace(rule, thought=thought, thought_begun=thought_begun)
 
 
 def _check_size(request: ChatRequest) -> None:
     """Refuse schemas that are too large, before any work is done on them."""
-    if not (request.response_format or request.must_call or any(tool.function.strict for tool in request.tools or ())):
+    form = request.form
+    if not (form or request.must_call or any(tool.function.strict for tool in request.tools or ())):
         return
-    form = request.response_format.json_schema if request.response_format else None
-    left = MAX_SCHEMA_SIZE - _size(None if form is None else form.json_schema, MAX_SCHEMA_SIZE)
-    field = "response_format.json_schema.schema"
+    left = MAX_SCHEMA_SIZE - _size(None if form is None else form.value, MAX_SCHEMA_SIZE)
+    field = "tools" if form is None else form.field
     for index, tool in enumerate(request.tools or ()):
         if left < 0:
             break
@@ -148,13 +164,35 @@ def _size(schema: Any, bound: int) -> int:
     return size
 
 
-def _value_rule(wanted: ResponseFormat | None) -> ValueRule | None:
-    if wanted is None or wanted.type == "text":
-        return None
-    form = wanted.json_schema
-    if wanted.type == "json_object" or form is None or form.json_schema is None:
-        return ValueRule(ANY_OBJECT, True, "response_format")
-    return ValueRule(json.dumps(form.json_schema), bool(form.strict), "response_format.json_schema.schema")
+def _asked_rules(form: AnswerForm | None) -> tuple[ValueRule | None, TextRule | None]:
+    """Return the form that is asked for as the rule of a value, or as that of a text.
+
+    Raises:
+        BadRequestError: a grammar that cannot be read.
+    """
+    if form is None:
+        return None, None
+    if form.kind == "json":
+        schema = ANY_OBJECT if form.value is None else json.dumps(form.value)
+        return ValueRule(schema, form.strict, form.field), None
+    if form.kind == "choice":
+        grammar = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in form.value)
+    elif form.kind == "regex":
+        grammar = f"start: /{_whole(form.value)}/"
+    else:
+        try:
+            grammar = lark_of(form.value) if "::=" in form.value else form.value
+        except GbnfError as error:
+            raise BadRequestError(f"{form.field}: {error}", param=form.field) from error
+    return None, TextRule(grammar, form.field)
+
+
+def _whole(pattern: str) -> str:
+    """Return a pattern as it stands between slashes. The answer is matched as a whole, anchors or none."""
+    pattern = pattern.removeprefix("^")
+    if pattern.endswith("$") and (len(pattern) - len(pattern[:-1].rstrip("\\"))) % 2:
+        pattern = pattern[:-1]
+    return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\/", pattern).replace("\n", r"\n")
 
 
 def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule, ...]:
@@ -212,7 +250,7 @@ def schema_with_options(value: ValueRule) -> str:
 
 
 def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozenset[int]) -> str:
-    """Return the grammar of a whole answer.
+    """Return the grammar of a whole answer, as JSON where it refers to a grammar of the request's own.
 
     Args:
         rule: the form of the answer.
@@ -221,6 +259,8 @@ def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozen
     """
     answers: list[str] = []
     lines: list[str] = []
+    if rule.text is not None:
+        answers.append("@asked")
     if rule.value is not None:
         answers.append("value")
         lines.append(f"value: %json {schema_with_options(rule.value)}")
@@ -246,7 +286,10 @@ def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozen
     if rule.opening is not None or tags is not None:
         marks = {rule.opening, *(() if tags is None else (tags.open, tags.close))}
         lines += _text({id_ for name, id_ in special.items() if id_ not in end_ids and name not in marks})
-    return "\n".join(["%llguidance {}", f"start: {start}", *lines, ""])
+    text = "\n".join(["%llguidance {}", f"start: {start}", *lines, ""])
+    if rule.text is None:
+        return text
+    return json.dumps({"grammars": [{"lark_grammar": text}, {"name": "asked", "lark_grammar": rule.text.grammar}]})
 
 
 def _call(index: int, call: CallRule, opening: str, special: Mapping[str, int]) -> list[str]:

@@ -6,12 +6,14 @@ Both gateways, the one over a policy and the one over upstreams, serve every dia
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from ...http import ANYBODY, HttpError, encode
+from .parameters import unknown_fields
 
 Json: TypeAlias = dict[str, Any]
 CallScope: TypeAlias = tuple[str, str] | None
@@ -47,10 +49,10 @@ class Lookup:
 
     method: str
     path: str
-    """Ends in `{id}`."""
-    answer: Callable[[str, CallScope, str], Json]
-    """The body of the answer for that id, the scope of the URL and the key of the client; raises a HttpError where
-    there is none, or it is another's."""
+    """Has `{id}` in it."""
+    answer: Callable[[str, CallScope, str, Mapping[str, str]], Json]
+    """The body of the answer for that id, the scope of the URL, the key of the client and the query of the URL; raises
+    a HttpError where there is none, or it is another's."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,12 @@ class Dialect(ABC):
 
     path: str
     """The path that it is served at, e.g. `/v1/chat/completions`."""
+    fields: ClassVar[Collection[str]]
+    """The fields of its requests."""
+    tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
+    """Values of a tool's `type` that can be served."""
+    counts_first: ClassVar[bool] = False
+    """True if the first event of its streams tells how many tokens the prompt has."""
     lookups: Sequence[Lookup] = ()
     """Paths beside it, for a dialect that remembers what it has answered."""
     counting: Counting | None = None
@@ -87,6 +95,14 @@ class Dialect(ABC):
         Raises:
             HttpError: the request cannot be served; a BadRequestError names the field in `param`.
         """
+
+    def left_out(self, body: Json) -> list[str]:
+        """Return what a request asks for that its answer does not take into account: unknown fields, and tools of other
+        kinds beside those that can be served."""
+        tools = body.get("tools")
+        kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+        found = [f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds]
+        return [*unknown_fields(body, self.fields), *found]
 
     def refusal(self, error: HttpError) -> Json:
         """Return the body that tells of an error; OpenAI's, where the dialect has no other."""
@@ -106,21 +122,34 @@ def assistant_message(text: str, reasoning: str | None, calls: Sequence[Json]) -
     return message
 
 
+def served_tools(tools: Sequence[Json] | None, kinds: Collection[str | None]) -> list[tuple[str, Json]]:
+    """Return the tools of the kinds that are served, each with its place; all of them where there is no such one, so
+    that whoever reads them says what is wrong."""
+    placed = [(f"tools[{index}]", tool) for index, tool in enumerate(tools or ())]
+    return [one for one in placed if one[1].get("type") in kinds] or placed
+
+
 def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
     """Return an error of the chat request in the words of a dialect.
 
     Args:
-        names: what the dialect calls a field of the chat request, where it calls it otherwise.
+        names: what the dialect calls a field of the chat request, where it calls it otherwise; `[]` is any index.
     """
-    field = (error.param or "").partition("[")[0].partition(".")[0]
-    if field not in names:
+    param = error.param or ""
+    plain, indices = re.sub(r"\[\d+\]", "[]", param), iter(re.findall(r"\[\d+\]", param))
+    field = next((name for name in sorted(names, key=len, reverse=True) if _is_in(plain, name)), None)
+    if field is None:
         return error
-    told = names[field]
+    told = re.sub(r"\[\]", lambda _: next(indices), names[field])
     path, _, rest = error.message.partition(":")
     message = f"{told}:{rest}" if path in (field, error.param) else error.message
     new = HttpError(message, param=told, code=error.code, kind=error.kind)
     new.status = error.status
     return new
+
+
+def _is_in(path: str, field: str) -> bool:
+    return path == field or path.startswith((f"{field}.", f"{field}["))
 
 
 def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:

@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .base import CallScope, Dialect, Json, server_sent
+from .answer_form import FormFields
+from .base import CallScope, Dialect, Json, served_tools, server_sent
+from .parameters import refuse_not_served
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
@@ -22,7 +24,8 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 class FunctionDefinition(Body):
     """A function that the model may call."""
 
-    name: str = Field(min_length=1, max_length=64)
+    name: str = Field(min_length=1, max_length=128)
+    """Anthropic takes as many characters; OpenAI 64."""
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -66,29 +69,24 @@ class StreamOptions(Body):
     """Options of a streamed answer."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """True if every chunk tells the counts so far, as vLLM has it."""
 
 
-class JsonSchemaFormat(Body):
-    """The schema that the answer has to obey; without one it is any object."""
+class Thinking(Body):
+    """Switch of the model's thinking, as other servers of this dialect have it."""
 
-    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
-    strict: bool | None = None
-
-
-class ResponseFormat(Body):
-    """The wanted form of the answer."""
-
-    type: Literal["text", "json_object", "json_schema"] = "text"
-    json_schema: JsonSchemaFormat | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ResponseFormat:
-        if self.type == "json_schema" and self.json_schema is None:
-            raise ValueError("type 'json_schema' needs json_schema, an object that holds the schema")
-        return self
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
 
 
-class ChatRequest(Body):
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+_OF_TEMPLATES = (
+    *("chat_template_kwargs", "enable_thinking", "thinking", "reasoning_effort"),
+    *("continue_final_message", "add_generation_prompt"),
+)
+
+
+class ChatRequest(FormFields):
     """`POST /v1/chat/completions`. None stands for the default."""
 
     model: str
@@ -113,9 +111,20 @@ class ChatRequest(Body):
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
     return_token_ids: bool | None = None
     ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=300)] | None = None
+    min_tokens: int | None = Field(default=None, ge=0)
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    repeat_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    """The same in the words of llama.cpp."""
+    reasoning_effort: Effort | None = None
+    thinking: Thinking | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=32)] | None = None
+    continue_final_message: bool | None = None
+    """True if the answer goes on with the last message, which is the assistant's."""
+    add_generation_prompt: bool | None = None
     raw_prompt: str | Annotated[list[int], Field(min_length=1, fail_fast=True)] | None = None
     """Text or token ids to sample after as they are; then the messages count for nothing, and the answer is text."""
 
@@ -123,6 +132,35 @@ class ChatRequest(Body):
     def _consistent(self) -> ChatRequest:
         if self.top_logprobs and not self.logprobs:
             raise BadRequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
+        if self.stream_options is not None and not self.stream:
+            raise BadRequestError("stream_options needs stream to be true", param="stream_options")
+        most = self.max_completion_tokens or self.max_tokens
+        if self.min_tokens and most and self.min_tokens > most:
+            raise BadRequestError(f"min_tokens: {self.min_tokens} is more than max_tokens={most}", param="min_tokens")
+        self._check_continuation()
+        self._check_tool_choice()
+        return self
+
+    def _check_continuation(self) -> None:
+        if self.raw_prompt is not None:
+            for name in _OF_TEMPLATES:
+                if getattr(self, name) is not None:
+                    raise BadRequestError(f"{name}: a text completion has no chat template", param=name)
+        if not self.continue_final_message:
+            return
+        if self.add_generation_prompt:
+            raise BadRequestError(
+                "continue_final_message continues the last message, add_generation_prompt begins a new one: send one",
+                param="continue_final_message",
+            )
+        last = self.messages[-1]
+        if last.get("role") != "assistant" or last.get("tool_calls"):
+            raise BadRequestError(
+                "continue_final_message: the last message has to be text of the assistant",
+                param="continue_final_message",
+            )
+
+    def _check_tool_choice(self) -> None:
         tools = {tool.function.name: tool for tool in self.tools or ()}
         if self.tool_choice == "required" and not tools:
             raise BadRequestError("tool_choice 'required' needs tools", param="tool_choice")
@@ -132,7 +170,6 @@ class ChatRequest(Body):
         if isinstance(self.tool_choice, AllowedToolsChoice):  # the model is shown only those, and chooses among them
             self.tools = [tools[name] for name in self._chosen_names()]
             self.tool_choice = self.tool_choice.allowed_tools.mode
-        return self
 
     def _chosen_names(self) -> list[str]:
         """Return the tools that `tool_choice` names."""
@@ -153,6 +190,27 @@ class ChatRequest(Body):
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def repetition(self) -> float:
+        """Factor by which the logits of tokens that came before are lowered; 1 leaves them."""
+        return self.repetition_penalty or self.repeat_penalty or 1.0
+
+    @property
+    def thinks(self) -> bool | None:
+        """True if the model is to think; None leaves it to the chat template."""
+        if self.enable_thinking is not None:
+            return self.enable_thinking
+        if self.thinking is not None and self.thinking.type in ("enabled", "disabled"):
+            return self.thinking.type == "enabled"
+        return None if self.reasoning_effort is None else self.reasoning_effort != "none"
+
+    @property
+    def template_settings(self) -> dict[str, Any]:
+        """Variables that the chat template is given, under all the names that templates have for them."""
+        thinks = {} if self.thinks is None else dict.fromkeys(("enable_thinking", "thinking"), self.thinks)
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return {**thinks, **effort, **(self.chat_template_kwargs or {})}
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
@@ -187,6 +245,10 @@ def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     Raises:
         BadRequestError: a field has a bad value; `param` names the first such field.
     """
+    refuse_not_served(body)
+    tools = body.get("tools")
+    if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
+        body = {**body, "tools": [tool for _, tool in served_tools(tools, Dialect.tool_kinds)]}
     return checked(ChatRequest, body)
 
 
@@ -218,6 +280,7 @@ class ChatDialect(Dialect):
     """`POST /v1/chat/completions`."""
 
     path = "/v1/chat/completions"
+    fields = frozenset({*ChatRequest.model_fields, "functions", "function_call"})
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)

@@ -13,13 +13,14 @@ from pydantic import Field
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
 from .base import CallScope, Dialect, Json, server_sent
 from .chat import DONE
+from .parameters import passed_on
 
 _USUAL_TOKENS: Final = 16
 """Tokens of an answer where the request says nothing: OpenAI's default."""
 
 _AS_CHAT: Final = (
-    *("model", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed", "presence_penalty", "frequency_penalty"),
-    *("logit_bias", "stream", "stream_options", "return_token_ids", "ignore_eos"),
+    *("model", "temperature", "top_p", "n", "stop", "stream", "stream_options", "response_format"),
+    *("continue_final_message", "add_generation_prompt"),
 )
 """Fields that mean what they mean in a chat request, which checks them."""
 
@@ -39,6 +40,7 @@ class CompletionsDialect(Dialect):
     """`POST /v1/completions`."""
 
     path = "/v1/completions"
+    fields = frozenset({*CompletionRequest.model_fields, *_AS_CHAT})
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> CompletionExchange:
         request = checked(CompletionRequest, body)
@@ -47,7 +49,7 @@ class CompletionsDialect(Dialect):
                 raise BadRequestError(f"{name} is not served: leave it out", param=name)
         if request.best_of is not None and request.best_of != (body.get("n") or 1):
             raise BadRequestError("best_of is not served: ask for n answers", param="best_of")
-        chat: Json = {name: body[name] for name in _AS_CHAT if name in body}
+        chat: Json = {name: body[name] for name in _AS_CHAT if name in body} | passed_on(body, but=("echo", "best_of"))
         chat |= {
             "messages": [{"role": "user", "content": ""}],
             "raw_prompt": _one(request.prompt),

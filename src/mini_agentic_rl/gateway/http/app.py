@@ -35,7 +35,15 @@ from ..dialects import (
 from ..errors import BodyBeyondContextError
 from ..sessions import SessionGate
 from .rollout_wire import WIRE_PREFIX, RolloutWire
-from .routes import ROLLOUT_PREFIX, TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
+from .routes import (
+    ROLLOUT_PREFIX,
+    TOKENS_HELP,
+    IgnoredParameters,
+    add_dialect,
+    add_health,
+    add_models,
+    gateway_metrics,
+)
 
 _ABOUT = (
     "An OpenAI-compatible endpoint on a model in this process: set a client's base_url to this address with /v1. Calls "
@@ -62,6 +70,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
     app = new_app(openai_response, admission.keys, title="mini-agentic-rl gateway", about=_ABOUT)
     preparation = service.preparation
     wire = RolloutWire(service.store, admission)
+    ignored = IgnoredParameters()
     metrics = gateway_metrics(admission, lambda: _counted(service), lambda: _measured(service))
 
     def serving(dialect: Dialect) -> Endpoint:
@@ -69,23 +78,23 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
             key, caller = admission.keys.check(request.headers), await callers(request)
             asked = await wire.asked(request, caller.scope)
 
-            def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest]:
-                if asked is None:
-                    exchange = dialect.open(body, caller.scope, key)
-                    return exchange, parse_chat_request(exchange.chat)
-                exchange = dialect.open({**body, "model": service.model_name}, caller.scope, key)
-                return exchange, parse_chat_request(exchange.chat | asked)
+            def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest, list[str]]:
+                if asked is not None:
+                    body = {**body, "model": service.model_name}
+                exchange = dialect.open(body, caller.scope, key)
+                return exchange, parse_chat_request(exchange.chat | (asked or {})), dialect.left_out(body)
 
-            exchange, chat = await _read(request, admission.limits, read, service.sampler.context_length)
+            exchange, chat, left_out = await _read(request, admission.limits, read, service.sampler.context_length)
             if admission.paused:
                 await unless_disconnected(admission.opened(), request.receive)
             prepared = await unless_disconnected(preparation.make(chat, caller), request.receive)
+            headers = ignored.headers([*left_out, *prepared.left_out])
             if chat.stream:
-                stream = ChatStream(service, prepared, exchange, request.receive)
+                stream = ChatStream(service, prepared, exchange, request.receive, headers, dialect.counts_first)
                 await stream.begin()
                 return stream
             await unless_disconnected(service.run(prepared), request.receive)
-            return json_response(exchange.answer(whole_answer(service, prepared)))
+            return json_response(exchange.answer(whole_answer(service, prepared)), headers=headers)
 
         return serve
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -31,9 +33,35 @@ Callers: TypeAlias = Callable[[Request], Awaitable[Caller]]
 TokenCount: TypeAlias = Callable[[Request, Callable[[dict[str, Any]], dict[str, Any]]], Awaitable[int]]
 """Reads a request, and counts the tokens that the prompt of the chat request in its body has."""
 
+logger = logging.getLogger(__name__)
+
 ROLLOUT_PREFIX: Final = "/rollout/{rollout_id}/attempt/{attempt_id}"
 TOKENS_HELP: Final = "Tokens of prompts, those of them found in a cache, and tokens sampled."
+_ANTHROPIC: Final = "anthropic-version"
+"""Header that Anthropic's clients send with every request."""
+_MOST_NAMES: Final = 32
+_LONGEST_NAME: Final = 80
+_MOST_TOLD: Final = 1000
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class IgnoredParameters:
+    """Tells clients what a request asked for without effect, and the log once of each such thing."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def headers(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the headers of an answer for which these were left out."""
+        if not names:
+            return {}
+        # names are foreign text, and headers hold no other letters
+        shown = [re.sub(r"[^ -+\--~]", "?", name)[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
+        new = [name for name in shown if name not in self._told]
+        if new and len(self._told) < _MOST_TOLD:
+            self._told.update(new)
+            logger.warning("requests ask for what has no effect here: %s", ", ".join(new))
+        return {"X-Ignored-Parameters": ", ".join(shown)}
 
 
 def gateway_metrics(
@@ -107,14 +135,21 @@ def add_models(
     def row(name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": 0, **about}
 
+    def anthropic_row(name: str) -> dict[str, Any]:
+        return {"id": name, "type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
     async def models(request: Request) -> Response:
-        return json_response({"object": "list", "data": [row(name) for name in names()]})
+        known = names()
+        if _ANTHROPIC in request.headers:
+            ends = {"first_id": known[0], "last_id": known[-1]} if known else {"first_id": None, "last_id": None}
+            return json_response({"data": [anthropic_row(name) for name in known], "has_more": False, **ends})
+        return json_response({"object": "list", "data": [row(name) for name in known]})
 
     async def model(request: Request) -> Response:
         name, known = request.path_params["model"], names()
         if name not in known:
             raise UnknownModelError(name, known)
-        return json_response(row(name))
+        return json_response(anthropic_row(name) if _ANTHROPIC in request.headers else row(name))
 
     for path, endpoint in (("/v1/models", models), ("/v1/models/{model:path}", model)):
         admitted = AdmittedEndpoint("models", endpoint, admission, metrics, openai_response)
@@ -142,7 +177,8 @@ def add_health(
 def _lookup_endpoint(lookup: Lookup, admission: Admission, callers: Callers) -> Endpoint:
     async def answer(request: Request) -> Response:
         key = admission.keys.check(request.headers)
-        return json_response(lookup.answer(request.path_params["id"], (await callers(request)).scope, key))
+        scope = (await callers(request)).scope
+        return json_response(lookup.answer(request.path_params["id"], scope, key, request.query_params))
 
     return answer
 

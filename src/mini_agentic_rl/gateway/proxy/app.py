@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -31,9 +31,9 @@ from ...http import (
 from ...store import LightningStore
 from ..caller import Caller, caller_of
 from ..completion import KnownAttempts
-from ..dialects import CallScope, Dialect, shared_dialects
+from ..dialects import CallScope, ChatDialect, Dialect, shared_dialects
 from ..errors import NotFoundError
-from ..http.routes import TOKENS_HELP, add_dialect, add_health, add_models, gateway_metrics
+from ..http.routes import TOKENS_HELP, IgnoredParameters, add_dialect, add_health, add_models, gateway_metrics
 from ..limits import RolloutBudgets
 from ..sessions import SessionGate
 from .call import ProxiedCall
@@ -75,6 +75,7 @@ def create_proxy_app(
     tokens: Counter[str] = Counter()
     metrics = gateway_metrics(admission, lambda: _counted(upstreams, tokens), lambda: _measured(upstreams))
 
+    ignored = IgnoredParameters()
     attempts: list[KnownAttempts] = []
 
     def known_to(recorder: LightningStore) -> KnownAttempts:
@@ -91,12 +92,14 @@ def create_proxy_app(
         async def serve(request: Request) -> Response:
             recorder = store()
             key, caller = admission.keys.check(request.headers), await callers(request)
-            exchange = await read_json(
+            exchange, left_out = await read_json(
                 request,
                 limits.max_body_bytes,
-                lambda body: dialect.open(body, caller.scope, key),
+                lambda body: (dialect.open(body, caller.scope, key), dialect.left_out(body)),
                 within_seconds=limits.max_body_seconds,
             )
+            # A chat request goes on as it is.
+            headers = {} if isinstance(dialect, ChatDialect) else ignored.headers(left_out)
             if caller.scope is not None and recorder is None:
                 raise NotFoundError(
                     "this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store"
@@ -112,13 +115,13 @@ def create_proxy_app(
                 except HttpError:
                     await call.end()
                     raise
-                return ProxiedStream(call)
+                return ProxiedStream(call, headers)
 
             async def ask() -> Response:
                 await call.send(upstreams)
                 completion = await call.whole()
                 size = size_of([exchange.chat, completion], LARGE)  # a dialect may keep the conversation
-                return await off_loop(size, lambda: json_response(exchange.answer(completion)))
+                return await off_loop(size, lambda: json_response(exchange.answer(completion), headers=headers))
 
             try:
                 return await unless_disconnected(ask(), request.receive)
@@ -145,12 +148,14 @@ def create_proxy_app(
 class ProxiedStream(EventStream):
     """The events of one call as a response; when the client goes away, the upstream's answer is closed."""
 
-    def __init__(self, call: ProxiedCall) -> None:
+    def __init__(self, call: ProxiedCall, headers: Mapping[str, str]) -> None:
         super().__init__()
         self._call = call
+        self._further = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await StreamingResponse(self._events(), media_type="text/event-stream")(scope, receive, send)
+        stream = StreamingResponse(self._events(), headers=self._further, media_type="text/event-stream")
+        await stream(scope, receive, send)
 
     async def _events(self) -> AsyncIterator[bytes]:
         try:

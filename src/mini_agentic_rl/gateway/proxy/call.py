@@ -34,6 +34,7 @@ _ASKED: Final = (
     (GenAiAttributes.REQUEST_SEED, "seed"),
     (GenAiAttributes.REQUEST_PRESENCE_PENALTY, "presence_penalty"),
     (GenAiAttributes.REQUEST_FREQUENCY_PENALTY, "frequency_penalty"),
+    (GenAiAttributes.REQUEST_REPETITION_PENALTY, "repetition_penalty"),
 )
 """Fields of a request that its span tells, beside the temperature."""
 

@@ -7,7 +7,12 @@ ordinary turns in the tool format.
 
 from __future__ import annotations
 
+import inspect
+import json
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any, get_args
 
 import numpy as np
@@ -32,6 +37,9 @@ from .messages import (
 from .template import ChatTemplate
 from .thinking import AnswerReader, ThinkingName, ThoughtScanner, all_tags
 from .tokenizer import Decoder, Tokenizer, kept_tool_format
+
+_MOST_SETTINGS = 16
+"""Sets of variables whose templates are kept."""
 
 
 class ChatRenderer:
@@ -59,6 +67,11 @@ class ChatRenderer:
         self.tokenizer = tokenizer
         chosen = kept_tool_format(tokenizer) if tool_format == "auto" else tool_format
         self.template = ChatTemplate(tokenizer, chosen, thinking)
+        self.settings: Mapping[str, Any] = {}
+        """Variables that the template is given; see `with_settings`."""
+        self._asked: tuple[ToolFormatName, ThinkingName] = (chosen, thinking)
+        self._others: OrderedDict[str, ChatRenderer] = OrderedDict()
+        self._lock = threading.Lock()
         self._content = Content(tokenizer, self.template.turns, all_tags())
         self.tool_format = self.template.tool_format
         """Writes and reads tool calls."""
@@ -74,6 +87,34 @@ class ChatRenderer:
         shown = () if tags is None else (tags.open, tags.close)
         self._decoder = Decoder(tokenizer, shown)
         self._decoder_with_calls = Decoder(tokenizer, (*shown, *self.tool_format.markers))
+
+    def with_settings(self, settings: Mapping[str, Any]) -> ChatRenderer:
+        """Return the renderer that gives these variables to the chat template; itself where the template uses none.
+
+        Raises:
+            BadRequestError: a variable has the name of one that the rendering sets itself.
+        """
+        if not settings:
+            return self
+        own = inspect.signature(self.tokenizer.apply_chat_template).parameters
+        for name in settings:
+            if name == "messages" or name in own:
+                field = f"chat_template_kwargs.{name}"
+                raise BadRequestError(f"{field}: the server sets this itself", param=field)
+        used = {name: value for name, value in settings.items() if self.template.mentions(name)}
+        if not used:
+            return self
+        key = json.dumps(used, sort_keys=True)
+        with self._lock:
+            found = self._others.get(key)
+            if found is None:
+                found = self._others[key] = copy(self)
+                found.settings = used
+                found.template = ChatTemplate(self.tokenizer, *self._asked, self._content.mark_all(used))
+                if len(self._others) > _MOST_SETTINGS:
+                    self._others.popitem(last=False)
+            self._others.move_to_end(key)
+        return found
 
     def render(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -52,10 +53,18 @@ class ChatTemplate:
         tool_format: how tool calls are written; "auto" takes what the template itself writes, Hermes where it writes
             nothing that can be read back; with "compact" that is the format with the fewest tokens.
         thinking: the policy asked for; "off" knows no think tags.
+        settings: further variables that the template is given, as `enable_thinking`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, tool_format: ToolFormatName, thinking: ThinkingName) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tool_format: ToolFormatName,
+        thinking: ThinkingName,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._settings = dict(settings or {})
         self._source = chat_template_of(tokenizer)
         self.tags = self._tags(thinking)
         self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
@@ -119,6 +128,15 @@ class ChatTemplate:
         whole = [{"role": "system", "content": _MARK}, *answered]
         return self.try_(whole, None, True) + self.try_(answered, None, True)
 
+    @property
+    def thinks(self) -> bool:
+        """True if the template knows of thoughts, or opens one."""
+        return self.thought_begun or (self.tags is not None and self.tags.close in self._source)
+
+    def mentions(self, name: str) -> bool:
+        """Return True if a variable of this name may have an effect."""
+        return re.search(rf"\b{re.escape(name)}\b", self._source) is not None
+
     def apply(
         self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
     ) -> str:
@@ -129,6 +147,7 @@ class ChatTemplate:
             chat_template=self._source,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
+            **self._settings,
         )
         return str(text)
 

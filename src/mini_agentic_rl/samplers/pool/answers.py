@@ -99,7 +99,8 @@ class Answers:
                 raise BadRequestError(f"the server that samples refuses the request: {error.text}") from error
             else:
                 return
-            penalised = request.sampling.presence_penalty or request.sampling.frequency_penalty
+            sampling = request.sampling
+            penalised = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1
             if growing.token_ids and penalised:  # another server would not know what is to be punished
                 break
         raise OverloadedError("The servers that sample were lost one after the other. Try again shortly.")
@@ -171,4 +172,5 @@ def _rest(sampling: SamplingParams, done: int) -> SamplingParams:
     seed = sampling.seed
     if seed is not None:
         seed = int.from_bytes(hashlib.blake2b(f"{seed}/{done}".encode(), digest_size=8).digest(), "big") >> 1
-    return replace(sampling, max_tokens=sampling.max_tokens - done, seed=seed)
+    least = max(0, sampling.min_tokens - done)
+    return replace(sampling, max_tokens=sampling.max_tokens - done, min_tokens=least, seed=seed)

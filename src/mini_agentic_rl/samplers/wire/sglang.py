@@ -77,11 +77,12 @@ def _body(generation: Generation) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
         "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
+        "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "ignore_eos": True,
         "stop_token_ids": list(sampling.stop_token_ids),
+        "min_new_tokens": sampling.min_tokens,
         "stream_interval": generation.at_a_time,
     }
     if sampling.seed is not None:

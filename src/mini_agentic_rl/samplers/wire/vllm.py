@@ -113,13 +113,14 @@ def _settings(sampling: SamplingParams) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
         "min_p": sampling.min_p,
-        "repetition_penalty": 1.0,
+        "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "seed": sampling.seed,
         # The end tokens are those of the request and no others.
         "ignore_eos": True,
         "stop_token_ids": list(sampling.stop_token_ids),
+        "min_tokens": sampling.min_tokens,
         "logprobs": max(1, sampling.top_logprobs),
         "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()} or None,
     }

@@ -149,7 +149,7 @@ class MessageAnswer:
         return {**head, "prompt_token_ids": self._completion.prompt_token_ids} if self._with_ids else head
 
     def _begin(self) -> list[Json]:
-        """Return the first event, once. Its usage is that of nothing yet: `message_delta` tells the whole."""
+        """Return the first event, once. Its usage is as far as the first chunk tells; `message_delta` has the whole."""
         if self._begun:
             return []
         self._begun = True

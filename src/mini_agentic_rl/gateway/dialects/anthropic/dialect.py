@@ -7,7 +7,7 @@ from typing import Final
 from ....http import ANYBODY, HttpError, checked
 from ..base import CallScope, Counting, Dialect, Json, renamed, sent, server_sent
 from .answer import MessageAnswer
-from .request import CHAT_FIELDS, MessagesRequest, chat_body, chat_messages
+from .request import CHAT_FIELDS, TOOL_KINDS, MessagesRequest, chat_body, chat_messages
 
 _ERRORS: Final = {
     401: "authentication_error",
@@ -47,6 +47,9 @@ class AnthropicDialect(Dialect):
     """`POST /v1/messages`, and `POST /v1/messages/count_tokens`."""
 
     path = "/v1/messages"
+    fields = frozenset(MessagesRequest.model_fields)
+    tool_kinds = TOOL_KINDS
+    counts_first = True
 
     def __init__(self) -> None:
         self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
@@ -60,7 +63,7 @@ class AnthropicDialect(Dialect):
 
     def _to_count(self, body: Json, scope: CallScope, key: str) -> Json:
         """Return the chat request of one that is only counted, and so need not say how long its answer may be."""
-        return self.open({**body, "max_tokens": 1}, scope, key).chat
+        return self.open({**body, "max_tokens": 2**31}, scope, key).chat
 
 
 def _refusal(error: HttpError) -> Json:

@@ -13,12 +13,23 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ....http import BadRequestError, Body
-from ..base import Json, assistant_message
+from ..base import Json, assistant_message, served_tools
+from ..chat import Thinking
+from ..parameters import passed_on
 
-# Sampling options of chat completions that the messages API lacks; they pass as they are.
-_EXTENSIONS: Final = ("seed", "min_p", "logit_bias", "ignore_eos", "return_token_ids")
+TOOL_KINDS: Final = ("custom", None, "")
+"""Values of a tool's `type` that can be served."""
 
-CHAT_FIELDS: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
+CHAT_FIELDS: Final = {
+    "stop": "stop_sequences",
+    "response_format": "output_config.format",
+    "reasoning_effort": "thinking",
+    "tools[].function": "tools[]",
+    "tools[].function.name": "tools[].name",
+    "tools[].function.description": "tools[].description",
+    "tools[].function.strict": "tools[].strict",
+    "tools[].function.parameters": "tools[].input_schema",
+}
 """Names of the chat request's fields in this dialect, where they differ."""
 
 
@@ -47,7 +58,7 @@ class OutputConfig(Body):
     """The wanted form of the answer."""
 
     format: dict[str, Any] | None = None
-    effort: str | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class MessagesRequest(Body):
@@ -65,6 +76,9 @@ class MessagesRequest(Body):
     top_k: int | None = Field(default=None, ge=-1)
     metadata: Metadata | None = None
     output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+    """`output_config.format`, as it was called first."""
+    thinking: Thinking | None = None
     stream: bool | None = None
     return_token_ids: bool | None = None
 
@@ -80,8 +94,10 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
     Raises:
         BadRequestError: a tool or a form of text that cannot be had here; `param` names it.
     """
-    tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
+    tools = [_tool(tool, where) for where, tool in served_tools(request.tools, TOOL_KINDS)]
     choice = request.tool_choice
+    off = request.thinking is not None and request.thinking.type == "disabled"
+    effort = "none" if off else request.output_config and request.output_config.effort
     options = {
         "tools": tools or None,
         "tool_choice": _tool_choice(choice, tools),
@@ -90,11 +106,13 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_k": request.top_k,
-        "response_format": _response_format(request.output_config),
-        "reasoning_effort": request.output_config.effort if request.output_config else None,
+        "response_format": _response_format(request),
+        "reasoning_effort": effort,
         "user": request.metadata.user_id if request.metadata else None,
-        **{name: body.get(name) for name in _EXTENSIONS},
+        **passed_on(body),
     }
+    if messages[-1]["role"] == "assistant":  # it is begun here, and goes on in the answer
+        options |= {"continue_final_message": True, "add_generation_prompt": False}
     if request.stream:
         options |= {"stream": True, "stream_options": {"include_usage": True}}
     chat: Json = {"model": request.model, "messages": list(messages), "max_tokens": request.max_tokens}
@@ -131,14 +149,16 @@ def _tool_choice(choice: ToolChoice | None, tools: Sequence[Json]) -> Any:
     return {"type": "function", "function": {"name": choice.name}}
 
 
-def _response_format(config: OutputConfig | None) -> Json | None:
-    if config is None or config.format is None:
+def _response_format(request: MessagesRequest) -> Json | None:
+    config = request.output_config
+    where, wanted = "output_format", request.output_format
+    if config is not None and config.format is not None:
+        where, wanted = "output_config.format", config.format
+    if wanted is None:
         return None
-    if config.format.get("type") != "json_schema" or not isinstance(config.format.get("schema"), Mapping):
-        raise BadRequestError(
-            'output_config.format: expected {"type": "json_schema", "schema": {...}}', param="output_config.format"
-        )
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": config.format["schema"], "strict": True}}
+    if wanted.get("type") != "json_schema" or not isinstance(wanted.get("schema"), Mapping):
+        raise BadRequestError(f'{where}: expected {{"type": "json_schema", "schema": {{...}}}}', param=where)
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": wanted["schema"], "strict": True}}
 
 
 INVALID_JSON: Final = "INVALID_JSON"
@@ -162,12 +182,6 @@ def chat_messages(request: MessagesRequest) -> list[Json]:
             messages.append(_from_assistant(given, where))
         else:
             messages.append({"role": "system", "content": _text(given.content, where, "\n")})
-    if messages[-1]["role"] == "assistant":
-        raise BadRequestError(
-            "messages: the last one is the assistant's, and this server does not continue a message that has been "
-            "begun. End with a message of the user.",
-            param="messages",
-        )
     return messages
 
 

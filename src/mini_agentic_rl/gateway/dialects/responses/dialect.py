@@ -6,14 +6,24 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ....http import ANYBODY, BadRequestError, HttpError, checked, encode
 from ...errors import NotFoundError
 from ..base import CallScope, Counting, Dialect, Json, Lookup, renamed, sent
 from .answer import ResponseAnswer
-from .request import CHAT_FIELDS, ResponsesRequest, chat_body, chat_messages, refuse_what_is_not_served
+from .request import (
+    CHAT_FIELDS,
+    RESPONSES_FIELDS,
+    TOOL_KINDS,
+    ItemsPage,
+    ResponsesRequest,
+    chat_body,
+    chat_messages,
+    input_items,
+    refuse_what_is_not_served,
+)
 
 
 class ResponsesExchange:
@@ -66,18 +76,26 @@ class ResponsesExchange:
                 self._answer.body(),
                 self._request.previous_response_id,
                 [*self._conversation, self._answer.message()],
+                input_items(self._request.input, self._answer.id),
             )
 
 
 class ResponsesDialect(Dialect):
-    """`POST /v1/responses`, `GET` and `DELETE` of what it gave, and `POST /v1/responses/input_tokens`."""
+    """`POST /v1/responses`, `GET` and `DELETE` of what it gave, `GET` of the items that it was given, and
+    `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"
+    fields = RESPONSES_FIELDS
+    tool_kinds = TOOL_KINDS
 
     def __init__(self, memory: ResponseMemory | None = None) -> None:
         self._memory = memory or ResponseMemory()
         one = f"{self.path}/{{id}}"
-        self.lookups = (Lookup("GET", one, self._found), Lookup("DELETE", one, self._deleted))
+        self.lookups = (
+            Lookup("GET", f"{one}/input_items", self._input_items),
+            Lookup("GET", one, self._found),
+            Lookup("DELETE", one, self._deleted),
+        )
         self.counting = Counting(
             f"{self.path}/input_tokens", lambda body, scope, key: self.open(body, scope, key).chat, _counted
         )
@@ -100,11 +118,23 @@ class ResponsesDialect(Dialect):
     def forget(self, scope: CallScope, key: str) -> None:
         self._memory.forget_all((key, scope))
 
-    def _found(self, response_id: str, scope: CallScope, key: str) -> Json:
+    def _found(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
         found: Json = json.loads(self._memory.response((key, scope), response_id))
         return found
 
-    def _deleted(self, response_id: str, scope: CallScope, key: str) -> Json:
+    def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
+        page = checked(ItemsPage, dict(query))
+        items: list[Json] = json.loads(self._memory.input_items((key, scope), response_id))
+        items = items[::-1] if page.order == "desc" else items
+        start = 0
+        if page.after is not None:
+            start = next((at for at, item in enumerate(items, 1) if item["id"] == page.after), len(items))
+        shown = items[start : start + page.limit]
+        first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+        more = len(items) > start + page.limit
+        return {"object": "list", "data": shown, "has_more": more, "first_id": first, "last_id": last}
+
+    def _deleted(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
         self._memory.forget((key, scope), response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
@@ -121,12 +151,14 @@ class _KeptResponse:
     """The conversation up to and with the answer, without `instructions`."""
     message_bytes: int
     """Size of all messages. Those that conversations share are counted for each."""
+    items: bytes
+    """The items of its input as JSON."""
     used: float
     """Time at which it was last asked for, in seconds of the clock."""
 
     @property
     def size(self) -> int:
-        return len(self.response) + self.message_bytes
+        return len(self.response) + len(self.items) + self.message_bytes
 
 
 class ResponseMemory:
@@ -181,25 +213,38 @@ class ResponseMemory:
         Raises:
             NotFoundError: it is not kept.
         """
-        kept = self._find(owner, response_id)
-        if kept is None:
-            raise _not_found(response_id)
-        return kept.response
+        return self._known(owner, response_id).response
 
-    def keep(self, owner: Hashable, response: Json, previous_id: str | None, messages: Sequence[Json]) -> None:
+    def input_items(self, owner: Hashable, response_id: str) -> bytes:
+        """Return the items of a response's input as JSON.
+
+        Raises:
+            NotFoundError: it is not kept.
+        """
+        return self._known(owner, response_id).items
+
+    def keep(
+        self,
+        owner: Hashable,
+        response: Json,
+        previous_id: str | None,
+        messages: Sequence[Json],
+        items: Sequence[Json] = (),
+    ) -> None:
         """Keep a response, unless it alone is beyond the bound.
 
         Args:
             response: the response object.
             previous_id: the response that it continues.
             messages: the conversation up to and with its answer.
+            items: those of its input.
         """
         with self._lock:
             previous = self._kept.get((owner, previous_id)) if previous_id is not None else None
         known = len(previous.messages) if previous is not None else 0
         new_bytes = sum(len(encode(message)) for message in messages[known:])
         message_bytes = new_bytes + (previous.message_bytes if previous is not None else 0)
-        kept = _KeptResponse(encode(response), tuple(messages), message_bytes, self._clock())
+        kept = _KeptResponse(encode(response), tuple(messages), message_bytes, encode(list(items)), self._clock())
         with self._lock:
             self._forget((owner, response["id"]))
             if kept.size > self._max_bytes:
@@ -216,8 +261,7 @@ class ResponseMemory:
         Raises:
             NotFoundError: it is not kept.
         """
-        if self._find(owner, response_id) is None:
-            raise _not_found(response_id)
+        self._known(owner, response_id)
         with self._lock:
             self._forget((owner, response_id))
 
@@ -226,6 +270,12 @@ class ResponseMemory:
         with self._lock:
             for known in [known for known in self._kept if known[0] == owner]:
                 self._forget(known)
+
+    def _known(self, owner: Hashable, response_id: str) -> _KeptResponse:
+        kept = self._find(owner, response_id)
+        if kept is None:
+            raise NotFoundError(f"Response with id {response_id!r} not found. It was not stored here, or has expired.")
+        return kept
 
     def _find(self, owner: Hashable, response_id: str) -> _KeptResponse | None:
         with self._lock:
@@ -248,7 +298,3 @@ class ResponseMemory:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self._bytes -= kept.size
-
-
-def _not_found(response_id: str) -> NotFoundError:
-    return NotFoundError(f"Response with id {response_id!r} not found. It was not stored here, or has expired.")

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ....http import BadRequestError, Body
-from ..base import Json
+from ..base import Json, served_tools
+from ..parameters import passed_on
 
 # Served by OpenAI from state or machinery of its own. To ignore one of them would be to answer another request.
 _NOT_SERVED: Final = {
@@ -20,8 +21,10 @@ _NOT_SERVED: Final = {
     "conversation": "conversations are continued by previous_response_id, or by sending the items again",
     "prompt": "there are no stored prompts; send instructions and input",
 }
-# Sampling options of chat completions that the responses API lacks; they pass as they are.
-_EXTENSIONS: Final = ("seed", "stop", "top_k", "min_p", "logit_bias", "ignore_eos", "return_token_ids")
+TOOL_KINDS: Final = ("function",)
+"""Values of a tool's `type` that can be served."""
+_WITHOUT_EFFECT: Final = ("max_tool_calls", "stream_options")
+"""They bound tools that are not served, and pad the events of streams."""
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 CHAT_FIELDS: Final = {
@@ -30,6 +33,11 @@ CHAT_FIELDS: Final = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "logprobs": "top_logprobs",
+    "tools[].function": "tools[]",
+    "tools[].function.name": "tools[].name",
+    "tools[].function.description": "tools[].description",
+    "tools[].function.strict": "tools[].strict",
+    "tools[].function.parameters": "tools[].parameters",
 }
 """Names of the chat request's fields in this dialect, where they differ."""
 
@@ -58,6 +66,8 @@ class ResponsesRequest(Body):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
+    stop: str | list[str] | None = None
+    """Not in OpenAI's API; as in a chat request."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -75,6 +85,18 @@ class ResponsesRequest(Body):
     def wants_logprobs(self) -> bool:
         """True if log-probabilities are to stand beside the text."""
         return bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
+
+
+RESPONSES_FIELDS: Final = frozenset({*ResponsesRequest.model_fields, *_NOT_SERVED, *_WITHOUT_EFFECT})
+"""Fields of a request."""
+
+
+class ItemsPage(Body):
+    """The query of `GET /v1/responses/{id}/input_items`."""
+
+    order: Literal["asc", "desc"] = "desc"
+    limit: int = Field(default=20, ge=1, le=100)
+    after: str | None = None
 
 
 def refuse_what_is_not_served(body: Mapping[str, Any]) -> None:
@@ -111,7 +133,8 @@ def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequ
         "response_format": _response_format(request.text.format if request.text else None),
         "reasoning_effort": request.reasoning.effort if request.reasoning else None,
         "user": request.user,
-        **{name: body.get(name) for name in _EXTENSIONS},
+        "stop": request.stop,
+        **passed_on(body),
     }
     if request.wants_logprobs:
         options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
@@ -122,7 +145,7 @@ def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequ
 
 def _tools(request: ResponsesRequest) -> tuple[list[Json] | None, Any]:
     """Return tools and `tool_choice` as chat completions have them."""
-    tools = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
+    tools = [_tool(tool, where) for where, tool in served_tools(request.tools, TOOL_KINDS)]
     choice = request.tool_choice
     if choice is None or isinstance(choice, str):
         if choice not in (None, "auto", "none", "required"):
@@ -180,7 +203,7 @@ def _response_format(text_format: Mapping[str, Any] | None) -> Json | None:
     if text_format is None or kind == "text":
         return None
     if kind == "json_object":
-        return {"type": "json_object"}
+        return {name: text_format[name] for name in ("type", "schema") if name in text_format}
     if kind != "json_schema":
         raise BadRequestError(
             f"text.format: {kind!r} is not offered; use 'text', 'json_object' or 'json_schema'", param="text.format"
@@ -215,6 +238,25 @@ def chat_messages(given: str | Sequence[Mapping[str, Any]] | None) -> list[Json]
     for index, item in enumerate(given):
         history.take(item, f"input[{index}]")
     return history.messages
+
+
+_ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def input_items(given: str | Sequence[Mapping[str, Any]] | None, response_id: str) -> list[Json]:
+    """Return the items of an `input`, each with its type and an id."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    items: list[Json] = []
+    for index, item in enumerate(given or ()):
+        kind = item.get("type") or "message"
+        named = f"{_ID_PREFIXES.get(kind, 'item')}_{response_id.removeprefix('resp_')}_in{index}"
+        whole = {**item, "type": kind, "id": item.get("id") or named}
+        if kind == "message" and isinstance(item.get("content"), str):
+            part = "output_text" if item.get("role") == "assistant" else "input_text"
+            whole["content"] = [{"type": part, "text": item["content"]}]
+        items.append(whole)
+    return items
 
 
 class _History:
