@@ -99,7 +99,7 @@ def test_a_null_that_json_text_had_is_kept_in_every_file_type(tmp_path: Path) ->
                                   {"masked": True}])  # fmt: skip
 def test_a_turn_that_is_marked_as_not_trained_keeps_its_mark(tmp_path: Path, mark: dict[str, Any]) -> None:
     [name] = mark
-    messages = [*chat(**mark), *chat(**{name: not mark[name] if name != "train" else "true"})]
+    messages = [{**chat()[0], **mark}, chat(**mark)[1], *chat(**{name: not mark[name] if name != "train" else "true"})]
     [example] = loaded(tmp_path, {"messages": messages})
     assert [message.get("train") for message in example["messages"]] == [None, False, None, None]
     [again] = load_examples(write_jsonl(tmp_path / "again.jsonl", [example]), "sft", split="all")

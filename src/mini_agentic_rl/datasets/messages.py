@@ -139,9 +139,10 @@ def read_transcript(text: str) -> list[Message]:
 
 def without_marks(messages: Sequence[Message]) -> list[Message]:
     """Return messages of a prompt, of which nothing is trained, without the marks that say so."""
-    if not any("train" in message for message in messages):
-        return list(messages)
-    return [{name: value for name, value in message.items() if name != "train"} for message in messages]
+    return [
+        {name: value for name, value in message.items() if name != "train"} if "train" in message else message
+        for message in messages
+    ]
 
 
 def refuse_untrained(messages: Sequence[Message], field: str) -> None:
@@ -150,8 +151,9 @@ def refuse_untrained(messages: Sequence[Message], field: str) -> None:
     Raises:
         ShapeError: it is.
     """
-    if any("train" in message for message in messages):
-        raise ShapeError(f"{field} is marked as not to be trained")
+    for message in messages:
+        if "train" in message:
+            raise ShapeError(f"{field} is marked as not to be trained")
 
 
 def question_of(messages: Sequence[Mapping[str, Any]]) -> str:

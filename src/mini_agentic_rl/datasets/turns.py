@@ -131,7 +131,7 @@ def read_turn(item: Mapping[str, Any], field: str, calls: int) -> list[Message]:
         made = made or calls_of(item)
         if message["content"] is None and isinstance(item.get("refusal"), str):
             message["content"] = item["refusal"]
-        if _is_trained(item, message["role"], field) is False:
+        if _is_trained(item, message["role"], field) is False and message["role"] == "assistant":
             message["train"] = False
     if message["role"] == "assistant":
         if thought is not None:
