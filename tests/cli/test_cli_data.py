@@ -92,3 +92,24 @@ def test_a_data_set_is_shown_and_written(tmp_path: Path) -> None:
     )
     found = json.loads(invoke("dataset", "arithmetic", "--form", "preference", "--json").stdout)
     assert found["examples"] == sum(found["faults"].values()) == 1000
+
+
+def test_a_file_is_shown_as_what_will_be_trained_on(tmp_path: Path) -> None:
+    tool = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    masked = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "hi", "weight": 0},
+        {"role": "user", "content": "Porto?"},
+        {"role": "assistant", "thinking": "look it up", "content": "sunny", "weight": 1},
+    ]
+    path = tmp_path / "chat.jsonl"
+    path.write_text("\n".join(json.dumps({"messages": masked, "tools": [tool]}) for _ in range(4)))
+    shown = invoke("dataset", path, "--split", "all").stdout
+    assert shown.count("messages · user: hello") == 3
+    assert shown.count("messages · assistant (not trained): hi") == 3
+    assert shown.count("messages · assistant: thought: look it up\nsunny") == 3
+    assert shown.count("tools: weather(city)") == 3
+    path.write_text("\n".join(json.dumps({"messages": masked, "kto_tag": tag}) for tag in ("1", "0")))
+    shown = invoke("dataset", path, "--split", "all", "--form", "unpaired").stdout
+    assert shown.count("prompt · assistant (not trained): hi") == 2
+    assert (shown.count("label: True"), shown.count("label: False")) == (1, 1)

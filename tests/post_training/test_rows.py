@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
+from datasets import Dataset
 from gateway.small_tokenizer import (
     CHATML,
     CHATML_TOOLS,
@@ -17,7 +20,9 @@ from gateway.small_tokenizer import (
 )
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
+from mini_agentic_rl.post_training import SFTSettings
 from mini_agentic_rl.post_training.rows import IGNORED, preference_rows, sft_rows, unpaired_rows
+from mini_agentic_rl.post_training.run import read_examples
 from post_training.samples import pairs, verdicts
 
 TURNS = [
@@ -163,3 +168,41 @@ def test_an_example_of_another_form_is_named(example, says):
     _, renderer = rendered(CHATML)
     with pytest.raises(UserError, match=says):
         preference_rows(renderer, [example], 512)
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"loss": False}, {"train": "false"}])
+@pytest.mark.parametrize("masked", [1, 3])
+def test_a_turn_that_is_marked_as_not_trained_is_read_and_not_trained(mark, masked):
+    tokenizer, renderer = rendered(CHATML)
+    turns = [{**turn, **mark} if at == masked else turn for at, turn in enumerate(TURNS)]
+    (row,) = sft_rows(renderer, [{"messages": turns}], 512).rows
+    assert trained_texts(tokenizer, row) == [f"{TURNS[4 - masked]['content']}<|im_end|>"]
+    (whole,) = sft_rows(renderer, [{"messages": TURNS}], 512).rows
+    assert row["input_ids"] == whole["input_ids"]
+    with pytest.raises(UserError, match="example 0 cannot be read: every answer is marked as not to be trained"):
+        sft_rows(renderer, [{"messages": [TURNS[0], {**TURNS[1], **mark}]}], 512)
+
+
+def test_rows_given_by_hand_are_read_as_those_of_files_are():
+    _, renderer = rendered(CHATML_TOOLS)
+    (wanted,) = sft_rows(renderer, [{"messages": CALLING, "tools": TOOLS}], 512).rows
+    older = [dict(message) for message in CALLING]
+    older[1] = {"role": "assistant", "content": None, "function_call": CALLING[1]["tool_calls"][0]["function"]}
+    older[2] = {"role": "function", "name": "calculate", "content": CALLING[2]["content"]}
+    texts = {"messages": json.dumps(CALLING), "tools": json.dumps(TOOLS)}
+    assert [sft_rows(renderer, [one], 512).rows for one in ({"messages": older, "tools": TOOLS}, texts)] == [
+        [wanted], [wanted]
+    ]  # fmt: skip
+    labelled = [{"prompt": "Say", "completion": "The apples", "label": label} for label in ("True", "0")]
+    assert [row["label"] for row in unpaired_rows(renderer, labelled, 512).rows] == [True, False]
+    with pytest.raises(UserError, match="label is neither true nor false: 'maybe'"):
+        unpaired_rows(renderer, [{**labelled[0], "label": "maybe"}], 512)
+
+
+def test_rows_of_a_data_set_come_without_the_nulls_that_its_columns_add(tmp_path):
+    arguments = [{"city": "Porto"}, {"to": "ana@example.org"}]
+    call = [{"function": {"name": "f", "arguments": given}} for given in arguments]
+    rows = [{"messages": [TURNS[0], {"role": "assistant", "content": "x", "tool_calls": [one]}]} for one in call]
+    settings = SFTSettings(output_dir=tmp_path, eval_fraction=0, max_samples=2)
+    found, _ = read_examples(settings, "sft", Dataset.from_list(rows), None)
+    assert [row["messages"][1]["tool_calls"][0]["function"]["arguments"] for row in found] == arguments

@@ -90,12 +90,31 @@ def show_examples(console: Console, found: Mapping[str, Any]) -> None:
         for name, value in example.items():
             if isinstance(value, list) and value and isinstance(value[0], Mapping) and "role" in value[0]:
                 for message in value:
-                    said = [message["content"]] if message.get("content") else []
-                    said += [_called(call) for call in message.get("tool_calls") or ()]
-                    text = "\n".join(said)
-                    console.print(f"{name} · {message['role']}: {text}", highlight=False, markup=False)
+                    _show_message(console, name, message)
+            elif name == "tools":
+                console.print(f"tools: {', '.join(map(_offered, value))}", highlight=False, markup=False)
             else:
                 console.print(f"{name}: {value}", highlight=False, markup=False)
+
+
+def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> None:
+    """Print a message. Answers are trained; those in a prompt, and those with `train` False, are marked."""
+    is_masked = message["role"] == "assistant" and (column == "prompt" or message.get("train") is False)
+    mark = " (not trained)" if is_masked else ""
+    thought = message.get("reasoning_content")
+    said = [f"thought: {thought}"] if thought else []
+    said += [message["content"]] if message.get("content") else []
+    said += [_called(call) for call in message.get("tool_calls") or ()]
+    text = "\n".join(said)
+    console.print(f"{column} · {message['role']}{mark}: {text}", highlight=False, markup=False)
+
+
+def _offered(tool: Mapping[str, Any]) -> str:
+    """Return a tool as its name with the names of its parameters."""
+    function = tool.get("function", tool)
+    parameters = function.get("parameters")
+    names = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    return f"{function.get('name')}({', '.join(names or ())})"
 
 
 def _called(call: Mapping[str, Any]) -> str:

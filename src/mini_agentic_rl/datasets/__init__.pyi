@@ -1,4 +1,5 @@
 from .arithmetic import ArithmeticDataset as ArithmeticDataset
+from .arrow import records_of as records_of
 from .conversation import SYSTEM_PROMPT as SYSTEM_PROMPT
 from .conversation import TOOLS as TOOLS
 from .conversation import can_be_shown as can_be_shown
@@ -13,12 +14,15 @@ from .formats import FORMS as FORMS
 from .formats import Example as Example
 from .formats import Form as Form
 from .formats import examples_of as examples_of
+from .json_text import with_json_read as with_json_read
 from .load import EVERY_NAME as EVERY_NAME
 from .load import LOCAL_GSM8K as LOCAL_GSM8K
 from .load import NAMES as NAMES
 from .load import load_task_dataset as load_task_dataset
 from .load import splits_of as splits_of
-from .messages import ShapeError as ShapeError
+from .messages import read_conversation as read_conversation
+from .messages import read_tools as read_tools
+from .messages import refuse_untrained as refuse_untrained
 from .name_options import named_options as named_options
 from .overlap import overlap_of_splits as overlap_of_splits
 from .overlap import split_overlap as split_overlap
@@ -38,3 +42,5 @@ from .rows import select as select
 from .rows import split_of as split_of
 from .small_talk import small_talk_conversations as small_talk_conversations
 from .tasks import load_jsonl as load_jsonl
+from .turns import ShapeError as ShapeError
+from .turns import read_flag as read_flag

@@ -16,10 +16,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
-from .messages import ShapeError
 from .preferences import Preference, PreferenceFields, read_preference
 from .records import BadRecord, Progress, Record, read_records
 from .rows import DatasetError
+from .turns import ShapeError
 
 DUPLICATE = "the same as an earlier record"
 CONTRADICTION = "prefers the other answer of an earlier record"

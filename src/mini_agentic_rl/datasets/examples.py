@@ -24,11 +24,12 @@ from .corruptions import Case, corrupted
 from .episodes import episode_examples, is_episodes, load_episodes
 from .formats import FORMS, Example, Form, examples_of, prompt_key, unpaired_of
 from .load import EVERY_NAME, MEDICAL, NAMES, is_plugged, load_task_dataset
-from .messages import ShapeError, assistant
+from .messages import assistant
 from .records import Located, is_data_file, is_hub_name, stem
 from .rows import DatasetError, Row, digest, meant, select
 from .sql import medical_examples
 from .tasks import load_parts, task_rows
+from .turns import ShapeError
 from .worked import Worked, worked_solution
 
 

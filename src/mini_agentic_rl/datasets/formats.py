@@ -9,21 +9,23 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
+from .json_text import TRUTH_FIELDS, with_json_read
 from .messages import (
-    CONVERSATION_FIELDS,
-    Message,
-    ShapeError,
     assistant,
+    conversation_field,
     is_conversation,
     question_of,
     read_conversation,
     read_prompt,
-    read_tools,
+    refuse_untrained,
+    tools_of,
     with_system,
+    without_marks,
 )
 from .preferences import NO_PREFERENCE, read_preference
 from .records import fields_of
 from .rows import digest
+from .turns import Message, ShapeError, is_answer, read_flag, refuse_media
 from .worked import final_answer
 
 Example: TypeAlias = dict[str, Any]
@@ -32,8 +34,12 @@ FORMS: tuple[Form, ...] = ("sft", "rl", "preference", "unpaired")
 
 ANSWER_FIELDS: tuple[str, ...] = ("completion", "response", "output", "solution", "answer", "chosen", "target")
 """Fields with the answer to imitate, the first that a record has."""
-TRUTH_FIELDS: tuple[str, ...] = ("ground_truth", "answer", "final_answer", "target", "solution")
-"""Fields with the right answer, the first that a record has; verl's `reward_model.ground_truth` comes before them."""
+JUDGED_FIELDS: tuple[str, ...] = ("completion", "response", "output", "answer")
+"""Fields with the answer that a label judges, the first that a record has; else it is the last message."""
+LABEL_FIELDS: tuple[str, ...] = ("label", "kto_tag", "kto_label", "desirable", "is_desirable", "tag")
+"""Fields with the label of an answer, the first that says whether it is good."""
+_GOOD = ("desirable", "good", "chosen", "positive", "preferred", "accepted", "up", "thumbs_up", "like", "+1")
+_BAD = ("undesirable", "bad", "rejected", "negative", "non_preferred", "down", "thumbs_down", "dislike", "-1", "-1.0")
 
 
 def examples_of(record: Mapping[str, Any], form: Form, default_id: str) -> list[Example]:
@@ -42,36 +48,44 @@ def examples_of(record: Mapping[str, Any], form: Form, default_id: str) -> list[
     Raises:
         ShapeError: the record is none of the known shapes of this form.
     """
+    if form == "preference":
+        return [read_preference(record).row()]
+    record = with_json_read(record)
+    refuse_media(record, "the record")
     if form == "sft":
         return [sft_example(record)]
     if form == "rl":
         return [task_example(record, default_id)]
-    if form == "preference":
-        return [read_preference(record).row()]
     return unpaired_examples(record)
 
 
 def sft_example(record: Mapping[str, Any]) -> Example:
     """`{"messages": […]}`, the answer last; with `tools` where the record offers any.
 
+    Every answer in the messages is trained, but for those with `train` False: what the record marks so, and answers in
+    a `prompt` of messages, as TRL trains the `completion` alone.
+
     Raises:
-        ShapeError: there is no prompt, or no answer.
+        ShapeError: there is no prompt, or no answer to train.
     """
-    name = next((name for name in CONVERSATION_FIELDS if is_conversation(record.get(name))), None)
+    name = conversation_field(record)
     answer_field = next((field for field in ANSWER_FIELDS if record.get(field)), None)
-    if name is not None and (
-        answer_field is None or record[name][-1].get("role", record[name][-1].get("from")) != "user"
-    ):
+    if name is not None and (answer_field is None or is_answer(record[name][-1])):
         messages = with_system(record, read_conversation(record[name], name))
-    elif answer_field is None:
-        raise ShapeError("no answer to imitate", fields_of(record))
     else:
-        messages = _joined(read_prompt(record), record[answer_field], answer_field)
+        prompt = read_prompt(record)
+        if answer_field is None:
+            raise ShapeError("no answer to imitate", fields_of(record))
+        if name is None and is_conversation(record.get("prompt")):
+            prompt = [{**one, "train": False} if one["role"] == "assistant" else one for one in prompt]
+        messages = _joined(prompt, record[answer_field], answer_field)
     if messages[-1]["role"] != "assistant":
         raise ShapeError("the conversation does not end with an answer")
     if not any(message["role"] in ("user", "tool") for message in messages):
         raise ShapeError("empty prompt")
-    tools = read_tools(record.get("tools"))
+    if all("train" in message for message in messages if message["role"] == "assistant"):
+        raise ShapeError("every answer is marked as not to be trained")
+    tools = tools_of(record)
     return {"messages": messages} if tools is None else {"messages": messages, "tools": tools}
 
 
@@ -84,10 +98,10 @@ def task_example(record: Mapping[str, Any], default_id: str) -> Example:
     Raises:
         ShapeError: there is no prompt, or no right answer.
     """
-    prompt = read_prompt(record)
+    prompt = without_marks(read_prompt(record))
     truth = _truth(record)
     question = question_of(prompt)
-    tools = read_tools(record.get("tools"))
+    tools = tools_of(record)
     return {
         "prompt": prompt,
         "ground_truth": truth,
@@ -104,27 +118,32 @@ def unpaired_examples(record: Mapping[str, Any]) -> list[Example]:
     Raises:
         ShapeError: the record is neither.
     """
-    label = _label(record)
-    if label is not None:
-        field = next((field for field in ("completion", "response", "output", "answer") if record.get(field)), None)
-        if field is None:
-            raise ShapeError("no answer that the label judges", fields_of(record))
-        prompt = read_prompt(record)
-        return [{"prompt": prompt, "completion": _joined([], record[field], field), "label": label}]
+    label, judged = _label(record), _judged(record)
+    if label is not None and judged is not None:
+        prompt, completion = judged
+        tools = tools_of(record)
+        example = {"prompt": prompt, "completion": completion, "label": label}
+        return [example if tools is None else {**example, "tools": tools}]
     try:
         pair = read_preference(record)
     except ShapeError as error:
-        if error.reason == NO_PREFERENCE:
-            raise ShapeError("neither a label nor a preference", fields_of(record)) from None
-        raise
+        if error.reason != NO_PREFERENCE:
+            raise
+        if label is not None:
+            raise ShapeError("no answer that the label judges", fields_of(record)) from None
+        given = next((name for name in LABEL_FIELDS if record.get(name) is not None), None)
+        if given is not None:
+            raise ShapeError(f"{given} is neither true nor false", repr(record[given])[:60]) from None
+        raise ShapeError("neither a label nor a preference", fields_of(record)) from None
     return unpaired_of(pair.row())
 
 
 def unpaired_of(pair: Example) -> list[Example]:
     """Return both answers of a preference, each on its own."""
+    shared: Example = {name: pair[name] for name in ("prompt", "tools") if name in pair}
     return [
-        {"prompt": pair["prompt"], "completion": pair["chosen"], "label": True},
-        {"prompt": pair["prompt"], "completion": pair["rejected"], "label": False},
+        {**shared, "completion": pair["chosen"], "label": True},
+        {**shared, "completion": pair["rejected"], "label": False},
     ]
 
 
@@ -140,6 +159,23 @@ def prompt_key(example: Mapping[str, Any]) -> str:
         return messages
     question = example.get("question")
     return question if isinstance(question, str) else digest(json.dumps(example, sort_keys=True, default=str))
+
+
+def _judged(record: Mapping[str, Any]) -> tuple[list[Message], list[Message]] | None:
+    """Return the prompt and the answer that a label judges: the last message, or the answer in a field of its own."""
+    name = conversation_field(record)
+    field = next((field for field in JUDGED_FIELDS if record.get(field)), None)
+    if name is not None and is_answer(record[name][-1]):
+        messages = with_system(record, read_conversation(record[name], name))
+        prompt, completion, field = messages[:-1], messages[-1:], name
+        if not any(message["role"] in ("user", "tool") for message in prompt):
+            raise ShapeError("empty prompt")
+    elif field is not None:
+        prompt, completion = read_prompt(record), _joined([], record[field], field)
+    else:
+        return None
+    refuse_untrained(completion, field)
+    return without_marks(prompt), completion
 
 
 def _joined(prompt: list[Message], answer: Any, field: str) -> list[Message]:
@@ -166,12 +202,13 @@ def _truth(record: Mapping[str, Any]) -> str:
 
 
 def _label(record: Mapping[str, Any]) -> bool | None:
-    """KTO's label: true or false, 1 or 0, or their text."""
-    value = record.get("label", record.get("kto_tag"))
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int | float) and value in (0, 1):
-        return bool(value)
-    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-        return value.strip().lower() == "true"
+    """Return KTO's label: true or false, 1 or 0 or -1, their text, or a word for good or bad."""
+    for name in LABEL_FIELDS:
+        value = record.get(name)
+        flag = read_flag(value)
+        if flag is not None:
+            return flag
+        word = str(value).strip().lower().replace(" ", "_")
+        if word in _GOOD or word in _BAD:
+            return word in _GOOD
     return None

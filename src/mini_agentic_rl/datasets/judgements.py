@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .messages import ShapeError
+from .turns import ShapeError, read_flag
 
 TWO_FIELDS: tuple[tuple[str, str], ...] = (
     ("response_a", "response_b"),
@@ -92,7 +92,12 @@ def read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
 def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | None:
     """Return True if the first answer is better; None without a judgement."""
     if first == "human_ref_A" and "labels" in record:  # SHP: 1 stands for A
-        return bool(record["labels"])
+        wins = read_flag(record["labels"])
+        if wins is None:
+            raise ShapeError("the judgement names neither answer", f"labels is {record['labels']!r}"[:60])
+        return wins
+    if (wins := _of_flags(record)) is not None:
+        return wins
     left, right = _ending(first), _ending(second)
     scores = [_number(record.get(f"score_{ending}")) for ending in (left, right)]
     if scores[0] is not None and scores[1] is not None:
@@ -116,14 +121,25 @@ def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | No
     raise ShapeError("the judgement names neither answer", f"{name} is {judgement[:40]!r}")
 
 
+def _of_flags(record: Mapping[str, Any]) -> bool | None:
+    """Return True if the first of two answers won by a flag for each outcome, as Chatbot Arena has them."""
+    flags = [read_flag(record.get(name)) for name in ("winner_model_a", "winner_model_b")]
+    if None in flags:
+        return None
+    if flags[0] == flags[1]:
+        raise ShapeError(TIE)
+    return flags[0]
+
+
 def _ending(field: str) -> str:
     """Return the character that tells a field from its counterpart: "a" of response_a, "1" of response1."""
     return field[-1].lower()
 
 
 def _word(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    number = None if isinstance(value, bool) else _number(value)
+    if number is not None and number.is_integer():
+        value = int(number)
     return str(int(value) if isinstance(value, bool) else value).strip().lower()
 
 

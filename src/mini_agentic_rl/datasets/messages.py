@@ -9,40 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..rewards import message_text
 from .records import fields_of
+from .turns import Message as Message
+from .turns import ShapeError as ShapeError
+from .turns import is_call, read_text, read_turn
 
-Message: TypeAlias = dict[str, Any]
-
-_FIELDS = ("role", "content", "reasoning_content", "name", "tool_calls", "tool_call_id")
-_ROLES = {
-    "system": "system",
-    "developer": "developer",
-    "user": "user",
-    "human": "user",
-    "prompter": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "tool": "tool",
-    "observation": "tool",
-    "function_response": "tool",
-    "function_call": "function_call",
-    "tool_call": "function_call",
-}
 _SPEAKER = re.compile(r"(?:\A|\n\n)(Human|Assistant):[ \t]?")
-
-
-class ShapeError(ValueError):
-    """A record that is not what was asked for. `reason` says why in words that are the same for all such records."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
 
 
 def user(text: str) -> Message:
@@ -62,38 +37,61 @@ def system(text: str) -> Message:
 
 def is_conversation(value: Any) -> bool:
     """Return True if a value is a list of messages or of ShareGPT turns (of which not even one has to be right)."""
+    # `dict` first: a check against an abstract class takes several times as long
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(item, Mapping) and ("role" in item or "from" in item) for item in value)
+        and all(isinstance(item, dict | Mapping) and ("role" in item or "from" in item) for item in value)
     )
 
 
 def read_conversation(value: Any, field: str = "messages") -> list[Message]:
     """Return OpenAI messages, read from messages or ShareGPT turns. `field` is the name that an error gives the value.
 
-    A turn of the role `function_call` becomes a message with tool calls; tool results without an id get that of the
-    call that they answer.
+    Turns of the role `function_call` become tool calls of the answer before them; tool results without an id get that
+    of the call that they answer. An answer that is marked as not to be trained has `train` False.
 
     Raises:
-        ShapeError: no list of messages, an unknown role, or a message that says nothing.
+        ShapeError: no list of messages, or one of them cannot be read.
     """
     if isinstance(value, Mapping):
         value = [value]
     if not is_conversation(value):
-        raise ShapeError(f"{field} is no list of messages")
+        raise ShapeError(f"{field} is no list of messages", _as_told(value))
     messages: list[Message] = []
-    waiting: list[str] = []
+    waiting: list[Mapping[str, Any]] = []
     calls = 0
     for item in value:
-        message = _message(item, field, calls)
-        if made := message.get("tool_calls"):
-            calls += len(made)
-            waiting = [call["id"] for call in made]
-        if message["role"] == "tool" and "tool_call_id" not in message and waiting:
-            message["tool_call_id"] = waiting.pop(0)
-        messages.append(message)
+        for message in read_turn(item, field, calls):
+            last = messages[-1] if messages else message
+            if message["role"] == "tool":
+                _name_call(message, waiting)
+            elif made := message.get("tool_calls"):
+                calls += len(made)
+                joins = is_call(item) and last["role"] == "assistant" and last.get("train") == message.get("train")
+                if joins and last is not message:
+                    last["tool_calls"] = [*last.get("tool_calls", ()), *made]
+                    waiting += made
+                    continue
+                waiting = list(made)
+            messages.append(message)
     return messages
+
+
+def _name_call(result: Message, waiting: list[Mapping[str, Any]]) -> None:
+    """Give a tool result without an id that of the call that it answers, by its name or else its place."""
+    if "tool_call_id" not in result and waiting:
+        name = result.get("name")
+        call = next((call for call in waiting if call["function"]["name"] == name), waiting[0])
+        result["tool_call_id"] = call["id"]
+    if waiting:
+        waiting[:] = [call for call in waiting if call["id"] != result.get("tool_call_id")]
+
+
+def _as_told(value: Any) -> str:
+    if isinstance(value, str):
+        return "it is text, and not the JSON text of messages"
+    return "it is empty" if value == [] else f"it is of the type {type(value).__name__}"
 
 
 def read_history(value: Any, field: str = "history") -> list[Message]:
@@ -139,81 +137,78 @@ def read_transcript(text: str) -> list[Message]:
     return messages
 
 
+def without_marks(messages: Sequence[Message]) -> list[Message]:
+    """Return messages of a prompt, of which nothing is trained, without the marks that say so."""
+    return [
+        {name: value for name, value in message.items() if name != "train"} if "train" in message else message
+        for message in messages
+    ]
+
+
+def refuse_untrained(messages: Sequence[Message], field: str) -> None:
+    """Refuse an answer that is marked as not to be trained, where the form of training has no other use for it.
+
+    Raises:
+        ShapeError: it is.
+    """
+    for message in messages:
+        if "train" in message:
+            raise ShapeError(f"{field} is marked as not to be trained")
+
+
 def question_of(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the first user message; without one, all texts."""
     first = next((message for message in messages if message.get("role") == "user"), None)
     return message_text(first) if first is not None else "\n".join(map(message_text, messages))
 
 
+def tools_of(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the tools that a record offers; None without any. `functions` is the older name of `tools`, and OpenAI's
+    preferences have them in `input`.
+
+    Raises:
+        ShapeError: as `read_tools`.
+    """
+    value = record.get("tools")
+    if not value and isinstance(given := record.get("input"), dict):
+        value = given.get("tools")
+    if not value and isinstance(older := record.get("functions"), list) and all(map(_is_function, older)):
+        value = older
+    return read_tools(value) if value else None
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, Mapping) and "name" in value
+
+
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
-    """Return tools that a record offers, from a list or its JSON text; None without any.
+    """Return tools as OpenAI writes them, from a list of OpenAI's or Anthropic's, or its JSON text; None without any.
 
     Raises:
         ShapeError: neither of these.
     """
-    if isinstance(value, str) and value.strip():
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise ShapeError("tools are not valid JSON") from None
+    value = _from_json(value)
     if not value:
         return None
-    if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
+    if not isinstance(value, list):
         raise ShapeError("tools are no list of objects")
-    return [dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)} for tool in value]
+    return [_tool(_from_json(tool)) for tool in value]
 
 
-def _message(item: Mapping[str, Any], field: str, calls: int) -> Message:
-    said = item.get("role") or item.get("from")
-    role = _ROLES.get(said.lower()) if isinstance(said, str) else None
-    if role is None:
-        raise ShapeError(f"{field} has an unknown role", repr(said)[:60])
-    content = item["value"] if item.get("content") is None and "value" in item else item.get("content")
-    if role == "function_call":
-        return {"role": "assistant", "content": None, "tool_calls": _calls(content, field, calls)}
-    message = {key: item[key] for key in _FIELDS if item.get(key) is not None}
-    message |= {"role": role, "content": _content(content, field)}
-    if "tool_calls" in message and not isinstance(message["tool_calls"], list):
-        raise ShapeError(f"{field} has tool calls that are no list")
-    if message.get("tool_calls"):
-        message["tool_calls"] = [_call(call, field, calls + at) for at, call in enumerate(message["tool_calls"], 1)]
-    elif role == "assistant" and not (message["content"] or "").strip():
-        raise ShapeError(f"{field} has an empty answer")
-    elif message["content"] is None:
-        raise ShapeError(f"{field} has a message without content")
-    else:
-        message.pop("tool_calls", None)
-    return message
-
-
-def _content(content: Any, field: str) -> str | None:
-    if content is None or isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
-        if any(part.get("type", "text") not in ("text", "input_text", "output_text") for part in content):
-            raise ShapeError(f"{field} holds something else than text", "images and sound are not trained on")
-        return "".join(str(part.get("text", "")) for part in content)
-    raise ShapeError(f"{field} has content that is no text", type(content).__name__)
-
-
-def _calls(content: Any, field: str, before: int) -> list[dict[str, Any]]:
-    """Tool calls out of the JSON text of a `function_call` turn: one call, or a list of them."""
+def _from_json(value: Any) -> Any:
     try:
-        found = json.loads(content) if isinstance(content, str) else content
+        return json.loads(value) if isinstance(value, str) and value.strip() else value
     except (ValueError, RecursionError):
-        raise ShapeError(f"{field} has a tool call that is not valid JSON") from None
-    return [_call(call, field, before + at) for at, call in enumerate(found if isinstance(found, list) else [found], 1)]
+        raise ShapeError("tools are not valid JSON") from None
 
 
-def _call(call: Any, field: str, number: int) -> dict[str, Any]:
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ShapeError(f"{field} has a tool call without a name")
-    arguments = function.get("arguments", {})
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    identity = call.get("id") or f"call_{number}"
-    return {"id": identity, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+def _tool(tool: Any) -> dict[str, Any]:
+    if not isinstance(tool, Mapping):
+        raise ShapeError("tools are no list of objects")
+    if "function" in tool:
+        return dict(tool)
+    function = {"parameters" if name == "input_schema" else name: value for name, value in tool.items()}
+    return {"type": "function", "function": function}
 
 
 PROMPT_FIELDS: tuple[str, ...] = ("prompt", "question", "query", "instruction", "problem", "input", "post")
@@ -221,6 +216,15 @@ PROMPT_FIELDS: tuple[str, ...] = ("prompt", "question", "query", "instruction", 
 CONVERSATION_FIELDS: tuple[str, ...] = ("messages", "conversations", "conversation", "context", "context_messages")
 """Fields with the conversation as a list of messages."""
 SYSTEM_FIELDS: tuple[str, ...] = ("system", "system_prompt")
+_SYSTEM = frozenset(SYSTEM_FIELDS)
+
+
+def conversation_field(record: Mapping[str, Any]) -> str | None:
+    """Return the first of `CONVERSATION_FIELDS` that holds a conversation; None without one."""
+    for name in CONVERSATION_FIELDS:
+        if name in record and is_conversation(record[name]):
+            return name
+    return None
 
 
 def read_prompt(record: Mapping[str, Any]) -> list[Message]:
@@ -237,18 +241,23 @@ def read_prompt(record: Mapping[str, Any]) -> list[Message]:
 
 def with_system(record: Mapping[str, Any], messages: Sequence[Message]) -> list[Message]:
     """Return the messages after the record's system prompt, if it has one and they do not."""
-    text = next((record[name] for name in SYSTEM_FIELDS if record.get(name)), None)
-    if not isinstance(text, str) or not text.strip() or any(message["role"] == "system" for message in messages):
+    if _SYSTEM.isdisjoint(record):
         return list(messages)
-    return [system(text), *messages]
+    name = next((name for name in SYSTEM_FIELDS if record.get(name)), "")
+    if not name or any(message["role"] in ("system", "developer") for message in messages):
+        return list(messages)
+    text = read_text(record[name], name) or ""
+    return [system(text), *messages] if text.strip() else list(messages)
 
 
 def _turns(record: Mapping[str, Any]) -> list[Message]:
-    for name in CONVERSATION_FIELDS:
-        if is_conversation(record.get(name)):
-            return read_conversation(record[name], name)
+    name = conversation_field(record)
+    if name is not None:
+        return read_conversation(record[name], name)
     value = next((record[name] for name in PROMPT_FIELDS if record.get(name)), None)
     history = record.get("history")
+    if value is None and (misread := next((name for name in CONVERSATION_FIELDS[:2] if record.get(name)), None)):
+        return read_conversation(record[misread], misread)
     if value is None and isinstance(history, str):
         return [user(history)]
     if isinstance(value, Mapping):

@@ -12,22 +12,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..rewards import message_text
+from .json_text import with_json_read
 from .judgements import read_judged, read_scored
 from .messages import (
     CONVERSATION_FIELDS,
     PROMPT_FIELDS,
-    Message,
-    ShapeError,
     assistant,
     is_conversation,
     is_transcript,
     read_conversation,
     read_prompt,
-    read_tools,
     read_transcript,
+    refuse_untrained,
+    tools_of,
     with_system,
+    without_marks,
 )
 from .records import fields_of
+from .turns import Message, ShapeError, refuse_media
 
 SHAPES: dict[str, str] = {
     "openai": "input, preferred_output, non_preferred_output",
@@ -92,6 +94,8 @@ def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None =
     """
     if fields is not None:
         record = _renamed(record, fields)
+    record = with_json_read(record)
+    refuse_media(record, "the record")
     if "preferred_output" in record and "non_preferred_output" in record:
         return _between("openai", record, record["preferred_output"], record["non_preferred_output"])
     for better, worse in PAIR_FIELDS:
@@ -131,7 +135,7 @@ def _swift(record: Mapping[str, Any]) -> Preference:
     if messages[-1]["role"] != "assistant":
         raise ShapeError("messages do not end with an answer")
     if is_conversation(rejected):
-        return _between("swift", {"tools": record.get("tools")}, record["messages"], rejected)
+        return _between("swift", {"tools": tools_of(record)}, record["messages"], rejected)
     start = len(messages)
     while start and messages[start - 1]["role"] in ("assistant", "tool"):
         start -= 1
@@ -142,7 +146,7 @@ def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> 
     chosen, rejected = _answer(better, "chosen"), _answer(worse, "rejected")
     if _is_whole(chosen) and _is_whole(rejected):
         shared = _shared(chosen, rejected)
-        prompt = with_system(record, chosen[:shared])
+        prompt = without_marks(with_system(record, chosen[:shared]))
         chosen, rejected = chosen[shared:], rejected[shared:]
         if not chosen and not rejected:
             raise ShapeError(SAME)
@@ -151,17 +155,18 @@ def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> 
     elif _is_whole(chosen) or _is_whole(rejected):
         raise ShapeError("only one of chosen and rejected holds its prompt")
     else:
-        prompt = read_prompt(record)
+        prompt = without_marks(read_prompt(record))
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
         if not answer or answer[-1]["role"] != "assistant":
             raise ShapeError(f"{name} does not end with an answer")
         if _is_whole(answer):
             raise ShapeError("the conversations part before the last answer")
+        refuse_untrained(answer, name)
     if prompt[-1]["role"] == "assistant":
         raise ShapeError("the prompt ends with an answer")
     if _stripped(chosen) == _stripped(rejected):
         raise ShapeError(SAME)
-    return Preference(prompt, chosen, rejected, shape, read_tools(record.get("tools")))
+    return Preference(prompt, chosen, rejected, shape, tools_of(record))
 
 
 def _answer(value: Any, name: str) -> list[Message]:
@@ -184,7 +189,7 @@ def _answer(value: Any, name: str) -> list[Message]:
 
 
 def _is_whole(messages: list[Message]) -> bool:
-    return any(message["role"] in ("user", "system") for message in messages)
+    return any(message["role"] in ("user", "system", "developer") for message in messages)
 
 
 def _shared(left: list[Message], right: list[Message]) -> int:

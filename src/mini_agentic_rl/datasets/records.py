@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
 from ..hub_access import ask_hub
+from .arrow import ROWS_AT_A_TIME, records_of, table_records
 from .rows import SPLIT_NAMES, DatasetError
 
 SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -26,7 +27,7 @@ SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".csv", 
 _FIELD_LIMIT = 1 << 27
 """Characters of one cell of a CSV file."""
 _OFTEN = 512
-"""Records between two reports of progress, and rows of a Parquet file that are decoded at a time."""
+"""Records between two reports of progress."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -147,19 +148,7 @@ def _csv(path: Path, delimiter: str, progress: Progress) -> Iterator[tuple[int, 
             if None in row or None in row.values():
                 yield reader.line_num, BadRecord("another number of cells than the header has")
                 continue
-            yield reader.line_num, {name: _cell(value) for name, value in row.items()}
-
-
-def _cell(text: str) -> Any:
-    """Return a cell; one that holds the JSON text of messages or of other objects comes as these."""
-    if text[:1] not in ("[", "{"):
-        return text
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    items = found if isinstance(found, list) else [found]
-    return found if items and all(isinstance(item, dict) for item in items) else text
+            yield reader.line_num, row
 
 
 def _parquet(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
@@ -168,10 +157,10 @@ def _parquet(path: Path, progress: Progress) -> Iterator[tuple[int, Record | Bad
     try:
         with parquet.ParquetFile(path) as file:
             number, rows = 0, max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(batch_size=_OFTEN):
-                for record in batch.to_pylist():
+            for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
+                for record in table_records(batch):
                     number += 1
-                    yield number, {name: value for name, value in record.items() if value is not None}
+                    yield number, record
                 progress(number / rows)
     except Exception as error:  # of pyarrow, and of Python where a value is none: one that was damaged may raise any
         raise DatasetError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
@@ -255,7 +244,7 @@ def load_hub(name: str) -> dict[str, list[Located]]:
             f"{name} cannot be loaded from the Hub ({reason}); give a local copy of it instead", setting="dataset"
         ) from error
     return {
-        str(split): [(f"{name}, {split} row {index}", dict(record)) for index, record in enumerate(records)]
+        str(split): [(f"{name}, {split} row {index}", dict(record)) for index, record in enumerate(records_of(records))]
         for split, records in found.items()
     }
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from .formats import task_example
-from .messages import ShapeError
+from .json_text import with_json_read
 from .records import Located, is_data_file, is_hub_name, load_folder, load_hub, located, stem
 from .rows import DatasetError, Row, TaskRows, choose, select
+from .turns import ShapeError
 from .worked import final_answer
 
 
@@ -34,7 +35,8 @@ def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
     Raises:
         DatasetError: the question or the answer is missing, empty or of a wrong type.
     """
-    if "question" not in record or "answer" not in record:
+    record = dict(with_json_read(record))
+    if not isinstance(record.get("question"), str) or "answer" not in record:
         record = _renamed(record)
     question = record.get("question")
     if not isinstance(question, str) or not question.strip():

@@ -6,13 +6,13 @@ nothing else: not the template's text around them, not tool results, not padding
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..datasets import read_conversation, read_flag, read_tools, refuse_untrained, with_json_read
 from ..errors import UserError
 from ..gateway import ChatRenderer
 from ..http import BadRequestError
@@ -52,16 +52,25 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
     """Return `input_ids` and `labels` of `messages` (and `tools`).
 
     Each assistant turn is trained once, behind the prompt that it would answer. Turns that continue each other token by
-    token share a row; where the template rewrites history, as with earlier thoughts, a new row begins.
+    token share a row; where the template rewrites history, as with earlier thoughts, a new row begins. Turns with
+    `train` False are read and not trained.
 
     Raises:
-        UserError: an example cannot be rendered.
+        UserError: an example cannot be rendered, or none of its answers is to be trained.
     """
     found = TokenRows()
-    for records in _read(
-        examples, lambda one: renderer.conversation_to_records(_messages(one["messages"], "user"), tools_of(one))
-    ):
-        for ids, labels in _chains(records):
+
+    def read(example: Example) -> list[tuple[list[int], list[int]]]:
+        records = renderer.conversation_to_records(example["messages"], example.get("tools"))
+        answers = [message for message in example["messages"] if message["role"] == "assistant"]
+        chains = _chains(records, [message.get("train", True) for message in answers])
+        trained = [(ids, labels) for ids, labels in chains if any(label != IGNORED for label in labels)]
+        if not trained:
+            raise ValueError("every answer is marked as not to be trained")
+        return trained
+
+    for chains in _read(examples, {"messages": "user"}, read):
+        for ids, labels in chains:
             if all(label == IGNORED for label in labels[:max_length]):
                 found.dropped["no answer within `max_length`"] += 1
                 continue
@@ -79,7 +88,9 @@ def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_len
     """
     found = TokenRows()
     for answers in _read(
-        examples, lambda one: [prompt_and_answer(renderer, one, answer) for answer in ("chosen", "rejected")]
+        examples,
+        {"prompt": "user", "chosen": "assistant", "rejected": "assistant"},
+        lambda one: [prompt_and_answer(renderer, one, answer) for answer in ("chosen", "rejected")],
     ):
         (prompt, chosen), (_, rejected) = answers
         if chosen == rejected:
@@ -100,7 +111,9 @@ def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_lengt
     """
     found = TokenRows()
     for (prompt, completion), label in _read(
-        examples, lambda one: (prompt_and_answer(renderer, one, "completion"), bool(one["label"]))
+        examples,
+        {"prompt": "user", "completion": "assistant"},
+        lambda one: (prompt_and_answer(renderer, one, "completion"), _label(one)),
     ):
         if len(prompt) + len(completion) > max_length:
             found.dropped[_TOO_LONG] += 1
@@ -113,22 +126,20 @@ def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_lengt
 def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> tuple[list[int], list[int]]:
     """Return the ids of the prompt, and of the answer with the token that ends it.
 
+    Args:
+        renderer: of the model.
+        example: `prompt` and `column` as lists of messages, and `tools` where it offers any.
+        column: the answer.
+
     Raises:
-        KeyError: a column is missing.
         ValueError: the answer is not one assistant message.
         BadRequestError: the messages are malformed, or the chat template refuses them.
     """
-    answer = _messages(example[column], "assistant")
+    answer = example[column]
     if len(answer) != 1 or answer[0].get("role") != "assistant":
         raise ValueError(f"{column} has to be one assistant message; what comes before it belongs to the prompt")
-    prompt = renderer.render(_messages(example["prompt"], "user"), tools_of(example))
+    prompt = renderer.render(example["prompt"], example.get("tools"))
     return prompt, renderer.encode_answer(answer[0]) + list(renderer.eos_ids[:1])
-
-
-def tools_of(example: Example) -> list[dict[str, Any]] | None:
-    """Return the tools that an example offers: a list, or JSON text of one."""
-    tools = example.get("tools")
-    return json.loads(tools) if isinstance(tools, str) else tools
 
 
 def report_losses(rows: TokenRows) -> None:
@@ -146,37 +157,54 @@ def report_losses(rows: TokenRows) -> None:
         raise UserError(f"no example is left to train on ({reasons})", setting="dataset")
 
 
-def _chains(records: Sequence[CompletionRecord]) -> list[tuple[list[int], list[int]]]:
-    """Return ids and labels of the records, those that extend each other in one."""
+def _chains(records: Sequence[CompletionRecord], trained: Sequence[bool]) -> list[tuple[list[int], list[int]]]:
+    """Return ids and labels of the records, those that extend each other in one; `trained` says which have labels."""
     chains: list[tuple[list[int], list[int]]] = []
-    for record in records:
+    for record, is_trained in zip(records, trained, strict=True):
         prompt, output = record.prompt_ids.tolist(), record.output_ids.tolist()
         labels = [IGNORED] * len(prompt)
         if chains and prompt[: len(chains[-1][0])] == chains[-1][0]:
             earlier = chains.pop()[1]
             labels[: len(earlier)] = earlier
-        chains.append((prompt + output, labels + output))
+        chains.append((prompt + output, labels + (output if is_trained else [IGNORED] * len(output))))
     return chains
 
 
-def _messages(value: Any, role: str) -> list[dict[str, Any]]:
-    """Return the messages of a column, which may be plain text; in columns of a `Dataset` what is missing is None."""
-    if isinstance(value, str):
-        return [{"role": role, "content": value}]
-    return [
-        {name: item for name, item in message.items() if item is not None or name == "content"} for message in value
-    ]
+def _label(example: Example) -> bool:
+    label = read_flag(example["label"])
+    if label is None:
+        raise ValueError(f"label is neither true nor false: {example['label']!r}")
+    return label
 
 
-def _read(examples: Iterable[Example], read: Callable[[Example], T]) -> Iterator[T]:
-    """Yield what `read` makes of each example.
+def _columns(example: Example, columns: Mapping[str, str]) -> Example:
+    """Return the example with its tools and the messages of some columns read as those of files are.
+
+    Args:
+        example: the example.
+        columns: the columns, and for each the role of the one message that a text is.
+    """
+    example = with_json_read(example)
+    read = {
+        name: [{"role": role, "content": example[name]}] if isinstance(example[name], str) else
+        read_conversation(example[name], name) if example[name] else []
+        for name, role in columns.items()
+    }  # fmt: skip
+    for name, role in columns.items():
+        if role == "assistant":
+            refuse_untrained(read[name], name)
+    return {**example, **read, "tools": read_tools(example.get("tools"))}
+
+
+def _read(examples: Iterable[Example], columns: Mapping[str, str], read: Callable[[Example], T]) -> Iterator[T]:
+    """Yield what `read` makes of each example, of which it gets the `columns` as messages.
 
     Raises:
         UserError: an example cannot be rendered.
     """
     for index, example in enumerate(examples):
         try:
-            found = read(example)
+            found = read(_columns(example, columns))
         except (BadRequestError, KeyError, TypeError, ValueError) as error:
             reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise UserError(f"example {index} cannot be read: {reason}", setting="dataset") from error

@@ -21,7 +21,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from datasets import Dataset
 
-from ..datasets import divide_examples, load_examples
+from ..datasets import divide_examples, load_examples, records_of
 from ..errors import UserError
 from ..files import DamagedFileError, damage
 from ..gateway import ChatRenderer, load_tokenizer
@@ -204,10 +204,10 @@ def read_examples(
     """
     if train is None:
         train = load_examples(settings.dataset, form, max_samples=settings.max_samples, seed=settings.seed)
-    elif settings.max_samples is not None:
-        train = train[: settings.max_samples]
+    else:
+        train = list(records_of(train))[: settings.max_samples]
     if held_out is not None:
-        return list(train), list(held_out)
+        return list(train), list(records_of(held_out))
     if settings.eval_fraction == 0:
         return list(train), []
     return divide_examples(list(train), settings.eval_fraction, settings.seed)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..datasets import FORMS, LOCAL_GSM8K, DatasetError, Form, ShapeError, examples_of, load_examples
+from ..datasets import FORMS, LOCAL_GSM8K, DatasetError, Form, ShapeError, examples_of, load_examples, records_of
 from ..errors import UserError
 from ..hub_access import ask_hub, cached
 from ..visible_text import VisibleConsole
@@ -156,7 +156,7 @@ def format_math_dataset(
     """
     form = _checked(format_type)
     rows: list[Row] = []
-    for number, record in enumerate(dataset):
+    for number, record in enumerate(records_of(dataset)):
         try:
             rows += examples_of(record, form, f"row-{number}")
         except ShapeError as error:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...chat_messages import thought_of
 from .base import Json
 
 _LONGEST_NAME = 200
-_REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ChatReader:
         self.token_ids += _ids(choice.get("token_ids"))
         said = _object(choice.get("message")) or _object(choice.get("delta"))
         return AnswerDelta(
-            reasoning=next((text for text in (_text(said.get(name)) for name in _REASONING_FIELDS) if text), ""),
+            reasoning=thought_of(said) or "",
             text=_text(said.get("content")),
             calls=tuple(_calls(said.get("tool_calls"))),
             logprobs=tuple(_objects(_object(choice.get("logprobs")).get("content"))),

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, TypeAlias
 
+from ...chat_messages import calls_of, part_text, thought_of
 from ...http import BadRequestError
 from ..tool_formats import ToolFormat, parse_arguments
 from .thinking import ThinkTags
@@ -30,7 +31,6 @@ _ROLES = {
 }
 _SIMPLE = {"role", "content", "tool_call_id", "name"}
 """Fields of a message that are plain as they are."""
-_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -79,13 +79,13 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
     if simple and isinstance(message, dict) and None not in message.values():
         return message
     plain: dict[str, Any] = {"role": role, "content": _text(content, f"{where}.content")}
-    calls = message.get("tool_calls")
+    calls = calls_of(message)
     if role == "assistant" and calls:
         if not isinstance(calls, list | tuple):
             raise BadRequestError("tool_calls must be a list", param=f"{where}.tool_calls")
         plain["tool_calls"] = [_tool_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)]
-    thought = message.get("reasoning_content", message.get("reasoning"))
-    if role == "assistant" and isinstance(thought, str):
+    thought = thought_of(message)
+    if role == "assistant" and thought is not None:
         plain["reasoning_content"] = thought
     for key in ("tool_call_id", "name"):
         if message.get(key) is not None:
@@ -102,10 +102,9 @@ def _text(content: Any, where: str) -> str:
         raise BadRequestError("content must be text or a list of parts", param=where)
     texts = []
     for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
-        value = part.get(field) if field else None
-        if not isinstance(value, str):
+        value = part_text(part)
+        if value is None:
+            kind = part.get("type") if isinstance(part, Mapping) else None
             raise BadRequestError(f"this model reads text only, not {kind!r}", param=f"{where}[{index}]")
         texts.append(value)
     return "".join(texts)
