@@ -50,7 +50,7 @@ def demonstration(task):
     ]
 
 
-def fit(folder, monkeypatch, *, warm_start=True, **settings):
+def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], **settings):
     """Train two steps; return the groups of each update."""
     seen, update = [], GRPOObjective.update
 
@@ -68,7 +68,7 @@ def fit(folder, monkeypatch, *, warm_start=True, **settings):
             hooks=[OnlyAfterTheExpert()],
             n_runners=6,
             output_dir=folder,
-        ).fit(TwoCalls(), TASKS[:2])
+        ).fit(TwoCalls(), tasks)
     return seen
 
 
@@ -92,8 +92,16 @@ def test_rollouts_begin_as_the_demonstration_and_train_only_what_they_sampled(tm
     assert [row["groups/count"] for row in rows] == [2, 2]
     assert [row["reward/mean"] for row in rows] == [0, 0]
     assert all(row["prefix/reward"] > 0 for row in rows)
-    state = json.loads(max((tmp_path / "checkpoints").glob("step_*/state.json")).read_text())
-    assert state["prefix_calls"] == {"0": 1, "1": 1}
+    assert _prefix_calls(tmp_path) == {"0": 1, "1": 1}
+
+
+def _prefix_calls(folder):
+    return json.loads(max((folder / "checkpoints").glob("step_*/state.json")).read_text())["prefix_calls"]
+
+
+def test_tasks_of_a_kind_share_the_number_of_given_calls(tmp_path, monkeypatch):
+    fit(tmp_path, monkeypatch, expert_prefix=True, tasks=[task | {"kind": "greeting"} for task in TASKS[:2]])
+    assert _prefix_calls(tmp_path) == {"greeting": 1}
 
 
 def test_without_an_expert_or_the_setting_nothing_is_tried_again(tmp_path, monkeypatch):

@@ -113,6 +113,13 @@ def test_the_warm_up_ends_when_the_policy_is_ready(tmp_path, monkeypatch):
     assert any(note.startswith("ready for rewards: 30 % of single tries, 90 % of 8") for note in notes)
 
 
+def test_the_warm_up_ends_where_most_tries_are_right_already():
+    found = probed(8, 8, 5, 4)
+    assert found.ends_warm_up
+    assert not found.is_ready
+    assert not probed(0, 0, 1, 0).ends_warm_up
+
+
 def test_the_warm_up_takes_all_examples_where_it_is_not_ready_or_not_asked(tmp_path, monkeypatch, caplog):
     trained, notes = _warmed_up(tmp_path / "unready", monkeypatch, ready=False)
     assert trained.progress.imitated == {"default": 12}

@@ -3,14 +3,16 @@
 Where every rollout of a task fails, an update has nothing to select. A rollout that begins with the first calls of an
 expert and samples only the rest succeeds more often (BREAD; Zhang et al. 2025, arXiv:2506.17211; AdaBack; Amani et al.
 2025, arXiv:2506.18110). The expert is an earlier rollout of the same task that was right, or else the task's
-demonstration. All calls but its last are given at first; a task that is then mostly solved gets one call less when it
-comes again. The gateway answers the given calls token by token, so that any agent can be helped without a change, and
-marks their tokens as forced: they are context and never trained.
+demonstration. All calls but its last are given at first. Once most of such rollouts are right, tasks of that kind
+(their field `kind`; a task without one is a kind of its own) get one call less. The gateway answers the given calls
+token by token, so that any agent can be helped without a change, and marks their tokens as forced: they are context
+and never trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,7 +30,7 @@ from .training_run import TrainingRun
 
 _RIGHT: Final = 1.0
 _MOSTLY: Final = 0.5
-"""Share of right rollouts above which a task gets one call less."""
+"""Share of right rollouts above which a kind of task gets one call less."""
 
 
 async def with_prefixed_groups(run: TrainingRun, step: SampledStep, tasks: TaskSource) -> SampledStep:
@@ -48,8 +50,7 @@ async def with_prefixed_groups(run: TrainingRun, step: SampledStep, tasks: TaskS
         return step
     again = await _sample(run, tasks.step, given)
     metrics = {"prefix/groups": float(len(again))}
-    for (row, calls), group in zip(given.items(), again, strict=True):
-        _shorten(run, row, len(calls), group)
+    _adapt_lengths(run, {row: len(calls) for row, calls in given.items()}, again)
     rewards = np.concatenate([group.rewards for group in again])
     if rewards.size:
         metrics["prefix/reward"] = float(rewards.mean())
@@ -71,7 +72,7 @@ async def _expert_calls(run: TrainingRun, adapter: str, row: int) -> list[Comple
     if not records and start is not None and server is not None:
         records = server.renderer.conversation_to_records(start.demonstration(run.dataset[row]), start.tools)
     most = len(records) - 1
-    return list(records[: min(most, run.progress.prefix_calls.get(str(row), most))]) if most > 0 else []
+    return list(records[: min(most, run.progress.prefix_calls.get(_kind(run, row), most))]) if most > 0 else []
 
 
 async def _sample(run: TrainingRun, step: int, given: dict[int, list[CompletionRecord]]) -> list[Group]:
@@ -104,9 +105,21 @@ async def _sample(run: TrainingRun, step: int, given: dict[int, list[CompletionR
     return [replace(group, is_prefixed=True) for group in next(iter(groups.values()))]
 
 
-def _shorten(run: TrainingRun, row: int, calls: int, group: Group) -> None:
-    """Give a task one call less when it comes again if it was mostly solved, one more if it was not solved at all."""
-    if not group.trajectories:
-        return
-    right = float((group.rewards >= _RIGHT).mean())
-    run.progress.prefix_calls[str(row)] = max(1, calls - 1) if right > _MOSTLY else calls + 1 if right == 0 else calls
+def _adapt_lengths(run: TrainingRun, given: Mapping[int, int], groups: Sequence[Group]) -> None:
+    """Give each kind of task one call less from now on if most rollouts with these calls were right, one more if none.
+
+    Args:
+        given: number of calls that the rollouts of each group began with, by the row of its task.
+    """
+    tried: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for (row, calls), group in zip(given.items(), groups, strict=True):
+        if group.trajectories:
+            tried[_kind(run, row)].append((calls, float((group.rewards >= _RIGHT).mean())))
+    for kind, tries in tried.items():
+        calls, right = max(calls for calls, _ in tries), sum(right for _, right in tries) / len(tries)
+        run.progress.prefix_calls[kind] = max(1, calls - 1) if right > _MOSTLY else calls + 1 if right == 0 else calls
+
+
+def _kind(run: TrainingRun, row: int) -> str:
+    task = run.dataset[row]
+    return str(task["kind"]) if isinstance(task, Mapping) and "kind" in task else str(row)

@@ -57,7 +57,7 @@ class RunProgress:
     solved: dict[str, str] = field(default_factory=dict)
     """A right rollout of each task, by its row, where failed tasks are tried again with an expert's first calls."""
     prefix_calls: dict[str, int] = field(default_factory=dict)
-    """Calls that a task is given at its next such try, by its row."""
+    """Calls that a task is given at such a try, by its kind, or by its row where it has none."""
     level_draws: dict[str, int] = field(default_factory=dict)
     """Tasks of each level drawn so far, where a curriculum asks for it."""
     replay: list[Replayable] = field(default_factory=list)

@@ -50,6 +50,11 @@ class Readiness:
         return LEAST <= self.pass_1 <= MOST and self.pass_n >= self.pass_1 + SELECTION_GAP and not self.never_right
 
     @property
+    def ends_warm_up(self) -> bool:
+        """True if it is ready, or most single tries are right: to imitate more leaves less to select from."""
+        return self.is_ready or self.pass_1 > MOST
+
+    @property
     def line(self) -> str:
         """Return the figures in words."""
         text = f"{percent(self.pass_1, 0)} of single tries, {percent(self.pass_n, 0)} of {self.tries}"

@@ -87,7 +87,7 @@ async def _warm_up_adapter(
         run.progress.spend("sft", time.perf_counter() - started)
         if probe is not None and _is_probed(step, len(trees)):
             await probe.take(step)
-            if probe.is_ready:
+            if probe.ends_warm_up:
                 break
             run.logger.phase(run.named(adapter, "SFT", " "), len(trees))
             run.logger.advance(step)
@@ -119,12 +119,12 @@ class _ReadinessProbe:
         """Probe after a step of the warm-up."""
         self._step = step
         self._readiness = await self._probe(step)
-        self._run.progress.readiness[self._adapter] = asdict(self._readiness) | {"ready": self._readiness.is_ready}
+        self._run.progress.readiness[self._adapter] = asdict(self._readiness) | {"ready": self._readiness.ends_warm_up}
 
     @property
-    def is_ready(self) -> bool:
-        """True if the latest probe found the policy ready for rewards."""
-        return self._readiness is not None and self._readiness.is_ready
+    def ends_warm_up(self) -> bool:
+        """True if the latest probe found that no more examples are needed."""
+        return self._readiness is not None and self._readiness.ends_warm_up
 
     def conclude(self) -> None:
         """Say whether the policy is ready for rewards, and what helps where it is not."""
