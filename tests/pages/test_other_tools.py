@@ -13,7 +13,6 @@ MIGRATION = "docs/migration.md"
 FROM_TRL = python_block(MIGRATION, "def reward_short(")
 FROM_VERL = python_block(MIGRATION, "algorithm = VERL(")
 PROGRAM = python_block(MIGRATION, "rollout_environment()")
-RUN_PPO = python_block(MIGRATION, "run_ppo(config, train_dataset=rows")
 LEARNT = python_block("docs/coding-agents.md", "def learnt(")
 
 FEW = "total_steps=1, tasks_per_step=1, samples_per_prompt=2"
@@ -26,22 +25,6 @@ body = json.dumps({"model": "embedded", "messages": messages, "max_tokens": 4}).
 headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 reply = json.load(urllib.request.urlopen(urllib.request.Request(url, body, headers)))
 print(reply["choices"][0]["message"]["content"])
-"""
-
-DOUBLING = """
-import json, os, urllib.request
-
-def post(url, body):
-    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["AGL_KEY"]}
-    return json.load(urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)))
-
-class Agent:
-    def run(self):
-        messages = [{"role": "user", "content": os.environ["QUESTION"]}]
-        body = {"model": "auto", "messages": messages, "max_tokens": 4}
-        said = post(os.environ["AGL_OPENAI_BASE_URL"] + "/chat/completions", body)["choices"][0]["message"]["content"]
-        right = said.strip().endswith(os.environ["ANSWER"])
-        post(os.environ["AGL_EVENT_URL"], {"event_type": "reward", "data": {"value": float(right)}})
 """
 
 
@@ -62,16 +45,6 @@ def test_a_program_that_finds_its_model_in_the_environment_is_trained(here):
     (here / "agent.py").write_text(AGENT)
     ran = PROGRAM.run({"total_steps=10": FEW, "max_new_tokens=16": "max_new_tokens=4"})
     assert ran.names["algorithm"].summary["steps"] == 1
-
-
-def test_a_training_program_of_agent_lightning_1_0_needs_no_servers(here):
-    (here / "doubling.py").write_text(DOUBLING)
-    RUN_PPO.run(
-        {'"total_training_steps": 10': '"total_training_steps": 1', '"n": 4': '"n": 2', '_size": 4': '_size": 1'}
-    )
-    summary = json.loads((here / "outputs/doubling/summary.json").read_text())
-    assert summary["steps"] == 1
-    assert summary["accuracy"][0]["count"] == 4
 
 
 def test_the_names_of_trl_are_those_that_a_refusal_knows():

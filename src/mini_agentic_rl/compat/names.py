@@ -38,8 +38,6 @@ MOVED: Final[dict[str, str]] = {
     "compat.otel": "emitter.attributes",
     "utils.otel": "emitter.attributes",
     "utils.system_snapshot": "runner.system_snapshot",
-    # the names of agent-lightning 1.0
-    "verl": "jobs.rollout_trainer",
     # the names of the package before this one
     "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
     "algorithm.warm_start": "algorithm.loop.warm_start",

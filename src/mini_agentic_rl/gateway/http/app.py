@@ -34,9 +34,7 @@ from ..dialects import (
 )
 from ..errors import BodyBeyondContextError
 from ..sessions import SessionGate
-from .rollout_wire import WIRE_PREFIX, RolloutWire
 from .routes import (
-    ROLLOUT_PREFIX,
     TOKENS_HELP,
     IgnoredParameters,
     add_dialect,
@@ -69,20 +67,16 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
     """
     app = new_app(openai_response, admission.keys, title="mini-agentic-rl gateway", about=_ABOUT)
     preparation = service.preparation
-    wire = RolloutWire(service.store, admission)
     ignored = IgnoredParameters()
     metrics = gateway_metrics(admission, lambda: _counted(service), lambda: _measured(service))
 
     def serving(dialect: Dialect) -> Endpoint:
         async def serve(request: Request) -> Response:
             key, caller = admission.keys.check(request.headers), await callers(request)
-            asked = await wire.asked(request, caller.scope)
 
             def read(body: dict[str, Any]) -> tuple[Exchange, ChatRequest, list[str]]:
-                if asked is not None:
-                    body = {**body, "model": service.model_name}
                 exchange = dialect.open(body, caller.scope, key)
-                return exchange, parse_chat_request(exchange.chat | (asked or {})), dialect.left_out(body)
+                return exchange, parse_chat_request(exchange.chat), dialect.left_out(body)
 
             exchange, chat, left_out = await _read(request, admission.limits, read, service.sampler.context_length)
             if admission.paused:
@@ -99,7 +93,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
         return serve
 
     async def callers(request: Request) -> Caller:
-        caller = await wire.caller(caller_of(request, service.store is not None))
+        caller = caller_of(request, service.store is not None)
         key = admission.keys.check(request.headers)
         return caller if sessions is None else await sessions.caller(request, key, caller)
 
@@ -119,10 +113,8 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
         }
 
     dialects = [*shared_dialects(), CompletionsDialect()]
-    prefixes = ("", ROLLOUT_PREFIX, WIRE_PREFIX)
     for dialect in dialects:
-        add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count, prefixes)
-    wire.add_routes(app, metrics)
+        add_dialect(app, dialect, serving(dialect), admission, metrics, callers, count)
 
     def forget(scope: CallScope, key: str) -> None:
         service.memory.forget(scope)

@@ -92,7 +92,6 @@ def add_dialect(
     metrics: RequestMetrics,
     callers: Callers,
     count: TokenCount | None = None,
-    prefixes: Sequence[str] = ("", ROLLOUT_PREFIX),
 ) -> None:
     """Serve a dialect at its path and under each attempt's own URL, and beside it what it remembers and, where
     `count` is given, the lengths of prompts. All of these come in by the admission, and are counted."""
@@ -102,7 +101,7 @@ def add_dialect(
 
     def serve(method: str, path: str, answer: Endpoint) -> None:
         admitted = AdmittedEndpoint(path.rpartition("/v1/")[2], answer, admission, metrics, refused)
-        for prefix in prefixes:
+        for prefix in ("", ROLLOUT_PREFIX):
             app.router.routes.append(Route(prefix + path, admitted, methods=[method]))
 
     serve("POST", dialect.path, endpoint)

@@ -1,1 +1,0 @@
-from .agent_class import AgentClassProgram as AgentClassProgram
