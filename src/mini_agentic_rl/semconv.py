@@ -123,8 +123,6 @@ class GenAiAttributes:
     REQUEST_SEED: Final = "gen_ai.request.seed"
     REQUEST_PRESENCE_PENALTY: Final = "gen_ai.request.presence_penalty"
     REQUEST_FREQUENCY_PENALTY: Final = "gen_ai.request.frequency_penalty"
-    REQUEST_REPETITION_PENALTY: Final = "gen_ai.request.repetition_penalty"
-    """Not among the conventions."""
     RESPONSE_ID: Final = "gen_ai.response.id"
     RESPONSE_MODEL: Final = "gen_ai.response.model"
     FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
@@ -168,6 +166,8 @@ class CompletionSpanAttributes:
     """JSON text of the one message of this choice, as the agent received it."""
     TOOL_DEFINITIONS: Final = GenAiAttributes.TOOL_DEFINITIONS
     """JSON text of the request's tools."""
+    REPETITION_PENALTY: Final = "agentlightning.request.repetition_penalty"
+    """Penalty of a call, for which the conventions have no name."""
     PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
     RESPONSE_TOKEN_IDS: Final = "response_token_ids"
     RESPONSE_LOGPROBS: Final = "response_logprobs"

@@ -18,7 +18,7 @@ One chat request, from its arrival to its answer:
 10. Its answer is recorded: one span with the exact tokens and log-probabilities, in the store before the answer is
     complete at the agent (`completion/record.py`).
 11. It is remembered, so that the next call goes on from its ids (`completion/remember.py`); prompts that do not are
-    counted by their reason (`completion/forks.py`).
+    counted by their reason (`PromptCounters`).
 12. It is answered, whole or as server-sent events (`completion/answer.py`), in the words of its dialect.
 
 Text stops at the sampler: what stands below knows token ids only. `ServedPolicy` is a policy, and what samples from it,

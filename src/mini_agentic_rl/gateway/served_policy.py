@@ -254,7 +254,7 @@ class ServedPolicy:
 
     def prompt_counts(self) -> dict[str, int]:
         """Count the prompts so far that continued a conversation, began one or forked, and why they forked; see
-        `mini_agentic_rl.gateway.completion.forks`.
+        `mini_agentic_rl.gateway.completion.remember`.
 
         Raises:
             RuntimeError: the policy is not served.

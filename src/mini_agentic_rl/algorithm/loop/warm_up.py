@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _PROBE_TASKS: Final = 8
 """With fewer, chance decides whether several tries seem to do better than one."""
+_SHORTEST_PROBED: Final = 6
+"""Optimizer steps of the shortest warm-up that is probed: a probe takes as long as four or five."""
 _PROBE_EVERY: Final = 32
 """Optimizer steps between probes; there is one after two thirds of the steps and one after the last as well. Not chosen
 by the time that they take: a run would then depend on the speed of the machine."""
@@ -101,7 +103,8 @@ async def _warm_up_adapter(
 
 def _is_probed(step: int, steps: int) -> bool:
     """Return True if a warm-up of so many steps probes after this one."""
-    return step in (steps, -(-2 * steps // 3)) or step % _PROBE_EVERY == 0
+    is_planned = step in (steps, -(-2 * steps // 3)) or step % _PROBE_EVERY == 0
+    return is_planned and steps >= _SHORTEST_PROBED
 
 
 class _ReadinessProbe:

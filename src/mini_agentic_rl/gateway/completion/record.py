@@ -73,7 +73,7 @@ def asked_for(sampling: SamplingParams) -> dict[str, float | int]:
         (GenAiAttributes.REQUEST_TOP_K, sampling.top_k, 0),
         (GenAiAttributes.REQUEST_PRESENCE_PENALTY, sampling.presence_penalty, 0.0),
         (GenAiAttributes.REQUEST_FREQUENCY_PENALTY, sampling.frequency_penalty, 0.0),
-        (GenAiAttributes.REQUEST_REPETITION_PENALTY, sampling.repetition_penalty, 1.0),
+        (Attr.REPETITION_PENALTY, sampling.repetition_penalty, 1.0),
     ):
         if value != usual:
             found[name] = value

@@ -9,11 +9,11 @@ below each rollout's URL, under the same keys, limits and records as every other
 (`tests/gateway/dialects/test_any_body.py`, `tests/gateway/test_fuzz.py`) take it up as well.
 """
 
-from .answer_form import AnswerForm
 from .anthropic import AnthropicDialect
 from .base import CallScope, Counting, Dialect, Exchange, Lookup, assistant_message
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, StreamOptions, parse_chat_request
 from .completions import CompletionsDialect
+from .parameters import AnswerForm
 from .responses import ResponsesDialect
 
 __all__ = [

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .answer_form import FormFields
 from .base import CallScope, Dialect, Json, served_tools, server_sent
-from .parameters import refuse_not_served
+from .parameters import FormFields, refuse_not_served
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
 Bias = Annotated[float, Field(ge=-100, le=100)]

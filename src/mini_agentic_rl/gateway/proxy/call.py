@@ -16,7 +16,7 @@ from typing import Any, Final
 import httpx
 
 from ...http import LARGE, BadRequestError, HttpError, off_loop, size_of
-from ...semconv import GenAiAttributes
+from ...semconv import CompletionSpanAttributes, GenAiAttributes
 from ...store import LightningStore
 from ..caller import Caller
 from ..completion import CallContext, RecordedAnswer, record_answer
@@ -34,7 +34,7 @@ _ASKED: Final = (
     (GenAiAttributes.REQUEST_SEED, "seed"),
     (GenAiAttributes.REQUEST_PRESENCE_PENALTY, "presence_penalty"),
     (GenAiAttributes.REQUEST_FREQUENCY_PENALTY, "frequency_penalty"),
-    (GenAiAttributes.REQUEST_REPETITION_PENALTY, "repetition_penalty"),
+    (CompletionSpanAttributes.REPETITION_PENALTY, "repetition_penalty"),
 )
 """Fields of a request that its span tells, beside the temperature."""
 

@@ -116,7 +116,7 @@ class XmlFormat:
 
     @property
     def _last(self) -> str:
-        """What every call ends with."""
+        """End of every call."""
         return _common_start(self.closing[::-1], self.empty[::-1])[::-1].split()[-1]
 
     def _written(self, value: Any) -> str:
