@@ -71,6 +71,12 @@ def test_each_recipe_has_its_own_defaults():
     assert guess["output_dir"] == "outputs/guess-agent"
 
 
+def test_the_main_job_tries_failed_tasks_again_where_steps_are_whole():
+    assert yaml.safe_load(_printed())["expert_prefix"]
+    for refused in (["--max-staleness", "1"], ["--backend", "trl"], ["--sft-examples", "0"]):
+        assert not yaml.safe_load(_printed(*refused))["expert_prefix"]
+
+
 def test_families_that_call_tools_go_on_imitating_beside_their_rewards_where_that_can_be():
     calls_tools = ["--agent", "retrieval"]
     assert yaml.safe_load(_printed(*calls_tools))["sft_coef"] > 0

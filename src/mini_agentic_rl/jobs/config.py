@@ -345,7 +345,8 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
             changes["n_runners"] = COMMANDS_AT_ONCE
     mixes = isinstance(config.loop, GRPOSettings) and config.backend == "native" and config.warm_start.examples > 0
     agent = "" if config.harness.agent_command else tasks.agent
-    for path, value in training_defaults(agent, tasks.dataset, mixes=mixes).items():
+    whole_steps = config.loop.max_staleness == 0
+    for path, value in training_defaults(agent, tasks.dataset, mixes=mixes, whole_steps=whole_steps).items():
         group, name = path.split(".")
         settings = getattr(config, group)
         if name not in settings.model_fields_set and getattr(settings, name) != value:

@@ -84,12 +84,16 @@ examples learn the form of the calls from half of the examples that steps of 8 n
 after 96 examples: rewards teach a kind of task only if it is solved now and then. The two kinds take turns, four tasks
 of each in a step."""
 
+_EXPERT_PREFIX: Final[Mapping[str, Any]] = {"loop.expert_prefix": True}
+"""Second tries at failed tasks, begun as a demonstration: where one of two kinds is hardly solved, rewards for the
+other take it to nothing (seed 3 of the main job; `dev/LOG.md`)."""
+
 _EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
 """A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most
 rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/losses.md`)."""
 
 
-def training_defaults(name: str, dataset: str, *, mixes: bool = False) -> Mapping[str, Any]:
+def training_defaults(name: str, dataset: str, *, mixes: bool = False, whole_steps: bool = False) -> Mapping[str, Any]:
     """Return what a training of an agent on these tasks takes where nothing is given: a value for the path of each
     setting, as `lora.r`.
 
@@ -97,11 +101,12 @@ def training_defaults(name: str, dataset: str, *, mixes: bool = False) -> Mappin
         name: of the agent.
         dataset: of its tasks.
         mixes: the training can, and may, imitate in the steps of its reinforcement learning.
+        whole_steps: sampling waits for learning, so that failed tasks of a step can be tried again.
     """
     if name == "sql":
         return _SQL
     if name == "units" and dataset.partition(":")[0] == "units":
-        return _UNITS
+        return {**_UNITS, **_EXPERT_PREFIX} if mixes and whole_steps else _UNITS
     if name == "math" and dataset.partition(":")[0] == "arithmetic":
         return _ARITHMETIC
     if is_episodes(dataset) or name in EPISODES:
