@@ -20,7 +20,7 @@ def test_the_sql_agent_has_the_defaults_of_its_own_command():
     given = with_agent_defaults(TrainConfig(agent="sql", difficulty=[1, 2], sft_examples=32))
     assert given == SqlTrainConfig(difficulty=[1, 2], sft_examples=32)
     math = TrainConfig(difficulty=[3])
-    assert with_agent_defaults(math) is math
+    assert with_agent_defaults(math) == math.changed(expert_prefix=True)
 
 
 @pytest.mark.parametrize("role", ["algorithm", "runner"])
