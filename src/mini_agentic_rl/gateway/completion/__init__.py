@@ -7,8 +7,7 @@ Follow a request:
     sample.py      `ChatService`: handed to the sampler, and through all that follows
     read.py        `Choice`: the tokens as they come, read as text, thought and tool calls
     record.py      a span with the exact tokens in the store
-    remember.py    `ConversationMemory`: what the next call of the conversation continues from; forks.py counts those
-                   that do not
+    remember.py    `ConversationMemory`: what the next call of the conversation continues from, and where it forks
     answer.py      told to the client, whole or as a stream
 """
 
