@@ -47,7 +47,7 @@ def test_train_hands_its_settings_to_the_job_and_shows_the_accuracies(jobs, tmp_
     (tmp_path / "adapter").mkdir()
     result = _invoke("train", "--output-dir", str(tmp_path), "--samples-per-prompt", "4", "--model", "some/model")
     assert result.exit_code == 0, result.output
-    assert jobs == [TrainConfig(output_dir=tmp_path, samples_per_prompt=4, model="some/model")]
+    assert jobs == [TrainConfig(output_dir=tmp_path, samples_per_prompt=4, model="some/model").completed()]
     assert "75.0 %" in result.stdout
     assert f"wrote {tmp_path / 'adapter'}" in result.stdout
     assert f"wrote {tmp_path / 'report.html'}" not in result.stdout
