@@ -102,10 +102,10 @@ def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> 
     is_masked = message["role"] == "assistant" and (column == "prompt" or message.get("train") is False)
     mark = " (not trained)" if is_masked else ""
     thought = message.get("reasoning_content")
-    said = [f"thought: {thought}"] if thought else []
-    said += [message["content"]] if message.get("content") else []
-    said += [_called(call) for call in message.get("tool_calls") or ()]
-    text = "\n".join(said)
+    lines = [f"thought: {thought}"] if thought else []
+    lines += [message["content"]] if message.get("content") else []
+    lines += [_called(call) for call in message.get("tool_calls") or ()]
+    text = "\n".join(lines)
     console.print(f"{column} · {message['role']}{mark}: {text}", highlight=False, markup=False)
 
 

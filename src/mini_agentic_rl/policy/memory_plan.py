@@ -205,11 +205,11 @@ def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings,
 
 
 def learning_chunk(model: PolicyModel) -> int:
-    """Return the tokens of a forward-backward pass where nobody has chosen them.
+    """Return the default number of tokens of a forward-backward pass: 450 on a CPU, more on a GPU.
 
-    A CPU computes small passes as fast as large ones. A GPU waits for the host to launch some thousands of kernels,
-    however many tokens they are for, so it takes as many as a third of its free memory holds: the cache of the sampler,
-    and the chunks whose keys later ones look at, want the rest.
+    A CPU computes small passes as fast as large ones. On a GPU the host launches thousands of kernels for each pass,
+    whatever its size, so a pass takes as many tokens as fit into a third of the free memory, at most 8,192. The rest is
+    for the sampler's cache, and for chunks whose keys later chunks attend to.
     """
     if model.device.type != "cuda":
         return CPU_CHUNK

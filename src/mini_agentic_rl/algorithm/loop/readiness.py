@@ -51,7 +51,7 @@ class Readiness:
 
     @property
     def ends_warm_up(self) -> bool:
-        """True if it is ready, or most single tries are right: to imitate more leaves less to select from."""
+        """True if the policy is ready, or most single tries are right: more imitation leaves less to select from."""
         return self.is_ready or self.pass_1 > MOST
 
     @property
