@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from letters import CountLetters, Letters, algorithm
+from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
 
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
@@ -12,6 +12,7 @@ from mini_agentic_rl.algorithm.loop import warm_up
 from mini_agentic_rl.algorithm.loop.readiness import Readiness, readiness_of
 from mini_agentic_rl.algorithm.rollouts import Evaluation, FinishedRollout
 from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LoraSettings
 from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Rollout
 
@@ -128,3 +129,17 @@ def test_the_warm_up_takes_all_examples_where_it_is_not_ready_or_not_asked(tmp_p
     trained, notes = _warmed_up(tmp_path / "examples", monkeypatch, ready=True, until="examples")
     assert trained.progress.imitated == {"default": 12}
     assert trained.progress.readiness == {}
+
+
+def test_a_kl_penalty_compares_with_the_policy_after_the_warm_up(kept):
+    start = WarmStart(
+        lambda task: [{"role": "user", "content": task["word"]}, {"role": "assistant", "content": "aaaa"}],
+        settings=WarmStartSettings(examples=8, batch_size=2, learning_rate=1e-2),
+    )
+    trained = algorithm(
+        total_steps=3, tasks_per_step=2, samples_per_prompt=4, kl_coef=0.1, lora=LoraSettings(r=4), warm_start=start
+    )
+    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=8, logger=kept).fit(Letters(), TASKS)
+    divergences = [row["kl"] for row in kept.rows if "kl" in row]
+    assert divergences[0] == pytest.approx(0, abs=1e-6)
+    assert divergences[-1] > 1e-5

@@ -76,6 +76,28 @@ def test_gradients_add_up_until_the_step(model, packed):
     learner.optim_step()
 
 
+def test_the_reference_stays_what_was_kept_while_the_weights_go_on(model, packed, tmp_path):
+    learner = Learner(model, LearnerSettings(learning_rate=0.1))
+
+    def step() -> None:
+        learner.forward_backward(packed, likelihood)
+        learner.optim_step()
+
+    step()
+    without_adapter, at_first = learner.logprobs(packed, reference=True), learner.logprobs(packed)
+    learner.keep_reference()
+    step()
+    now, weights = learner.logprobs(packed), [p.detach().clone() for p in learner.parameters]
+    assert torch.equal(learner.logprobs(packed, reference=True), at_first)
+    assert not torch.equal(at_first, now)
+    assert not torch.equal(at_first, without_adapter)
+    assert all(torch.equal(one, other) for one, other in zip(weights, learner.parameters, strict=True))
+    learner.save_state(tmp_path / "optimizer.pt")
+    resumed = Learner(model, LearnerSettings())
+    resumed.load_state(tmp_path / "optimizer.pt")
+    assert torch.equal(resumed.logprobs(packed, reference=True), at_first)
+
+
 def test_a_gradient_that_is_not_finite_costs_the_step_and_nothing_else(model, packed):
     learner = Learner(model, LearnerSettings())
     version, before = model.version("default"), [p.detach().clone() for p in learner.parameters]

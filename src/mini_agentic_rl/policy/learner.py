@@ -60,6 +60,7 @@ class Learner:
         if settings.checkpointing:
             model.enable_checkpointing()
         self._kept: list[Tensor] = []
+        self._reference: list[Tensor] = []
         self._optimizer = _make_optimizer(self.parameters, settings, model.device)
 
     def forward_backward(
@@ -113,8 +114,29 @@ class Learner:
         return sums
 
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
-        """Return log-probabilities [S] of the terms under the current weights, or with the adapter off."""
-        return self.scorer(None if reference else self.adapter).logprobs(packed)
+        """Return log-probabilities [S] of the terms under the current weights, or under the reference: those of
+        `keep_reference`, and the model with the adapter off where none were kept."""
+        if not reference:
+            return self.scorer(self.adapter).logprobs(packed)
+        if not self._reference:
+            return self.scorer(None).logprobs(packed)
+        with self.reconsidering():
+            self.take_reference()
+            try:
+                return self.scorer(self.adapter).logprobs(packed)
+            finally:
+                self.shorten_step(0.0)  # back to the weights that `reconsidering` keeps
+
+    def keep_reference(self) -> None:
+        """Keep a copy of what is trained as it is now, as the reference policy of KL penalties; `save_state` keeps it
+        too."""
+        self._reference = [parameter.detach().clone() for parameter in self.parameters]
+
+    def take_reference(self) -> None:
+        """Replace what is trained by the reference."""
+        with torch.no_grad():
+            for parameter, reference in zip(self.parameters, self._reference, strict=True):
+                parameter.copy_(reference)
 
     def optim_step(self) -> dict[str, float]:
         """Clip, step, forget the gradients, count a version. A step whose gradient is not finite is skipped.
@@ -186,8 +208,8 @@ class Learner:
         return settings.learning_rate * factor
 
     def save_state(self, path: Path) -> None:
-        """Write the optimizer's state and the step count."""
-        state = {"optimizer": self._optimizer.state_dict(), "steps": self.steps}
+        """Write the optimizer's state, the step count and the reference weights, if any were kept."""
+        state = {"optimizer": self._optimizer.state_dict(), "steps": self.steps, "reference": self._reference}
         write_state(path, state | {"version": self._model.versions[self.adapter]})
 
     def load_state(self, path: Path) -> None:
@@ -206,6 +228,7 @@ class Learner:
         self._optimizer.load_state_dict(dict(state["optimizer"]))
         self.steps = int(state["steps"])
         self._model.versions[self.adapter] = int(state["version"])
+        self._reference = list(state.get("reference", ()))
 
     def _clip(self, parameters: list[torch.nn.Parameter], max_norm: float) -> float:
         """Add up the gradients of all ranks and scale them down to a norm; return the one that they had."""

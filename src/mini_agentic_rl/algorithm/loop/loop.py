@@ -50,7 +50,10 @@ class Loop:
         try:
             if not run.progress.warmed_up:
                 await measuring.measure_first()
-                if await warm_up(run, checkpointing):
+                warmed_up = await warm_up(run, checkpointing)
+                if run.settings.kl_coef > 0:
+                    await run.policy.run_async(lambda: [one.keep_reference() for one in objective.learners.values()])
+                if warmed_up:
                     await measuring.measure("after SFT")
                 run.progress.warmed_up = True
                 await checkpointing.write()

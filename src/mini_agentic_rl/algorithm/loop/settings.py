@@ -126,7 +126,8 @@ class LoopSettings(RolloutSettings):
     """KL divergence, in nats a sampled token, by which an optimizer step may move the policy; a longer step is
     shortened until it does no more (the line search of TRPO; Schulman et al. 2015). 0 bounds nothing."""
     kl_coef: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence from the reference policy: the model with the adapter off."""
+    """Weight of the KL divergence from the reference policy: the policy that reinforcement learning began with, after a
+    warm-up or from a saved adapter (with `backend=trl`, the model with the adapter off)."""
     kl_estimator: KLEstimator = "k3"
     """Estimator of it that is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
     k3 that of the forward one, k1 none."""

@@ -26,7 +26,7 @@ class PolicyGradientLoss:
 
         -c J + kl_coef * KL - entropy_coef * H + teacher_coef * D
 
-    KL is the estimate of `kl.py` against the adapter-off reference, differentiated as written; H is the entropy of the
+    KL is the estimate of `kl.py` against the reference policy, differentiated as written; H is the entropy of the
     distribution that the token was drawn from (Mnih et al. 2016, section 4), which needs entropies with a gradient; D
     the divergence from a teacher, where the streams have its likeliest tokens. What is imitated beside that
     (`imitation.py`) is added.

@@ -60,6 +60,12 @@ class Commands:
     def shorten_step(self, number: int, factor: float) -> None:
         self._learners[number].shorten_step(factor)
 
+    def keep_reference(self, number: int) -> None:
+        self._learners[number].keep_reference()
+
+    def take_reference(self, number: int) -> None:
+        self._learners[number].take_reference()
+
     def forget_weights(self, number: int) -> None:
         self._learners[number].forget_weights()
 

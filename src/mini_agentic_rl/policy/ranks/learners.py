@@ -114,6 +114,14 @@ class LeadingLearner(Learner):
         with self._team.ask("shorten_step", [(self._number, factor)] * self._team.others):
             super().shorten_step(factor)
 
+    def keep_reference(self) -> None:
+        with self._team.ask("keep_reference", [(self._number,)] * self._team.others):
+            super().keep_reference()
+
+    def take_reference(self) -> None:
+        with self._team.ask("take_reference", [(self._number,)] * self._team.others):
+            super().take_reference()
+
     def forget_weights(self) -> None:
         with self._team.ask("forget_weights", [(self._number,)] * self._team.others):
             super().forget_weights()
