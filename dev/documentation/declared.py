@@ -10,11 +10,11 @@ from typing import Any, get_args
 from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
-from mini_agentic_rl.algorithm import APOSettings, GEPASettings, PPOSettings
+from mini_agentic_rl.algorithm import APOSettings, PPOSettings
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.config import Settings
 
-BESIDE_COMMANDS: tuple[type[Settings], ...] = (APOSettings, GEPASettings, PPOSettings)
+BESIDE_COMMANDS: tuple[type[Settings], ...] = (APOSettings, PPOSettings)
 """Settings of algorithms that no command imports before it runs one."""
 
 

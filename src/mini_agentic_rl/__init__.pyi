@@ -9,7 +9,6 @@ from .adapter import TraceToTokenTree as TraceToTokenTree
 from .adapter import TraceToTripletBase as TraceToTripletBase
 from .adapter import TrainedCalls as TrainedCalls
 from .algorithm import APO as APO
-from .algorithm import GEPA as GEPA
 from .algorithm import VERL as VERL
 from .algorithm import Algorithm as Algorithm
 from .algorithm import Baseline as Baseline

@@ -92,19 +92,6 @@ def test_an_adapter_that_is_in_no_run_says_nothing(tmp_path, caplog):
     assert not caplog.text
 
 
-def test_a_prompt_goes_to_the_agent_that_was_trained_under_it(tmp_path):
-    adapter = _run(tmp_path / "run", agent_command="mine")
-    prompt = tmp_path / "run" / "prompt_search" / "prompt" / "best_prompt.txt"
-    prompt.parent.mkdir(parents=True)
-    prompt.write_text("Answer by one number.")
-    trained = trained_as(AdaptedModelSettings(adapter=adapter))
-    assert trained.prompt_for("mine") == "Answer by one number."
-    assert trained.prompt_for("math") is None
-    prompt.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(UserError, match="cannot be read"):
-        trained_as(AdaptedModelSettings(adapter=adapter))
-
-
 def test_a_file_that_was_trained_on_is_measured_where_it_was_held_out(tiny_folder, tmp_path):
     file = tmp_path / "tasks.jsonl"
     rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(40)]

@@ -5,7 +5,7 @@
     losses/                     losses of the policy gradient, one file each, and the published variants
     grpo/, ppo/                 `MiniGRPO` and `MiniPPO`: two objectives for that loop; `grpo/trl_backend/` is a third
     verl/                       `VERL`: a verl configuration, run by one of them
-    prompt_search/              prompts instead of weights: the base of `apo/` and `gepa/`
+    prompt_search/              prompts instead of weights: the base of `apo/`
     from_use/                   sessions of agents in use instead of tasks
     measure                     evaluation alone
 

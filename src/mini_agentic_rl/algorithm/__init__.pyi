@@ -13,8 +13,6 @@ from .from_use import EndedSessions as EndedSessions
 from .from_use import UseLearner as UseLearner
 from .from_use import UseSettings as UseSettings
 from .from_use import use_loop as use_loop
-from .gepa import GEPA as GEPA
-from .gepa import GEPASettings as GEPASettings
 from .grpo import Backend as Backend
 from .grpo import GRPOSettings as GRPOSettings
 from .grpo import MiniGRPO as MiniGRPO

@@ -160,7 +160,7 @@ def chat(settings: ChatSettings) -> None:
     console = VisibleConsole()
     load = AdaptedModelSettings(**settings.model_dump(include=set(AdaptedModelSettings.model_fields)))
     trained = trained_as(load)
-    prompt = SYSTEM_PROMPT if trained is None else trained.prompt_for("math") or SYSTEM_PROMPT
+    prompt = SYSTEM_PROMPT
     tools, run_tool = TOOLS, use_tool
     family = find_episodes(trained.name) if trained is not None and is_episodes(trained.name) else None
     if family is not None and family.shared_tools:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
-from ..algorithm import PRESETS, GEPASettings, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
+from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
 from ..config import JsonSettings
 from ..execution import RaySettings
 from ..exporter import TraceExportSettings
@@ -92,15 +92,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "json_output",
         ),
         "Agent that is a command": ("harness.*",),
-        "Prompt before weights": (
-            "optimize_prompt",
-            "prompt_file",
-            "gepa.reflection_model",
-            "reflection_base_url",
-            "gepa.max_rollouts",
-            "gepa.minibatch_size",
-            "gepa.pareto_size",
-        ),
         "Warm-up (SFT)": (
             "warm_start.examples",
             "warm_start.until",
@@ -204,20 +195,10 @@ class TrainConfig(RunnerSettings, JsonSettings):
     """`4gb` chooses quantization, checkpointing, tokens per pass and cache so that the run fits a card (or a process on
     the CPU) of 4 GB, as `mini-agentic-rl plan --vram 4GB` does; it only ever saves more than was asked for."""
 
-    optimize_prompt: Literal["none", "gepa"] = "none"
-    """Optimise the prompt before the weights: `gepa` searches with the untrained model, and the training goes on with
-    the best prompt."""
-    prompt_file: Path | None = None
-    """File with the prompt to begin with, which an agent of yours finds as the resource `prompt`; by default the
-    system prompt of the math agent."""
-    reflection_base_url: str | None = None
-    """Endpoint of the model that rewrites prompts (its key is OPENAI_API_KEY); by default OPENAI_BASE_URL, or
-    OpenAI's."""
 
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()
     harness: HarnessSettings = HarnessSettings()
-    gepa: GEPASettings = GEPASettings()
     warm_start: WarmStartSettings = WarmStartSettings()
     loop: GRPOSettings | PPOSettings = GRPOSettings()
     lora: LoraSettings = LoraSettings()

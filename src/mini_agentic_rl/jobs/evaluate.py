@@ -18,7 +18,6 @@ from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
 from .agents import load_agent, matching_tasks
 from .config import SqlTrainConfig
-from .prompt_first import prompt_resources
 from .run_of_adapter import trained_as
 from .settings import EvalSettings
 
@@ -43,7 +42,6 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     tasks = load_tasks(asked.dataset, split, settings.size, rollouts.seed, asked.difficulty)
     if len(tasks) == 0:
         raise UserError(f"{asked.dataset} has no tasks in the split {settings.split}", setting="dataset")
-    prompt = None if trained is None else trained.prompt_for(settings.harness.agent_command or asked.agent)
     temperature = settings.temperature
     if temperature is None:
         temperature = 0.0 if settings.samples == 1 else 1.0
@@ -61,7 +59,6 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
             n_runners=min(_runners(settings), max(1, len(tasks) * settings.samples)),
             logger=logger,
             otlp=settings.export,
-            initial_resources=None if prompt is None else prompt_resources(prompt),
         )
         trainer.fit(recipe.agent, None, val_dataset=tasks)
     if algorithm.evaluation is None:

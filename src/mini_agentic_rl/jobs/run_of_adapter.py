@@ -1,4 +1,4 @@
-"""The agent, tasks and prompt of the run that an adapter comes from: `eval` and `chat` begin with them."""
+"""The agent and the tasks of the run that an adapter comes from: `eval` and `chat` begin with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ..policy import AdaptedModelSettings, adapter_folder
 from ..recipes.harness import HarnessSettings
 from ..trainer import RunFolder
 from .agents import TaskSettings
-from .prompt_first import prompt_file
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ _DEPTH: Final = 3
 
 @dataclass(frozen=True)
 class TrainedAs:
-    """The agent that a run trained, by its settings, and the prompt that it was trained under."""
+    """The agent that a run trained, by its settings."""
 
     adapter: Path
     """Folder of the adapter."""
@@ -34,8 +33,6 @@ class TrainedAs:
     dataset: str
     difficulty: tuple[int, ...]
     agent_command: str
-    prompt: str | None
-    """The prompt that `optimize_prompt` found; None where the agent has its own."""
 
     @property
     def name(self) -> str:
@@ -69,17 +66,10 @@ class TrainedAs:
             logger.info("%s was trained as %s on %s, levels %s", self.adapter, self.agent, self.dataset, levels)
         return changed
 
-    def prompt_for(self, name: str) -> str | None:
-        """Return the prompt that was found, where `name` is that of the trained agent, or its command; else None."""
-        return self.prompt if name == self.name else None
-
 
 def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
     """Return what the adapter among these settings was trained as; None without an adapter, of one that is not in the
     folder of a run, and with a warning where the run's settings are damaged.
-
-    Raises:
-        UserError: the prompt that it was trained under cannot be read.
     """
     adapter = adapter_folder(load.model if load.adapter is None else load.adapter)
     if adapter is None:
@@ -95,15 +85,5 @@ def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
             tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
         except (ValueError, TypeError, KeyError):
             continue  # no run, or one of another kind
-        return TrainedAs(adapter, *tasks, str(config.get("agent_command") or ""), _prompt(folder))
+        return TrainedAs(adapter, *tasks, str(config.get("agent_command") or ""))
     return None
-
-
-def _prompt(folder: Path) -> str | None:
-    path = prompt_file(folder)
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}, the prompt of this run, cannot be read: {error}", setting="adapter") from error

@@ -19,7 +19,6 @@ from .agents import load_agent
 from .checks import check_model, current_role
 from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
 from .plan import apply_preset
-from .prompt_first import PROMPT_RESOURCE, PromptFirst, with_prompt
 from .sql import prepare_sql
 
 logger = logging.getLogger(__name__)
@@ -67,15 +66,8 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
         config = config.model_copy(update={"run": config.run.model_copy(update={"resume": True, "overwrite": False})})
     folder = RunFolder(config.run.output_dir, usual=type(config)().flat())
     about = {"model": config.load.model, "dataset": tasks.dataset}
-    prompts = None if config.optimize_prompt == "none" else PromptFirst(config, recipe)
     with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:
         if not run.is_finished:
-            prompt = None
-            if prompts is not None:
-                prompt = prompts.optimised(train, resumed=run.is_resumed)
-                algorithm.warm_starts = {
-                    name: with_prompt(start, prompt) for name, start in algorithm.warm_starts.items()
-                }
             trainer = Trainer(
                 algorithm=algorithm,
                 hooks=recipe.hooks,
@@ -85,7 +77,6 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
                 logger=run.logger,
                 otlp=config.export,
                 resume=run.is_resumed,
-                initial_resources=None if prompt is None else {PROMPT_RESOURCE: prompt},
                 **{name: one for name, one in components.items() if name != "strategy"},
             )
             trainer.fit(recipe.agent, train, val_dataset=held_out)

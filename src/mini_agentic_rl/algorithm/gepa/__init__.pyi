@@ -1,2 +1,0 @@
-from .gepa import GEPA as GEPA
-from .settings import GEPASettings as GEPASettings
