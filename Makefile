@@ -101,12 +101,12 @@ sanitize: $(INSTALLED_DEV)
 test-dashboard: export DASHBOARD_PYTHON = $(abspath $(VENV_DASHBOARD))/bin/python
 test-dashboard: export DASHBOARD_CHROMIUM = $(CHROMIUM)
 test-dashboard: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
-	$(BIN)/python -m pytest -n 0 tests/dashboard $(ARGS)
+	$(BIN)/python -m pytest -n 0 tests/apps/dashboard $(ARGS)
 
 # Traces in a real Phoenix, which is started from an environment of its own and asked over its API.
 test-traces: export PHOENIX_PYTHON = $(abspath $(VENV_PHOENIX))/bin/python
 test-traces: $(INSTALLED_DEV) $(INSTALLED_PHOENIX)
-	$(BIN)/python -m pytest -n 0 tests/exporter $(ARGS)
+	$(BIN)/python -m pytest -n 0 tests/integrations/otlp $(ARGS)
 
 # Each tracking service for real and offline, in an environment that has all of them.
 test-loggers: $(INSTALLED_LOGGERS)

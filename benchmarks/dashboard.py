@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from mini_agentic_rl.dashboard import dashboard_pages, store_source
+from mini_agentic_rl.apps.dashboard import dashboard_pages, store_source
 from mini_agentic_rl.processes import pass_over_what_is_there
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, open_store
 from mini_agentic_rl.types import Attempt, EnqueueRolloutRequest, Rollout, Span

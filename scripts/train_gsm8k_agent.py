@@ -9,8 +9,9 @@ them `--samples_per_prompt` times. At the end of every epoch the adapter is writ
 Without `--dataset` it trains on GSM8K where that can be had, else on generated arithmetic.
 """
 
-from mini_agentic_rl.cli.script import number, run_script
 from mini_agentic_rl.rl import usual_dataset
+
+from mini_agentic_rl.cli.script import number, run_script
 
 
 def prepare(options: dict[str, str]) -> dict[str, str]:

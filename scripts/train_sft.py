@@ -7,8 +7,9 @@ Without `--dataset` it trains on GSM8K where that can be had, else on generated 
 agent of `train_gsm8k_agent.py` is to have, with its calculator. `--dataset text:gsm8k` imitates written solutions.
 """
 
-from mini_agentic_rl.cli.script import run_script
 from mini_agentic_rl.rl import usual_dataset
+
+from mini_agentic_rl.cli.script import run_script
 
 USUAL = "gsm8k where it can be had, else arithmetic"
 

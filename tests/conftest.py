@@ -50,7 +50,7 @@ _LONG = (
     "invariant/test_ranks.py",
     "examples/test_examples.py",
     "jobs/test_bad_input.py",
-    "rl_training_tool/test_processes.py",
+    "integrations/hello_agents/test_processes.py",
     "torture/test_full_disk.py",
     "torture/test_grammars.py",
     "torture/test_large_bodies.py",
@@ -58,7 +58,7 @@ _LONG = (
     "execution/test_client_server_strategy.py",
     "algorithm/test_learning.py",
     "algorithm/test_ppo_learning.py",
-    "algorithm/test_trl_backend.py",
+    "integrations/trl/test_trl_backend.py",
     "post_training/test_sft.py",
 )
 """Files that take longest. They are begun first, so that no worker is left alone with one at the end."""

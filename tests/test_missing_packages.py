@@ -108,9 +108,9 @@ def _mcp_calculator():
 
 
 def _mcp_tool():
-    import mini_agentic_rl.rl_training_tool.mcp_server
+    import mini_agentic_rl.integrations.hello_agents.training_tool.mcp_server
 
-    return mini_agentic_rl.rl_training_tool.mcp_server
+    return mini_agentic_rl.integrations.hello_agents.training_tool.mcp_server
 
 
 def _poml():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +149,18 @@ def test_the_rooms_of_the_architecture_page_exist():
     rooms = {room for cell in named for room in re.findall(r"`([a-z_]+(?:\.py|/))`", cell)}
     assert rooms
     assert [room for room in sorted(rooms) if not (package / room).exists()] == []
+
+
+def test_the_architecture_page_has_every_room_on_its_floor():
+    contracts = configparser.ConfigParser()
+    contracts.read(ROOT / ".importlinter", encoding="utf-8")
+    layers = contracts["importlinter:contract:floors"]["layers"].split("\n")
+    checked = [set(re.findall(r"\w+", layer)) - {"__main__"} for layer in reversed(layers)]
+    drawn: dict[int, set[str]] = defaultdict(set)
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    for floor, rooms in re.findall(r"^\| (\d+) \|(.*?)\|", text, re.MULTILINE):
+        drawn[int(floor)] |= set(re.findall(r"`(\w+)(?:/|\.py)`", rooms))
+    assert [drawn[floor] for floor in sorted(drawn)] == [rooms for rooms in checked if rooms]
 
 
 def test_the_licence_is_the_one_that_the_package_declares():

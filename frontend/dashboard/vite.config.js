@@ -4,7 +4,7 @@ import { defineConfig } from "vite";
 export default defineConfig({
   base: "/",
   build: {
-    outDir: "../../src/mini_agentic_rl/dashboard/static",
+    outDir: "../../src/mini_agentic_rl/apps/dashboard/static",
     emptyOutDir: true,
     target: "es2022",
     modulePreload: false,

@@ -8,8 +8,6 @@ from .adapter import TraceToRecords as TraceToRecords
 from .adapter import TraceToTokenTree as TraceToTokenTree
 from .adapter import TraceToTripletBase as TraceToTripletBase
 from .adapter import TrainedCalls as TrainedCalls
-from .algorithm import APO as APO
-from .algorithm import VERL as VERL
 from .algorithm import Algorithm as Algorithm
 from .algorithm import Baseline as Baseline
 from .algorithm import FastAlgorithm as FastAlgorithm
@@ -49,6 +47,11 @@ from .execution import ThreadingEvent as ThreadingEvent
 from .gateway import MiniLLMServer as MiniLLMServer
 from .gateway.proxy import LLMProxy as LLMProxy
 from .gateway.proxy import ModelConfig as ModelConfig
+from .integrations.mongo import MongoLightningStore as MongoLightningStore
+from .integrations.prompt_search.apo import APO as APO
+from .integrations.tracers.agent_framework import AgentFrameworkTracer as AgentFrameworkTracer
+from .integrations.tracers.agentops import AgentOpsTracer as AgentOpsTracer
+from .integrations.verl import VERL as VERL
 from .litagent import LitAgent as LitAgent
 from .litagent import llm_rollout as llm_rollout
 from .litagent import prompt_rollout as prompt_rollout
@@ -70,12 +73,9 @@ from .store import LightningStoreClient as LightningStoreClient
 from .store import LightningStoreServer as LightningStoreServer
 from .store import LightningStoreStatistics as LightningStoreStatistics
 from .store import LightningStoreThreaded as LightningStoreThreaded
-from .store import MongoLightningStore as MongoLightningStore
 from .store import SqlLightningStore as SqlLightningStore
 from .tokens import CompletionRecord as CompletionRecord
 from .tokens import TokenTree as TokenTree
-from .tracer import AgentFrameworkTracer as AgentFrameworkTracer
-from .tracer import AgentOpsTracer as AgentOpsTracer
 from .tracer import DummyTracer as DummyTracer
 from .tracer import OtelTracer as OtelTracer
 from .tracer import Tracer as Tracer

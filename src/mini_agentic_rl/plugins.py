@@ -23,9 +23,14 @@ from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidato
 
 from .errors import UserError
 
-Kind: TypeAlias = Literal["agents", "environments", "rewards", "datasets", "losses", "samplers", "loggers"]
+Kind: TypeAlias = Literal[
+    "agents", "environments", "rewards", "datasets", "losses", "samplers", "loggers", "stores", "commands", "parts"
+]
+"""`stores` open an address by its scheme, `commands` add themselves to the command line, `parts` are optional modules
+of this package."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
+_DISTRIBUTION: Final = "mini-agentic-rl"
 _ROOT: Final = "mini_agentic_rl."
 GROUPS: Final = {_ROOT + kind: kind for kind in KINDS}
 """The groups of entry points, and the kind that each holds."""
@@ -53,10 +58,15 @@ class Plugin:
 
 
 def installed_plugins() -> list[Plugin]:
-    """Return all plugins that are installed, by kind and name; none is imported.
+    """Return the plugins of other distributions, by kind and name; none is imported.
 
     A distribution whose entry points cannot be read is one plugin without a name, with the error.
     """
+    return [plugin for plugin in entries() if plugin.distribution != _DISTRIBUTION]
+
+
+def entries() -> list[Plugin]:
+    """Return the plugins of other distributions and the optional parts of this one; none is imported."""
     found: list[Plugin] = []
     seen: set[str] = set()
     for distribution in metadata.distributions():
@@ -75,7 +85,7 @@ def installed_plugins() -> list[Plugin]:
 
 def plugin_names(kind: Kind) -> list[str]:
     """Return the names that plugins offer of a kind."""
-    return sorted({plugin.name for plugin in installed_plugins() if plugin.kind == kind and plugin.name})
+    return sorted({plugin.name for plugin in entries() if plugin.kind == kind and plugin.name})
 
 
 def plugin_has(kind: Kind, name: object) -> bool:
@@ -97,16 +107,16 @@ def choices_or_plugin(kind: Kind) -> WrapValidator:
     return WrapValidator(check)
 
 
-def load_plugin(kind: Kind, name: str, *, setting: str) -> Any | None:
+def load_plugin(kind: Kind, name: str, *, setting: str | None) -> Any | None:
     """Return the object that a distribution offers under a name, or None where none does.
 
     Args:
-        setting: the field whose value the name is.
+        setting: the field whose value the name is, if it is one.
 
     Raises:
         UserError: two distributions offer the name, or it cannot be imported.
     """
-    found = [plugin for plugin in installed_plugins() if plugin.kind == kind and plugin.name == name]
+    found = [plugin for plugin in entries() if plugin.kind == kind and plugin.name == name]
     if not found:
         return None
     if len(found) > 1:
@@ -123,6 +133,21 @@ def load_plugin(kind: Kind, name: str, *, setting: str) -> Any | None:
             f"{type(error).__name__}: {error}",
             setting=setting,
         ) from error
+
+
+def load_part(name: str, *, setting: str | None = None) -> Any:
+    """Return an optional module of this package, by the name that it has among the `parts`.
+
+    Args:
+        setting: the field that asks for it.
+
+    Raises:
+        UserError: the module is not installed here, or cannot be imported.
+    """
+    part = load_plugin("parts", name, setting=setting)
+    if part is None:
+        raise UserError(f"the part {name!r} of mini-agentic-rl is not installed here", setting=setting)
+    return part
 
 
 def or_plugin(kind: Kind) -> str:

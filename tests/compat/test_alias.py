@@ -135,7 +135,7 @@ def test_only_the_part_of_hello_agents_that_is_ours_is_replaced(tmp_path):
         "import mini_agentic_rl.compat as c; c.alias(); from hello_agents import mine; from hello_agents.tools import "
         "kept; from hello_agents.rl import GSM8KDataset as g; print(mine, kept, g.__module__)"
     )
-    assert python("-c", program, cwd=tmp_path)[:2] == (0, ["1 2 mini_agentic_rl.rl.datasets"])
+    assert python("-c", program, cwd=tmp_path)[:2] == (0, ["1 2 mini_agentic_rl.integrations.hello_agents.datasets"])
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.tinker_api import TinkerServer
+from mini_agentic_rl.integrations.tinker import TinkerServer
 from pages.test_tinker import TRAINING
 from tiny import tiny_model, tiny_tokenizer
 

@@ -23,7 +23,7 @@ import httpx
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.rl import datasets
+from mini_agentic_rl.integrations.hello_agents import datasets
 from pages.snippets import ROOT, fenced_blocks
 
 COMMANDS = ("mini-agentic-rl", "agl")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from mini_agentic_rl.tinker_api import TinkerSettings
-from mini_agentic_rl.tinker_api.losses import LOSSES
-from mini_agentic_rl.tinker_api.settings import ClientSettings
+from mini_agentic_rl.integrations.tinker import TinkerSettings
+from mini_agentic_rl.integrations.tinker.losses import LOSSES
+from mini_agentic_rl.integrations.tinker.settings import ClientSettings
 from pages.snippets import ROOT, python_block
 
 TRAINING = python_block("docs/tinker.md", "create_lora_training_client")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from exporter.collector import Collector, facts
+from integrations.otlp.collector import Collector, facts
 from pages.snippets import python_block
 
 INIT = python_block("docs/framework.md", "init()")

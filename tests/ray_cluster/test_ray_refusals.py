@@ -20,7 +20,7 @@ from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
 def test_runners_that_no_node_has_room_for_wait_and_say_for_what(
     cluster: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mini_agentic_rl.execution.ray.runners._WAITING_SECONDS", 1.0)
+    monkeypatch.setattr("mini_agentic_rl.integrations.ray.runners._WAITING_SECONDS", 1.0)
 
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
         await store.enqueue_rollout(1)

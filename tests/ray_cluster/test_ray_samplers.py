@@ -24,10 +24,10 @@ from ray_runs import SECONDS, all_rollouts, strategy_of
 
 from mini_agentic_rl.algorithm import MiniGRPO
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.integrations.ray.samplers import ServerSetup, VllmActor
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings, Policy
 from mini_agentic_rl.samplers import Sampler, SamplerPool, SamplerSettings, make_sampler
-from mini_agentic_rl.samplers.on_ray import ServerSetup, VllmActor
 from mini_agentic_rl.samplers.vllm_process import ServedModel
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest

@@ -12,7 +12,7 @@ import pytest
 
 from mini_agentic_rl.cli import script as script_module
 from mini_agentic_rl.cli.script import run_script
-from mini_agentic_rl.rl import datasets
+from mini_agentic_rl.integrations.hello_agents import datasets
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 

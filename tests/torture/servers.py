@@ -108,7 +108,7 @@ import sys, tempfile
 sys.path.insert(0, "tests")
 from pathlib import Path
 from mini_agentic_rl.http import RequestLimits
-from mini_agentic_rl.tinker_api import ClientSettings, TinkerServer
+from mini_agentic_rl.integrations.tinker import ClientSettings, TinkerServer
 from tiny import tiny_model, tiny_tokenizer
 tokenizer = tiny_tokenizer()
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())

@@ -17,10 +17,10 @@ import httpx
 import openai
 import pytest
 
+from integrations.tinker.test_server import Client
 from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.files import read_json
-from mini_agentic_rl.tinker_api.checkpoints import CheckpointFolder
-from tinker_api.test_server import Client
+from mini_agentic_rl.integrations.tinker.checkpoints import CheckpointFolder
 from warm import WarmProcess
 
 from .conftest import SIZE, Attack

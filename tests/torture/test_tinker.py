@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from mini_agentic_rl.tinker_api.wire.messages import FLOAT32, INT64, new_message
-from tinker_api.test_server import Client
+from integrations.tinker.test_server import Client
+from mini_agentic_rl.integrations.tinker.wire.messages import FLOAT32, INT64, new_message
 
 from .conftest import SIZE, Attack
 from .neighbours import Neighbour, Served, served

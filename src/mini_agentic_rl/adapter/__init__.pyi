@@ -13,6 +13,12 @@ from .records import spans_to_records as spans_to_records
 from .selection import Selection as Selection
 from .selection import TraceToTokenTree as TraceToTokenTree
 from .selection import TrainedCalls as TrainedCalls
+from .transcripts import SHOWN as SHOWN
+from .transcripts import Message as Message
+from .transcripts import Text as Text
+from .transcripts import ToldConversation as ToldConversation
+from .transcripts import conversations as conversations
+from .transcripts import text_of as text_of
 from .triplet import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
 from .triplet import RewardMatchPolicy as RewardMatchPolicy
 from .triplet import TracerTraceToTriplet as TracerTraceToTriplet

@@ -12,6 +12,6 @@
 Names whose modules need torch are loaded when they are asked for.
 """
 
-import lazy_loader
+from ..compat import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

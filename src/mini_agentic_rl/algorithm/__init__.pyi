@@ -1,7 +1,5 @@
 from .answers import OF_TRANSFER as OF_TRANSFER
 from .answers import answer_rows as answer_rows
-from .apo import APO as APO
-from .apo import APOSettings as APOSettings
 from .base import Algorithm as Algorithm
 from .base import AlgorithmContext as AlgorithmContext
 from .base import ResultKind as ResultKind
@@ -33,4 +31,3 @@ from .rollouts import cancel_leftovers as cancel_leftovers
 from .settings import OnFailure as OnFailure
 from .settings import RolloutSettings as RolloutSettings
 from .settings import WarmStartSettings as WarmStartSettings
-from .verl import VERL as VERL

@@ -22,20 +22,16 @@ from ..jobs import (
 )
 from ..metrics import counted
 from .comparisons import show_comparison
-from .dashboard import add_dashboard_command
 from .data_commands import add_data_commands
 from .doctor import add_doctor_command
 from .model_commands import add_model_commands
 from .new_project import add_new_command
 from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
-from .plugins import add_plugins_command
+from .plugins import add_commands_of_plugins, add_plugins_command
 from .post_training_commands import add_post_training_commands
-from .report import add_report_command
 from .store_commands import add_store_commands
 from .sweep import add_sweep_command
 from .tables import show, show_parity, show_plan, show_result
-from .tinker import add_tinker_command
-from .watch import add_watch_command
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -139,14 +135,11 @@ def chat(settings: ChatSettings) -> None:
     run_chat(settings)
 
 
-add_tinker_command(app)
 add_doctor_command(app)
-add_watch_command(app)
-add_report_command(app)
 add_model_commands(app)
 add_data_commands(app)
 add_store_commands(app)
-add_dashboard_command(app)
+add_commands_of_plugins(app)
 add_plugins_command(app)
 app.add_typer(models_app, name="models", rich_help_panel=INSTALLED)
 

@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import typer
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..config import JsonSettings, Settings, restated
+from ..config import JsonSettings, Settings
 from ..jobs import ServeSettings, TrainConfig
 from ..metrics import WINDOW, counted, finding_text, number
+from ..plugins import load_part
 from ..visible_text import visible_line
-from .dashboard import DashboardSettings
 from .options import MEASURE, settings_command, with_options
 from .store_server import ServeStoreSettings
 from .tables import show
-from .watch import WatchSettings
-
-if TYPE_CHECKING:
-    from ..dashboard import Examined
 
 _FAULT = 1
 _COLOURS = {"ok": "green", "note": "yellow", "fault": "red"}
@@ -35,12 +32,8 @@ class DoctorSettings(JsonSettings):
     helps: ClassVar[Mapping[str, str]] = {"json_output": "Print what was found as JSON."}
     panels: ClassVar[Mapping[str, Sequence[str]]] = {"Doctor": ("run", "speed_test"), "Output": ("json_output",)}
 
-    run: Path | None = restated(
-        WatchSettings,
-        "run",
-        None,
-        "Folder of a run, which may still be going on; without one the installation and the computer are checked.",
-    )
+    run: Path | None = Field(default=None, json_schema_extra={"argument": True})
+    """Folder of a run, which may still be going on; without one the installation and the computer are checked."""
     speed_test: bool = True
     """Measure for ten seconds how fast this computer samples and learns, where no run is named."""
 
@@ -61,17 +54,16 @@ def see_doctor(settings: DoctorSettings) -> None:
         raise typer.Exit(_FAULT)
 
 
-async def _examined(run: Path) -> Examined:
-    from ..dashboard import close_sources, examine, run_sources
-
-    sources = run_sources([run])
+async def _examined(run: Path) -> Any:
+    dashboard = load_part("dashboard", setting="run")
+    sources = dashboard.run_sources([run])
     try:
-        return await examine(sources[0])
+        return await dashboard.examine(sources[0])
     finally:
-        await close_sources(sources)
+        await dashboard.close_sources(sources)
 
 
-def show_examined(console: Console, found: Examined, path: str) -> None:
+def show_examined(console: Console, found: Any, path: str) -> None:
     """Print what the doctor found in a run: each fault with its advice, in options of `train`, and examples."""
     view = found.view
     looked = ", ".join(
@@ -109,7 +101,6 @@ def _checked(settings: DoctorSettings) -> int:
     commands: Mapping[str, type[Settings]] = {
         "serve": ServeSettings,
         "store": ServeStoreSettings,
-        "dashboard": DashboardSettings,
     }
     ports = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
     found = checkup(ports, speed_test=settings.speed_test)

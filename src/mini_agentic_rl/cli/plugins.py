@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..errors import UserError
 from ..jobs import PluginSettings
+from ..plugins import Plugin, entries
 from ..visible_text import visible_line
-from .options import INSTALLED, settings_command
+from .options import INSTALLED, settings_command, with_errors
 from .tables import show
 
 
@@ -26,6 +28,31 @@ def add_plugins_command(app: typer.Typer) -> None:
 
         found = plugins_job(settings)
         show(settings, found, lambda console: show_plugins(console, found))
+
+
+def add_commands_of_plugins(app: typer.Typer) -> None:
+    """Add the commands that the optional parts of this package and other distributions offer, each a function that
+    adds itself to `app`. One that cannot be loaded is a command that says why."""
+    for plugin in entries():
+        if plugin.kind != "commands":
+            continue
+        try:
+            add = plugin.load()
+        except Exception as error:  # the plugin's module may fail in any way while it is imported
+            _add_missing_command(app, plugin, f"{type(error).__name__}: {error}")
+        else:
+            add(app)
+
+
+def _add_missing_command(app: typer.Typer, plugin: Plugin, why: str) -> None:
+    text = f"the command {plugin.name!r} of {plugin.distribution} is not available here ({plugin.value}): {why}"
+
+    @app.command(plugin.name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def missing() -> None:
+        def refuse() -> None:
+            raise UserError(text)
+
+        with_errors(refuse, debug=False)
 
 
 def show_plugins(console: Console, found: Mapping[str, Any]) -> None:

@@ -48,7 +48,7 @@ def told_rollout(
         spans: of all attempts.
         shown: characters of one message that are told; None leaves the conversations out.
     """
-    from ..dashboard import conversations
+    from ..adapter import conversations
     from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 
     latest = [span for span in spans if attempts and span.attempt_id == attempts[-1]["attempt_id"]]

@@ -14,11 +14,12 @@ from pydantic import Field
 
 from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
-from ..exporter import TraceExportSettings
 from ..gateway import AddressSettings, ServerSettings
+from ..plugins import load_part, plugin_has
 from ..processes import pass_over_what_is_there
 from ..redaction import without_secrets
 from ..store import LightningStore, StoreLimits
+from ..trainer import TraceExportSettings
 
 Backend = Literal["memory", "sqlite", "postgres", "mongo"]
 
@@ -68,8 +69,8 @@ def serve(settings: ServeStoreSettings) -> None:
     Raises:
         UserError: the settings contradict each other, the store cannot be opened, or the port cannot be had.
     """
-    from ..exporter import exported
     from ..store import open_store
+    from ..trainer import exported
 
     spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
     store = open_store(spec)
@@ -80,11 +81,11 @@ def serve(settings: ServeStoreSettings) -> None:
 
 
 def _serve(settings: ServeStoreSettings, store: LightningStore, shared: LightningStore, spec: str) -> None:
-    from ..dashboard import dashboard_pages, store_source
     from ..store import LightningStoreServer
 
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
-    source = store_source(store)
+    dashboard = load_part("dashboard") if plugin_has("parts", "dashboard") else None
+    source = None if dashboard is None else dashboard.store_source(store)
     server = LightningStoreServer(
         shared,
         settings.host,
@@ -92,7 +93,7 @@ def _serve(settings: ServeStoreSettings, store: LightningStore, shared: Lightnin
         api_key=api_key,
         limits=StoreLimits(**{name: getattr(settings, name) for name in StoreLimits.model_fields}),
         cors_allow_origins=settings.cors_origin,
-        pages=partial(dashboard_pages, [source]),
+        pages=None if dashboard is None else partial(dashboard.dashboard_pages, [source]),
     )
 
     def announce() -> None:
@@ -106,7 +107,8 @@ def _serve(settings: ServeStoreSettings, store: LightningStore, shared: Lightnin
             asyncio.get_running_loop().call_soon(announce)  # once `run_forever` hears Ctrl-C
             await server.run_forever(settings.drain_seconds)
         finally:
-            await source.browser.close()
+            if source is not None:
+                await source.browser.close()
             await server.close()
 
     asyncio.run(run())

@@ -7,6 +7,6 @@ that were written for those; `python -m mini_agentic_rl.compat run` starts one.
 
 from .aliases import alias
 from .finder import install
-from .names import ALIASES, ELSEWHERE, MOVED, current, find_elsewhere
+from .names import ALIASES, ELSEWHERE, MOVED, attach_names, current, find_elsewhere
 
-__all__ = ["ALIASES", "ELSEWHERE", "MOVED", "alias", "current", "find_elsewhere", "install"]
+__all__ = ["ALIASES", "ELSEWHERE", "MOVED", "alias", "attach_names", "current", "find_elsewhere", "install"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
@@ -13,13 +14,15 @@ ALIASES: Final = ("agentlightning", "agent_framework_lab_lightning", "hello_agen
 
 MOVED: Final[dict[str, str]] = {
     # the names of agent-lightning 0.3
+    "algorithm.apo": "integrations.prompt_search.apo",
     "algorithm.fast": "algorithm.baseline",
+    "algorithm.utils": "algorithm.helpers",
+    "algorithm.verl": "integrations.verl",
+    "algorithm.verl.interface": "integrations.verl.verl",
+    "cli.store": "cli.store_server",
     "emitter.exception": "emitter",
     "emitter.message": "emitter",
     "emitter.object": "emitter",
-    "algorithm.utils": "algorithm.helpers",
-    "algorithm.verl.interface": "algorithm.verl.verl",
-    "cli.store": "cli.store_server",
     "env_var": "config",
     "instrumentation": "compat.instrumentation",
     "instrumentation.agentops": "compat.instrumentation",
@@ -31,30 +34,35 @@ MOVED: Final[dict[str, str]] = {
     "reward": "emitter.reward",
     "runner.agent": "runner.agent_runner",
     "store.client_server": "store",
+    "store.mongo": "integrations.mongo",
     "store.utils": "store.lifecycle",
+    "tracer.agentops": "integrations.tracers.agentops",
     "trainer.init_utils": "trainer.components",
     "types.tracer": "types.spans",
     "compat.system_snapshot": "runner.system_snapshot",
     "compat.otel": "emitter.attributes",
     "utils.otel": "emitter.attributes",
     "utils.system_snapshot": "runner.system_snapshot",
+    # those of agent-framework-lab-lightning
+    "tracer.agent_framework": "integrations.tracers.agent_framework",
     # the names of the package before this one
     "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
     "algorithm.warm_start": "algorithm.loop.warm_start",
-    "algorithm.trl_grpo": "algorithm.grpo.trl_backend",
+    "algorithm.trl_grpo": "integrations.trl.backend",
     "mini_llm_server": "gateway.http.server",
     "utils": "compat",
     "utils.mini_llm_server": "cli.mini_llm_server",
     # the names of HelloAgents
-    "core": "rl.simple_agent",
-    # what stood elsewhere in earlier versions of this package
-    "agents": "rl",
+    "core": "integrations.hello_agents.simple_agent",
+    "rl": "integrations.hello_agents",
+    # names in the seeds
+    "agents": "integrations.hello_agents",
     "agents.client": "recipes.endpoint",
     "agents.gaia": "recipes.gaia",
     "agents.math_agent": "recipes.math",
     "agents.math_examples": "recipes.math",
     "agents.math_protocol": "recipes.math",
-    "agents.simple_agent": "rl.simple_agent",
+    "agents.simple_agent": "integrations.hello_agents.simple_agent",
     "agents.sql": "recipes.sql",
     "agents.tau2": "recipes.tau2",
     "datasets.gaia": "recipes.gaia",
@@ -65,6 +73,18 @@ MOVED: Final[dict[str, str]] = {
     "sql_conversation": "datasets.sql",
     "tools.calculator": "calculator.expression",
     "tools.numbers": "calculator.numbers",
+    # names of version 0.1
+    "algorithm.grpo.trl_backend": "integrations.trl.backend",
+    "algorithm.prompt_search": "integrations.prompt_search",
+    "dashboard": "apps.dashboard",
+    "execution.ray": "integrations.ray",
+    "exporter": "integrations.otlp",
+    "ray_cluster": "integrations.ray.cluster",
+    "recipes.trl": "integrations.trl",
+    "rl_training_tool": "integrations.hello_agents.training_tool",
+    "samplers.for_trl": "integrations.trl.sampler",
+    "samplers.on_ray": "integrations.ray.samplers",
+    "tinker_api": "integrations.tinker",
 }
 """Older name → name now, both below the package. What is below an older name moves along with it."""
 
@@ -74,10 +94,34 @@ the function of its own last name, so that `mini_agentic_rl.reward` decorates wh
 
 
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
-    "algorithm.apo.apo.batch_iter_over_dataset": ("algorithm.helpers", "batch_iter_over_dataset"),
-    "tools.RLTrainingTool": ("rl_training_tool", "RLTrainingTool"),
+    "algorithm.APO": ("integrations.prompt_search.apo", "APO"),
+    "algorithm.APOSettings": ("integrations.prompt_search.apo", "APOSettings"),
+    "algorithm.VERL": ("integrations.verl", "VERL"),
+    "execution.RayExecutionStrategy": ("integrations.ray", "RayExecutionStrategy"),
+    "samplers.TRLSampler": ("integrations.trl.sampler", "TRLSampler"),
+    "store.MongoLightningStore": ("integrations.mongo", "MongoLightningStore"),
+    "tracer.AgentFrameworkTracer": ("integrations.tracers.agent_framework", "AgentFrameworkTracer"),
+    "tracer.AgentOpsTracer": ("integrations.tracers.agentops", "AgentOpsTracer"),
+    "integrations.prompt_search.apo.apo.batch_iter_over_dataset": ("algorithm.helpers", "batch_iter_over_dataset"),
+    "tools.RLTrainingTool": ("integrations.hello_agents.training_tool", "RLTrainingTool"),
 }
-"""Names of rooms that stand in a room above them: (module, name)."""
+"""Public names of a room whose objects are defined in another part of the package: (module, name)."""
+
+
+def attach_names(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package: the names of its stub, and those of `ELSEWHERE`, each
+    loaded when it is first used."""
+    import lazy_loader  # type: ignore[import-untyped]  # only here: this room is imported with the package
+
+    listed, listing, every = lazy_loader.attach_stub(name, file)
+
+    def get(attribute: str) -> Any:
+        try:
+            return listed(attribute)
+        except AttributeError:
+            return find_elsewhere(name, attribute)
+
+    return get, listing, every
 
 
 def find_elsewhere(module: str, name: str) -> Any:

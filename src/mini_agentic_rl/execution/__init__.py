@@ -6,6 +6,6 @@ set: in this process (`SharedMemoryExecutionStrategy`, "shm"), each in a process
 last two bring the store's server along, so they are loaded when they are asked for.
 """
 
-import lazy_loader
+from ..compat import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

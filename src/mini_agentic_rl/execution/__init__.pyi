@@ -6,6 +6,5 @@ from .client_server import Role as Role
 from .events import ExecutionEvent as ExecutionEvent
 from .events import MultiprocessingEvent as MultiprocessingEvent
 from .events import ThreadingEvent as ThreadingEvent
-from .ray import RayExecutionStrategy as RayExecutionStrategy
-from .ray import RaySettings as RaySettings
+from .ray_settings import RaySettings as RaySettings
 from .shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy

@@ -25,6 +25,8 @@ class ExecutionStrategy(ABC):
 
     n_runners: int | None = None
     """Number of runners, at most; None where it is not known."""
+    server_port: int | None = None
+    """Port of the store's server; None for a strategy without one."""
 
     @abstractmethod
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:

@@ -12,13 +12,12 @@ from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
 from ..config import JsonSettings
 from ..execution import RaySettings
-from ..exporter import TraceExportSettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings, adapter_folder
 from ..recipes import ENV, tokens_of_call, training_defaults
 from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
-from ..trainer import RunnerSettings, RunSettings
+from ..trainer import RunnerSettings, RunSettings, TraceExportSettings
 from .agents import MATH, TaskSettings, matching_tasks
 
 PPO = "ppo"
@@ -194,7 +193,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
     preset: Literal["none", "4gb"] = "none"
     """`4gb` chooses quantization, checkpointing, tokens per pass and cache so that the run fits a card (or a process on
     the CPU) of 4 GB, as `mini-agentic-rl plan --vram 4GB` does; it only ever saves more than was asked for."""
-
 
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from ..algorithm import GRPOSettings, RolloutSettings, UseSettings
 from ..config import JsonSettings, SeedSettings, Settings
-from ..exporter import TraceExportSettings
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
 from ..http import RequestLimits
 from ..policy import (
@@ -24,7 +23,7 @@ from ..policy import (
 from ..recipes.harness import HarnessSettings
 from ..samplers import SamplerSettings
 from ..sessions import SessionSettings
-from ..trainer import RunnerSettings
+from ..trainer import RunnerSettings, TraceExportSettings
 from .agents import TaskSettings
 
 

@@ -8,6 +8,6 @@ sampled with what is learnt.
 Everything here is loaded when it is asked for.
 """
 
-import lazy_loader
+from ..compat import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

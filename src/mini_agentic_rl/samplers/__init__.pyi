@@ -1,7 +1,6 @@
 from .base import ContextLengthError as ContextLengthError
 from .base import Sampler as Sampler
 from .base import SamplerLoad as SamplerLoad
-from .for_trl import TRLSampler as TRLSampler
 from .hand_over import HandOver as HandOver
 from .make import make_sampler as make_sampler
 from .own import PolicySampler as PolicySampler

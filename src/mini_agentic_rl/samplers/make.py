@@ -13,10 +13,9 @@ import httpx
 import torch
 
 from ..errors import UserError
-from ..plugins import load_plugin, or_plugin
+from ..plugins import load_part, load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler
-from .on_ray import start_on_ray
 from .own import PolicySampler
 from .pool import Probing, Replica, SamplerPool
 from .scores import PolicyScores
@@ -81,7 +80,7 @@ def make_sampler(
             started = start_here(settings, served, folder, note)
         else:
             key = key or secrets.token_urlsafe(32)
-            started = start_on_ray(settings, served, folder, key, note)
+            started = load_part("ray_samplers", setting="sampler_ray").start_on_ray(settings, served, folder, key, note)
     try:
         urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
         replicas = (

@@ -30,6 +30,6 @@ over what others recorded, retry.py tries again.
 Names that need a database driver or the HTTP libraries are loaded when they are asked for, because those load slowly.
 """
 
-import lazy_loader
+from ..compat import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

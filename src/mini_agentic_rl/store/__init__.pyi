@@ -12,7 +12,6 @@ from .importing import import_store as import_store
 from .lifecycle import LIVE_ATTEMPT_STATUSES as LIVE_ATTEMPT_STATUSES
 from .lifecycle import has_ended as has_ended
 from .memory import InMemoryLightningStore as InMemoryLightningStore
-from .mongo import MongoLightningStore as MongoLightningStore
 from .open import MEMORY as MEMORY
 from .open import RUN_STORE_FILE as RUN_STORE_FILE
 from .open import open_store as open_store

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ..errors import UserError
+from ..plugins import load_plugin
 from ..redaction import HIDDEN, shown_address
 from .base import LightningStore
 
@@ -55,12 +56,11 @@ def open_store(
         from .sql.store import SqlLightningStore
 
         return SqlLightningStore(text)
-    if scheme in ("mongodb", "mongodb+srv"):
-        from .mongo.store import MongoLightningStore
-
-        database = urlsplit(text).path.strip("/")
-        return MongoLightningStore(text, database=database) if database else MongoLightningStore(text)
     if scheme not in ("", "sqlite"):
+        opener = load_plugin("stores", scheme, setting=None)
+        if opener is not None:
+            opened: LightningStore = opener(text)
+            return opened
         raise UserError(
             f"store {shown_address(text)}: expected a run folder, a .db file, sqlite:///file, postgresql://, "
             "mongodb:// or http://"

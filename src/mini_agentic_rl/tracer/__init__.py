@@ -5,6 +5,6 @@
 `init` turns on OpenTelemetry tracing for the process.
 """
 
-import lazy_loader
+from ..compat import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

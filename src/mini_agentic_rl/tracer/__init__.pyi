@@ -1,5 +1,3 @@
-from .agent_framework import AgentFrameworkTracer as AgentFrameworkTracer
-from .agentops import AgentOpsTracer as AgentOpsTracer
 from .base import Tracer as Tracer
 from .base import clear_active_tracer as clear_active_tracer
 from .base import get_active_tracer as get_active_tracer

@@ -26,6 +26,8 @@ from .summary import transcripts as transcripts
 from .summary import versions as versions
 from .summary import what_next as what_next
 from .sweep_table import sweep_rows as sweep_rows
+from .trace_export import TraceExportSettings as TraceExportSettings
+from .trace_export import exported as exported
 from .trainer import Trainer as Trainer
 from .verdict import Verdict as Verdict
 from .verdict import verdict_lines as verdict_lines

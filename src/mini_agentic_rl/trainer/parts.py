@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 STRATEGIES: Final = {
     "shm": "mini_agentic_rl.execution.SharedMemoryExecutionStrategy",
     "cs": "mini_agentic_rl.execution.client_server.ClientServerExecutionStrategy",
-    "ray": "mini_agentic_rl.execution.ray.RayExecutionStrategy",
+    "ray": "mini_agentic_rl.integrations.ray.RayExecutionStrategy",
 }
 STORES: Final = {
     "memory": "mini_agentic_rl.store.memory.InMemoryLightningStore",
     "sqlite": "mini_agentic_rl.store.sql.SqlLightningStore",
     "sql": "mini_agentic_rl.store.sql.SqlLightningStore",
-    "mongo": "mini_agentic_rl.store.mongo.MongoLightningStore",
+    "mongo": "mini_agentic_rl.integrations.mongo.MongoLightningStore",
     "client": "mini_agentic_rl.store.LightningStoreClient",
 }
 DEFAULT_RUNNERS: Final = 8
@@ -63,11 +63,8 @@ def make_strategy(
     strategy: ExecutionStrategy = build("strategy", spec, ExecutionStrategy, names=STRATEGIES, settings=settings)
     if port is not None and isinstance(strategy, SharedMemoryExecutionStrategy):
         logger.warning("Trainer(port=%d) has no effect: the strategy runs everything in this process", port)
-    if port is not None and strategy is spec:
-        from ..execution import ClientServerExecutionStrategy, RayExecutionStrategy
-
-        if isinstance(strategy, ClientServerExecutionStrategy | RayExecutionStrategy):
-            strategy.server_port = port
+    if port is not None and strategy is spec and strategy.server_port is not None:
+        strategy.server_port = port
     has = runners_of(strategy, n_runners)
     if n_runners is not None and n_runners != has:
         logger.warning("Trainer(n_runners=%d) has no effect: the strategy has %d", n_runners, has)

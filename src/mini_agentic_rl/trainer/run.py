@@ -20,11 +20,11 @@ from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
 from ..errors import fit_for_future
 from ..execution import ExecutionEvent, ExecutionStrategy
-from ..exporter import TraceExportSettings, exported
 from ..litagent import LitAgent
 from ..runner import Runner
 from ..store import LightningStore
 from ..types import Dataset, Hook
+from .trace_export import TraceExportSettings, exported
 
 logger = logging.getLogger(__name__)
 

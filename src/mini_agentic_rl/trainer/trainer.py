@@ -17,7 +17,6 @@ from typing import Any, get_args
 from ..adapter import TraceAdapter, TracerTraceToTriplet
 from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
-from ..exporter import TraceExportSettings
 from ..files import one_writer
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
@@ -46,6 +45,7 @@ from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch, label
 from .run_folder import RunFolder
 from .settings import RunSettings
 from .summary import what_next
+from .trace_export import TraceExportSettings
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from ...gateway import ServedPolicy
+from ...plugins import load_part
 from ...policy import LearnerSettings, Policy, PolicyError, launched
 from ..loop.objective import Objective
 from ..loop.reinforcement import ReinforcementLearning
@@ -30,7 +31,7 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         model: "embedded", a folder, a hub id, or a loaded Hugging Face model.
         tokenizer: its tokenizer; None takes the one beside the model.
         backend: what turns rewards into new weights: "native", or TRL's GRPOTrainer ("trl") in the same loop; see
-            `mini_agentic_rl.algorithm.grpo.trl_backend`.
+            `mini_agentic_rl.integrations.trl.backend`.
         options: those of `ReinforcementLearning`, and settings by their names.
 
     Raises:
@@ -52,9 +53,10 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         if backend == "trl":
             if launched() is not None:
                 raise PolicyError("'trl' learns in one process: start it without torchrun", setting="backend")
-            from .trl_backend import check_backend
-
-            check_backend(self.settings, adapters=self._adapters or (), fixed_adapters=self._fixed_adapters or ())
+            backend_of_trl = load_part("trl_backend", setting="backend")
+            backend_of_trl.check_backend(
+                self.settings, adapters=self._adapters or (), fixed_adapters=self._fixed_adapters or ()
+            )
 
     @property
     def configuration(self) -> Mapping[str, Any]:
@@ -64,9 +66,10 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         """Return an optimizer for each adapter, and the loss of `settings`."""
         learners = {adapter: policy.learner(learner, adapter) for adapter in policy.model.adapters}
         if self._backend == "trl" and self.served is not None:
-            from .trl_backend.objective import TRLObjective
-
-            return TRLObjective(policy.model, learners, self.served.tokenizer, self.settings)
+            made: Objective = load_part("trl_backend", setting="backend").make_objective(
+                policy.model, learners, self.served.tokenizer, self.settings
+            )
+            return made
         if self.served is None:
             return GRPOObjective(learners, self.settings)
         return GRPOObjective(

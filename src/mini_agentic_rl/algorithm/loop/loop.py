@@ -52,7 +52,8 @@ class Loop:
                 await measuring.measure_first()
                 warmed_up = await warm_up(run, checkpointing)
                 if run.settings.kl_coef > 0:
-                    await run.policy.run_async(lambda: [one.keep_reference() for one in objective.learners.values()])
+                    for learner in objective.learners.values():
+                        await run.policy.run_async(learner.keep_reference)
                 if warmed_up:
                     await measuring.measure("after SFT")
                 run.progress.warmed_up = True

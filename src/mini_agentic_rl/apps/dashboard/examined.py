@@ -1,0 +1,136 @@
+"""A run as the doctor sees it: its metrics, and the newest of its rollouts. Only reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...adapter import count_tool_calls, is_completion
+from ...errors import UserError
+from ...metrics import RULES, Finding, RolloutFacts, RunView, StepNumbers, diagnose, read_metrics
+from ...semconv import CompletionSpanAttributes as Key
+from ...types import Span
+from .browse import Browser, GroupRow, RolloutFilter, RolloutRow
+from .sources import ShownRun
+
+_ROLLOUTS: Final = 48
+_GROUPS: Final = 200
+_INDEX_SECONDS: Final = 10.0
+_PAGES: Final = 40
+_ENDED: Final = ("succeeded", "failed")
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A run that the doctor has looked at, and the faults that it found."""
+
+    name: str
+    view: RunView
+    findings: Sequence[Finding]
+    unread: str | None = None
+    """Reason why its rollouts could not be read, so that only metrics were looked at; None where they were."""
+
+    @property
+    def healthy(self) -> tuple[str, ...]:
+        """Names of the rules that found nothing."""
+        found = {finding.rule for finding in self.findings}
+        return tuple(rule.__name__ for rule in RULES if rule.__name__ not in found)
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "run": self.name,
+            "steps": len(self.view.steps),
+            "measurements": len(self.view.measured),
+            "rollouts": len(self.view.rollouts),
+            "unread": self.unread,
+            "findings": [finding.as_json() for finding in self.findings],
+            "healthy": list(self.healthy),
+        }
+
+
+async def examine(source: ShownRun) -> Examined:
+    """Return what the doctor finds in a run, or in a store without a folder. Of a run whose store cannot be read, as
+    one of an older version, the metrics are looked at.
+
+    Raises:
+        UserError: its store cannot be read, and there are no metrics.
+    """
+    rows: list[dict[str, Any]] = []
+    eval_size = None
+    if source.folder is not None:
+        rows = await asyncio.to_thread(read_metrics, source.folder.metrics_path)
+        config = await asyncio.to_thread(source.facts)
+        size = (config.get("config") or {}).get("eval_size")
+        eval_size = size if isinstance(size, int) else None
+    rollouts, unread = [], None
+    try:
+        rollouts = [await _facts(source.browser, row) for row in await _newest(source.browser)]
+    except UserError as error:
+        if not rows:
+            raise
+        unread = str(error)
+    view = RunView.of_rows(rows, rollouts=rollouts, eval_size=eval_size)
+    if source.folder is None:
+        await source.browser.indexed(_INDEX_SECONDS)
+        groups, _ = await source.browser.groups(None, _GROUPS)
+        view = RunView(_steps_of(groups), (), rollouts)
+    return Examined(source.name, view, diagnose(view), unread)
+
+
+async def _newest(browser: Browser) -> list[RolloutRow]:
+    """Return the newest rollouts of the training that have ended."""
+    wanted = RolloutFilter(status=_ENDED, mode="train")
+    found: list[RolloutRow] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = await browser.page(wanted, cursor, _ROLLOUTS - len(found))
+        found += page.items
+        cursor = page.next
+        if cursor is None or len(found) >= _ROLLOUTS:
+            break
+    return found
+
+
+async def _facts(browser: Browser, row: RolloutRow) -> RolloutFacts:
+    spans = await browser.spans(row["id"])
+    latest = [span for span in spans if span.attempt_id == spans[-1].attempt_id]
+    calls = count_tool_calls(latest)
+    return RolloutFacts(
+        rollout_id=row["id"],
+        succeeded=row["status"] == "succeeded",
+        reward=row["reward"],
+        why=row["why"],
+        offered_tools=calls is not None,
+        tool_calls=calls or 0,
+        cut=_is_cut(latest),
+    )
+
+
+def _is_cut(spans: Sequence[Span]) -> bool:
+    calls = [span for span in spans if is_completion(span)]
+    return bool(calls) and "length" in (calls[-1].attributes.get(Key.FINISH_REASONS) or ())
+
+
+def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
+    """Return what the groups of a store say of each step, where no metrics are."""
+    by_step: dict[int, list[list[float]]] = {}
+    for group in groups:
+        rewards = [reward for reward in group["rewards"] if reward is not None]
+        if group["step"] is not None and rewards:
+            by_step.setdefault(group["step"], []).append(rewards)
+    found = []
+    for step, each in sorted(by_step.items()):
+        all_of_step = np.array([reward for one in each for reward in one], np.float64)
+        numbers = {
+            "groups/count": float(len(each)),
+            "groups/with_signal": float(sum(max(one) > min(one) for one in each)),
+            "reward/mean": float(all_of_step.mean()),
+            "reward/std": float(all_of_step.std()),
+        }
+        found.append(StepNumbers(step, numbers))
+    return found

@@ -1,2 +1,0 @@
-from .settings import RaySettings as RaySettings
-from .strategy import RayExecutionStrategy as RayExecutionStrategy

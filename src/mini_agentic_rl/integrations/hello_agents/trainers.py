@@ -1,0 +1,241 @@
+"""Training in one call, and the trainers that learn from rewards: make one, `train()`, `save_model()`.
+
+    trainer = GRPOTrainerWrapper(config, dataset, reward_fn=create_accuracy_reward())
+    trainer.train()
+    trainer.save_model()
+
+Trainers that learn from written rows, and what all trainers share, are in `wrappers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...algorithm import Backend
+from ...errors import UserError
+from ...gateway import load_tokenizer
+from ...jobs import PPO
+from ...litagent import LitAgent
+from ...plugins import load_part
+from ...recipes.environments import Environment, EnvironmentAgent
+from ...rewards import RemoteReward
+from .config import TrainingConfig
+from .datasets import create_rl_dataset, create_sft_dataset
+from .models import model_source
+from .prompt_agent import RewardFunction
+from .reinforcement import reinforce
+from .rewards import create_accuracy_reward
+from .wrappers import Rows, SFTTrainerWrapper, TrainerWrapper
+
+
+class GRPOTrainerWrapper(TrainerWrapper):
+    """Group relative policy optimization of the answers to rows with a `prompt`.
+
+    Args:
+        config: the settings; None takes the defaults.
+        dataset: the rows to train on.
+        reward_fn: called as `reward_fn(completions=[…], ground_truth=[…], **columns)`; None takes
+            `create_accuracy_reward()`.
+        eval_dataset: rows to measure on, before and after.
+        algorithm: "grpo" or one of its variants; see `reinforcement.ALGORITHMS`.
+        backend: "native", or "trl" for TRL's trainer.
+        environment_factory: makes an environment of TRL's, or several by name: see `integrations.trl.TRLEnvironment`.
+            Its rewards may do without a `reward_fn`, and with `max_steps` set it may do without a data set.
+        rollout_func: a rollout function of TRL's, which makes the completions: see
+            `integrations.trl.RolloutFunctionAgent`.
+        tools: functions that the model may call, beside those of the environment.
+        reward_weights: a factor for each of several reward functions (with an environment or a rollout function).
+
+    Raises:
+        UserError: these do not go together, or something in them cannot work.
+    """
+
+    method = "grpo"
+
+    def __init__(
+        self,
+        config: TrainingConfig | None = None,
+        dataset: Rows | None = None,
+        reward_fn: Any = None,
+        *,
+        eval_dataset: Rows | None = None,
+        algorithm: str = "grpo",
+        backend: Backend = "native",
+        environment_factory: Any = None,
+        rollout_func: Callable[..., Any] | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        reward_weights: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(config, dataset)
+        self.environment: Environment | None = None
+        self.rollout_func = rollout_func
+        self.reward_weights = reward_weights
+        if environment_factory is not None or tools:
+            self.environment = self._environment(environment_factory, reward_fn, tools)
+        self.reward_fn = create_accuracy_reward() if reward_fn is None else reward_fn
+        self.eval_dataset = eval_dataset
+        self.algorithm = algorithm
+        self.backend: Backend = backend
+
+    def save_model(self, output_dir: str | Path | None = None) -> Path:
+        """As `TrainerWrapper.save_model`."""
+        target = super().save_model(output_dir)
+        load_tokenizer(model_source(self.config)).save_pretrained(target)
+        return target
+
+    def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]:
+        return reinforce(
+            self.algorithm,
+            self.config,
+            rows,
+            self.reward_fn,
+            self.run_folder,
+            eval_rows=self.eval_dataset or (),
+            backend=self.backend,
+            resume=resume,
+            overwrite=overwrite,
+            agent=self._agent(),
+        )
+
+    def _agent(self) -> LitAgent[Any] | None:
+        if self.environment is not None:
+            return EnvironmentAgent(self.environment)
+        if self.rollout_func is None:
+            return None
+        tokenizer = load_tokenizer(model_source(self.config))
+        made: LitAgent[Any] = load_part("trl", setting="rollout_func").RolloutFunctionAgent(
+            self.rollout_func, tokenizer, self.reward_fn, reward_weights=self.reward_weights
+        )
+        return made
+
+    def _environment(self, factory: Any, reward_fn: Any, tools: Sequence[Callable[..., Any]]) -> Environment:
+        if self.rollout_func is not None:
+            raise UserError("rollout_func makes whole completions: give it, or an environment and tools, not both")
+        if self.dataset is None and self.config.max_steps is None:
+            raise UserError("an environment without a dataset needs to know how long to train: set max_steps")
+        trl = load_part("trl", setting="environment_factory")
+        found: Environment = trl.TRLEnvironment(
+            trl.WithoutEnvironment if factory is None else factory,
+            () if reward_fn is None and factory is not None else reward_fn or create_accuracy_reward(),
+            reward_weights=self.reward_weights,
+            tools=tools,
+            train_dataset=self.dataset,
+        )
+        if self.dataset is None:
+            batch = self.config.per_device_train_batch_size * self.config.gradient_accumulation_steps
+            self.dataset = found.tasks("train", batch)
+        return found
+
+    def _result_folder(self) -> Path:
+        return self.run_folder / "adapter"
+
+
+class PPOTrainerWrapper(GRPOTrainerWrapper):
+    """Proximal policy optimization, with a critic on the same weights.
+
+    Args:
+        config: the settings; None takes the defaults.
+        dataset: the rows to train on.
+        reward_model: what scores an answer: a reward function, the folder of a reward model, or the URL of a score
+            server; None takes `create_accuracy_reward()`.
+        eval_dataset: rows to measure on, before and after.
+    """
+
+    method = "ppo"
+
+    def __init__(
+        self,
+        config: TrainingConfig | None = None,
+        dataset: Rows | None = None,
+        reward_model: RewardFunction | str | Path | None = None,
+        *,
+        eval_dataset: Rows | None = None,
+    ) -> None:
+        super().__init__(config, dataset, eval_dataset=eval_dataset, algorithm=PPO)
+        self.reward_model: RewardFunction | str | Path = self.reward_fn if reward_model is None else reward_model
+
+    def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]:
+        with _scoring(self.reward_model) as self.reward_fn:
+            return super()._train(rows, resume, overwrite)
+
+
+@contextmanager
+def _scoring(reward: RewardFunction | str | Path) -> Iterator[RewardFunction]:
+    """Yield the reward function that `reward` means: itself, the client of the service at a URL, or that of a service
+    on the reward model in a folder, which answers many callers in batches and ends with the block.
+
+    Raises:
+        UserError: the folder holds no reward model.
+        ValueError: a text that is neither a URL nor a folder.
+    """
+    if not isinstance(reward, str | Path):
+        yield reward
+        return
+    if str(reward).startswith(("http://", "https://")):
+        yield RemoteReward(str(reward))
+        return
+    from ...post_training.scoring import ScoreServer, load_scorer
+
+    with ScoreServer(load_scorer(str(reward))) as server:
+        yield RemoteReward(server.url)
+
+
+def train_with_sft(
+    model_name: str = "embedded",
+    dataset: Rows | None = None,
+    output_dir: str = "./output/sft",
+    *,
+    max_samples: int | None = 1000,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Fine-tune a model, save it in `output_dir`, and return the summary.
+
+    Args:
+        model_name: as in `TrainingConfig`.
+        dataset: rows with `messages`; None takes `create_sft_dataset(max_samples)`.
+        output_dir: where the result goes.
+        max_samples: rows of the data set that is taken without a `dataset`.
+        settings: further fields of `TrainingConfig`.
+
+    Raises:
+        pydantic.ValidationError: a setting is out of its range or has no such name.
+        UserError: the training cannot be done as asked.
+    """
+    config = TrainingConfig(model_name=model_name, output_dir=output_dir, **settings)
+    trainer = SFTTrainerWrapper(config, create_sft_dataset(max_samples) if dataset is None else dataset)
+    summary = trainer.train()
+    trainer.save_model()
+    return summary
+
+
+def train_with_grpo(
+    model_name: str = "embedded",
+    dataset: Rows | None = None,
+    reward_fn: RewardFunction | None = None,
+    output_dir: str = "./output/grpo",
+    *,
+    max_samples: int | None = 500,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Reinforce a model, save it in `output_dir`, and return the summary.
+
+    Args:
+        model_name: as in `TrainingConfig`.
+        dataset: rows with a `prompt`; None takes `create_rl_dataset(max_samples)`.
+        reward_fn: see `GRPOTrainerWrapper`.
+        output_dir: where the result goes.
+        max_samples: rows of the data set that is taken without a `dataset`.
+        settings: further fields of `TrainingConfig`.
+
+    Raises:
+        pydantic.ValidationError: a setting is out of its range or has no such name.
+        UserError: the training cannot be done as asked.
+    """
+    config = TrainingConfig(model_name=model_name, output_dir=output_dir, **settings)
+    trainer = GRPOTrainerWrapper(config, create_rl_dataset(max_samples) if dataset is None else dataset, reward_fn)
+    summary = trainer.train()
+    trainer.save_model()
+    return summary

@@ -1,0 +1,238 @@
+"""The connection of `MongoLightningStore`: it checks the server, runs transactions and explains errors.
+
+Transactions are retried as the specification of MongoDB's drivers demands, for as long as a setting allows. A
+transaction reads one state and is committed by the majority of the members, in their journals: what it wrote, and what
+it read, survives the death of a process and of the primary. An error that the server marks as transient (another
+transaction changed the same document, or the primary went away before the commit) has changed nothing: everything is
+run again. A commit whose outcome is unknown is sent again; the server carries it out once.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeVar
+
+import pymongo
+from pymongo import MongoClient, ReadPreference, ReturnDocument, WriteConcern
+from pymongo.client_session import ClientSession
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    DocumentTooLarge,
+    InvalidName,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
+from pymongo.read_concern import ReadConcern
+
+from ...redaction import without_those_of
+from ...store.errors import LightningStoreError, StorageFailedError
+from ...store.tables import Tables
+from ...store.waiting import Changes
+from .schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
+from .tables import MongoTables
+from .watch import foreign_news, news_mark
+
+T = TypeVar("T")
+
+_commands = logging.getLogger("pymongo.command")
+if _commands.level == logging.NOTSET:  # it logs each command with its documents, what agents said among them
+    _commands.setLevel(logging.INFO)
+
+_TOO_LARGE: Final = frozenset({10334, 17280, 17419, 17420})
+_NO_SPACE: Final = 14031
+_ADVICE: Final = {
+    13: "the user in the URL may not read and write the database; grant it the role readWrite",
+    18: "the user or the password in the URL is wrong",
+    8000: "the user or the password in the URL is wrong",
+    _NO_SPACE: "no space is left on the disk of the server; free some",
+}
+"""Advice by error code."""
+
+
+class MongoConnection:
+    """Connections to one database. Thread-safe, not fork-safe.
+
+    Args:
+        url: `mongodb://…` or `mongodb+srv://…`.
+        database: Name of the database.
+        name: Name of the store in messages.
+        timeout_seconds: Most seconds that any operation may take.
+
+    Raises:
+        ValueError: the URL or the name of the database is not one.
+    """
+
+    def __init__(self, url: str, database: str, name: str, timeout_seconds: float) -> None:
+        self._name = name
+        self._timeout_seconds = timeout_seconds
+        self._writer = secrets.token_hex(8)
+        limit = max(1, int(timeout_seconds * 1000))
+        try:
+            self._client: MongoClient[Any] = MongoClient(
+                url, appname="mini-agentic-rl", serverSelectionTimeoutMS=limit, socketTimeoutMS=limit
+            )
+            self._database = self._client.get_database(
+                database,
+                read_preference=ReadPreference.PRIMARY,
+                read_concern=ReadConcern("majority"),
+                write_concern=DURABLE,
+            )
+        except (ConfigurationError, InvalidName, ValueError) as error:
+            raise ValueError(f"the store {name}: {without_those_of(url, str(error))}") from None
+
+    def open(self) -> None:
+        """Check the server, and create what is missing in the database.
+
+        Raises:
+            LightningStoreError: the server has no transactions, or the database holds a store of another version.
+            PyMongoError: the server cannot be used; see `explained`.
+        """
+        with pymongo.timeout(self._timeout_seconds):
+            require_transactions(self._client.admin.command("hello"), self._name)
+            prepare(self._database, self._name)
+
+    def transaction(self, work: Callable[[Tables], Changes]) -> None:
+        """Run `work` in a transaction that excludes every other writer, and commit it."""
+
+        def body(session: ClientSession) -> None:
+            lock = self._database[STATE].find_one_and_update(
+                THE_LOCK, {"$inc": {"turn": 1}}, return_document=ReturnDocument.AFTER, session=session
+            )
+            if lock is None:
+                raise LightningStoreError(f"the store {self._name} was dropped while it was open; open it again")
+            tables = MongoTables(self._database, session, {name: lock[name] for name in COUNTERS})
+            changes = work(tables)
+            tables.write_counters(**({"news": news_mark(self._writer, lock["turn"])} if changes else {}))
+
+        run_transaction(self._client, body, self._timeout_seconds)
+
+    def query(self, work: Callable[[Tables], T]) -> T:
+        """Run `work`, which only reads, on one state that is no older than the last commit of the majority."""
+        answers: list[T] = []
+
+        def body(session: ClientSession) -> None:
+            answers.append(work(MongoTables(self._database, session)))
+
+        run_transaction(self._client, body, self._timeout_seconds)
+        return answers[-1]
+
+    def foreign_writes(self) -> Generator[bool, None, None]:
+        """Yield True when another process may have written something to wait for, else False now and then."""
+        return foreign_news(self._database[STATE], self._writer)
+
+    def explained(self, error: Exception) -> Exception | None:
+        """Return an error of MongoDB in words that say what to do, or None if the error is of another kind.
+
+        A ValueError if MongoDB cannot keep what the caller gave.
+        """
+        if isinstance(error, DocumentTooLarge) or (isinstance(error, OperationFailure) and error.code in _TOO_LARGE):
+            return ValueError(
+                f"the store {self._name}: MongoDB keeps at most 16 MB in one document; make the task, the span or the "
+                f"resources smaller ({_short(error)})"
+            )
+        if isinstance(error, OverflowError):
+            return ValueError(f"the store {self._name}: MongoDB keeps integers of at most 64 bits ({_short(error)})")
+        if isinstance(error, PyMongoError):
+            kind = StorageFailedError if getattr(error, "code", None) == _NO_SPACE else LightningStoreError
+            return kind(f"the store {self._name}: {self._advice(error)} ({_short(error)})")
+        return None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _advice(self, error: PyMongoError) -> str:
+        limit = f"{self._timeout_seconds:g} s"
+        if isinstance(error, ServerSelectionTimeoutError):
+            return (
+                f"no primary of a MongoDB replica set answered within {limit}; "
+                "start one (mongod --replSet rs0, and once rs.initiate()), or correct the URL"
+            )
+        if isinstance(error, OperationFailure) and error.code in _ADVICE:
+            return _ADVICE[error.code]
+        if error.has_error_label(UNKNOWN_OUTCOME):
+            return f"a commit was not confirmed within {limit} and may have been carried out; raise timeout_seconds"
+        if isinstance(error, OperationFailure) and error.has_error_label(TRANSIENT):
+            return f"other processes kept it locked for more than {limit}; end those, or raise timeout_seconds"
+        if error.timeout:
+            return f"the MongoDB server took more than {limit}; raise timeout_seconds"
+        if isinstance(error, ConnectionFailure):
+            return "the connection to the MongoDB server was lost; see to the server, or correct the URL"
+        return "MongoDB refused"
+
+
+def _short(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    return text.partition(", full error: ")[0].partition(", Timeout: ")[0].partition(" (configured timeouts: ")[0]
+
+
+TRANSIENT: Final = "TransientTransactionError"
+UNKNOWN_OUTCOME: Final = "UnknownTransactionCommitResult"
+DURABLE: Final = WriteConcern(w="majority", j=True)
+
+_FIRST_PAUSE_SECONDS: Final = 0.002
+_LONGEST_PAUSE_SECONDS: Final = 0.1
+_ABORT_SECONDS: Final = 1.0
+_LEAST_SECONDS: Final = 0.05
+
+
+def run_transaction(client: MongoClient[Any], body: Callable[[ClientSession], None], timeout_seconds: float) -> None:
+    """Run `body` in a transaction and commit it. An exception of `body` rolls it back and goes on to the caller.
+
+    Args:
+        client: The connections to the server.
+        body: Is given the session of the transaction; may be run several times, but is committed once.
+        timeout_seconds: Most seconds for all of it.
+
+    Raises:
+        PyMongoError: the transaction failed. With the label `UNKNOWN_OUTCOME`, it may have been committed; else it was
+            not. With the label `TRANSIENT`, the time was up before it could be.
+    """
+    end = time.monotonic() + timeout_seconds
+    pause = _FIRST_PAUSE_SECONDS
+    with client.start_session() as session:
+        while True:
+            try:
+                _run(session, body, end)
+                _commit(session, end)
+                return
+            except PyMongoError as error:
+                if not error.has_error_label(TRANSIENT) or time.monotonic() + pause > end:
+                    raise
+            time.sleep(random.uniform(0.0, pause))
+            pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+
+
+def _run(session: ClientSession, body: Callable[[ClientSession], None], end: float) -> None:
+    session.start_transaction(
+        read_concern=ReadConcern("snapshot"), write_concern=DURABLE, read_preference=ReadPreference.PRIMARY
+    )
+    try:
+        with pymongo.timeout(_left(end)):
+            body(session)
+    except BaseException:
+        with pymongo.timeout(_ABORT_SECONDS):
+            session.abort_transaction()
+        raise
+
+
+def _commit(session: ClientSession, end: float) -> None:
+    while True:
+        try:
+            with pymongo.timeout(_left(end)):
+                session.commit_transaction()
+            return
+        except PyMongoError as error:
+            if not error.has_error_label(UNKNOWN_OUTCOME) or time.monotonic() >= end:
+                raise
+        time.sleep(_FIRST_PAUSE_SECONDS)
+
+
+def _left(end: float) -> float:
+    return max(_LEAST_SECONDS, end - time.monotonic())

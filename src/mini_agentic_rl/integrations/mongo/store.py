@@ -1,0 +1,115 @@
+"""The store in MongoDB, for several machines that share a MongoDB already.
+
+When a call returns, its change is committed by the majority of the replica set, in its journals. Every change is one
+transaction that first changes the same document as every other, so a rollout is claimed once, whoever asks, and
+transactions of two processes are retried until they come one after the other. A query is a transaction as well, and
+sees one state.
+
+The server has to be a replica set (one member is enough) of MongoDB 4.4 or newer, for a standalone one has no
+transactions. A task, a span and a set of resources each fit into one document, of 16 MB.
+
+While a caller waits for work or for the end of rollouts, a change stream reports what other processes have written;
+writes of this process are announced at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+from ...errors import MissingPackageError
+from ...redaction import shown_address
+from ...store.database_store import DatabaseStore
+from ...store.tables import Tables
+from ...store.waiting import Changes
+
+if TYPE_CHECKING:
+    from .connection import MongoConnection
+
+T = TypeVar("T")
+
+
+class MongoLightningStore(DatabaseStore):
+    """Store in a MongoDB database. Pickled to another process, it opens the same database there.
+
+    Args:
+        url: `mongodb://user:password@host:port` or `mongodb+srv://…`, with any options of the driver.
+        database: Name of the database; it is made if it is not there. Collections of other programs in it are left
+            alone: those of the store are named `agl_…`.
+        scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
+            Waiting calls check whenever a limit is reached.
+        timeout_seconds: Most seconds that a call tries to reach the server, to get its turn to write, and to have its
+            commit confirmed.
+
+    Raises:
+        LightningStoreError: the server cannot be used; the message says why. Any later call may raise it as well.
+        ValueError: the URL is not one of a MongoDB server, or the name not one of a database.
+        UserError: pymongo is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str = "mongodb://localhost:27017",
+        database: str = "agentlightning",
+        *,
+        scan_debounce_seconds: float = 0.5,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        if not url.startswith(("mongodb://", "mongodb+srv://")):
+            raise ValueError(
+                f"store URL {_without_password(url)!r}: expected mongodb://host:port or mongodb+srv://host"
+            )
+        # What follows an unescaped slash in a password is no name.
+        name = f"{_without_password(url)} ({database.rpartition('@')[2]})"
+        self._connection = _connection_type()(url, database, name, timeout_seconds)
+        arguments = {
+            "url": url,
+            "database": database,
+            "scan_debounce_seconds": scan_debounce_seconds,
+            "timeout_seconds": timeout_seconds,
+        }
+        super().__init__(name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
+        try:
+            self._in_writing_thread(self._connection.open)
+        except BaseException:
+            self._close()
+            raise
+
+    def _transaction(self, work: Callable[[Tables], Changes]) -> None:
+        self._connection.transaction(work)
+
+    def _query(self, work: Callable[[Tables], T]) -> T:
+        return self._connection.query(work)
+
+    def _foreign_writes(self) -> Generator[bool, None, None]:
+        return self._connection.foreign_writes()
+
+    def _explained(self, error: Exception) -> Exception | None:
+        return self._connection.explained(error)
+
+    def _release(self) -> None:
+        self._connection.close()
+
+
+def _connection_type() -> type[MongoConnection]:
+    try:
+        from .connection import MongoConnection
+    except ModuleNotFoundError as error:
+        if error.name not in ("pymongo", "bson"):
+            raise
+        raise MissingPackageError("a MongoLightningStore", "pymongo", extra="mongo") from error
+    return MongoConnection
+
+
+def _without_password(url: str) -> str:
+    """Return the URL up to the hosts, without a user."""
+    scheme, _, rest = shown_address(url).partition("://")
+    hosts = rest.rpartition("@")[2].partition("?")[0].partition("/")[0]
+    return f"{scheme}://{hosts}"
+
+
+def open_mongo(address: str) -> MongoLightningStore:
+    """Return the store on the database that `mongodb://host/database` names."""
+    database = urlsplit(address).path.strip("/")
+    return MongoLightningStore(address, database=database) if database else MongoLightningStore(address)

@@ -1,0 +1,326 @@
+"""Tables in MongoDB: every method is one or two commands in the session of the running transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from pymongo import ASCENDING, DESCENDING, ReturnDocument
+from pymongo.client_session import ClientSession
+from pymongo.database import Database
+
+from ...store import lifecycle
+from ...store.capabilities import LightningStoreStatistics
+from ...store.reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
+from ...store.rows import (
+    OBJECT_OF,
+    Values,
+    attempt_columns,
+    attempt_of,
+    content_changed,
+    resources_columns,
+    resources_of,
+    rollout_columns,
+    rollout_of,
+    span_columns,
+    span_of,
+    worker_columns,
+    worker_of,
+)
+from ...store.tables import Query, WalkStep
+from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
+from .schema import (
+    ATTEMPTS,
+    COLLECTION_OF,
+    COUNTERS,
+    DELETED,
+    RESOURCES,
+    ROLLOUTS,
+    SPANS,
+    STATE,
+    THE_LOCK,
+    WORKERS,
+    filter_of,
+    sort_of,
+)
+
+_QUEUED: Final = {"queue_position": {"$gt": 0}}
+_LIMITED: Final = {"deadline": {"$gt": 0}}
+_LARGEST: Final = 16 * 1024 * 1024 - 64 * 1024
+
+
+class MongoTables:
+    """Tables of `MongoLightningStore`, in one session: of a transaction, or of reads at one point in time.
+
+    Args:
+        database: Where the collections are.
+        session: The session.
+        counters: The counters in the lock, of a transaction that holds it: `write_counters` has to follow. None for a
+            session that only reads.
+    """
+
+    def __init__(self, database: Database[Any], session: ClientSession, counters: dict[str, int] | None = None) -> None:
+        self._session = session
+        self._state = database[STATE]
+        self._rollouts = database[ROLLOUTS]
+        self._attempts = database[ATTEMPTS]
+        self._spans = database[SPANS]
+        self._resources = database[RESOURCES]
+        self._workers = database[WORKERS]
+        self._of_kind = {kind: database[name] for kind, name in COLLECTION_OF.items()}
+        self._counters = counters
+        self._counted: set[str] = set()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Return the counters in the lock, with the changes of this transaction."""
+        if self._counters is None:
+            lock = self._state.find_one(THE_LOCK, dict.fromkeys(COUNTERS, 1), session=self._session) or {}
+            self._counters = {name: lock.get(name, 0) for name in COUNTERS}
+        return self._counters
+
+    def write_counters(self, **fields: Any) -> None:
+        """Store the counters that have changed, and `fields`, in the lock."""
+        fields |= {name: self.counters[name] for name in self._counted}
+        if fields:
+            self._state.update_one(THE_LOCK, {"$set": fields}, session=self._session)
+
+    def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
+        return next(self._with_latest(self._rollouts.find({"rollout_id": rollout_id}, session=self._session)), None)
+
+    def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
+        if limit == 0:  # to MongoDB, a limit of 0 is none
+            return []
+        cursor = self._rollouts.find(_QUEUED, session=self._session).sort("queue_position", ASCENDING).limit(limit)
+        return list(self._with_latest(cursor))
+
+    def has_queued(self) -> bool:
+        return self._rollouts.find_one(_QUEUED, {"_id": 1}, session=self._session) is not None
+
+    def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        documents = []
+        for rollout in rollouts:
+            queued = rollout.status in lifecycle.QUEUED_STATUSES
+            documents.append(
+                _fitting(rollout_columns(rollout), f"rollout {rollout.rollout_id}")
+                | {
+                    "_id": self._next(ROLLOUTS),
+                    "latest_attempt": None,
+                    "queue_position": self._next("queue_end") if queued else None,
+                }
+            )
+        if documents:
+            self._rollouts.insert_many(documents, session=self._session)
+
+    def replace_rollout(self, old: Rollout, new: Rollout) -> None:
+        changed: Values = {}
+        if content_changed(old, new):
+            changed = _fitting(rollout_columns(new), f"rollout {new.rollout_id}")
+        if new.status != old.status:
+            changed |= {"status": new.status, "end_time": new.end_time}
+            if new.status not in lifecycle.QUEUED_STATUSES:
+                changed["queue_position"] = None
+            elif old.status not in lifecycle.QUEUED_STATUSES:
+                changed["queue_position"] = self._next("queue_end")
+        if changed:
+            self._rollouts.update_one({"rollout_id": new.rollout_id}, {"$set": changed}, session=self._session)
+
+    def delete_rollout(self, rollout_id: str) -> bool:
+        found = {}
+        for collection in (self._spans, self._attempts, self._rollouts):
+            found[collection.name] = collection.delete_many({"rollout_id": rollout_id}, session=self._session)
+        for name, result in found.items():
+            self._count(DELETED[name], result.deleted_count)
+        return bool(found[ROLLOUTS].deleted_count)
+
+    def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
+        document = self._attempts.find_one(_ids(rollout_id, attempt_id), session=self._session)
+        return None if document is None else attempt_of(document)
+
+    def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+        number = self._next(ATTEMPTS)
+        reached = self._reached_number(attempt.rollout_id) if attempt.sequence_id > 1 else 0
+        extra = {"_id": number, "last_span_number": reached, "deadline": deadline}
+        self._attempts.insert_one(_attempt_document(attempt) | extra, session=self._session)
+        self._rollouts.update_one(
+            {"rollout_id": attempt.rollout_id}, {"$set": {"latest_attempt": number}}, session=self._session
+        )
+
+    def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
+        document = _attempt_document(attempt) | {"deadline": deadline}
+        ids = _ids(attempt.rollout_id, attempt.attempt_id)
+        self._attempts.update_one(ids, {"$set": document}, session=self._session)
+
+    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
+        fields = {"rollout_id": 1, "attempt_id": 1}
+        cursor = self._attempts.find({"deadline": {"$gt": 0, "$lte": now}}, fields, session=self._session)
+        return [(document["rollout_id"], document["attempt_id"]) for document in cursor]
+
+    def next_deadline(self) -> float | None:
+        first = [("deadline", ASCENDING)]
+        document = self._attempts.find_one(_LIMITED, {"deadline": 1}, sort=first, session=self._session)
+        return None if document is None else float(document["deadline"])
+
+    def take_span_numbers(self, rollout_id: str, attempt_id: str, count: int) -> int | None:
+        document = self._attempts.find_one_and_update(
+            _ids(rollout_id, attempt_id),
+            {"$inc": {"last_span_number": count}},
+            {"last_span_number": 1},
+            return_document=ReturnDocument.AFTER,
+            session=self._session,
+        )
+        return None if document is None else int(document["last_span_number"]) - count + 1
+
+    def _reached_number(self, rollout_id: str) -> int:
+        earlier = self._attempts.find({"rollout_id": rollout_id}, {"last_span_number": 1}, session=self._session)
+        return max((int(document["last_span_number"]) for document in earlier), default=0)
+
+    def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
+        ids = _ids(rollout_id, attempt_id)
+        first_of: dict[str, Span] = {}
+        for span in spans:
+            first_of.setdefault(span.span_id, span)
+        present = self._spans.find(ids | {"span_id": {"$in": list(first_of)}}, {"span_id": 1}, session=self._session)
+        known = {document["span_id"] for document in present}
+        new = [span for span_id, span in first_of.items() if span_id not in known]
+        if new:
+            documents = [
+                _fitting(span_columns(span), f"span {span.span_id}") | {"_id": self._next(SPANS)} for span in new
+            ]
+            self._spans.insert_many(documents, session=self._session)
+            reached = max(span.sequence_id for span in new)
+            self._attempts.update_one(ids, {"$max": {"last_span_number": reached}}, session=self._session)
+        return new
+
+    def latest_resources(self) -> ResourcesUpdate | None:
+        last = [("write_number", DESCENDING)]
+        document = self._resources.find_one({}, sort=last, session=self._session)
+        return None if document is None else resources_of(document)
+
+    def resources(self, resources_id: str) -> ResourcesUpdate | None:
+        document = self._resources.find_one({"resources_id": resources_id}, session=self._session)
+        return None if document is None else resources_of(document)
+
+    def write_resources(self, update: ResourcesUpdate) -> None:
+        document = _fitting(resources_columns(update), f"the set of resources {update.resources_id}")
+        self._write(RESOURCES, "resources_id", document | {"write_number": self._next("resource_writes")})
+
+    def worker(self, worker_id: str) -> Worker | None:
+        document = self._workers.find_one({"worker_id": worker_id}, session=self._session)
+        return None if document is None else worker_of(document)
+
+    def write_worker(self, worker: Worker) -> None:
+        self._write(WORKERS, "worker_id", _fitting(worker_columns(worker), f"worker {worker.worker_id}"))
+
+    def select(self, query: Query) -> PaginatedResult[Any]:
+        collection, matching = self._of_kind[query.kind], filter_of(query)
+        items: list[Any] = []
+        if query.limit != 0:
+            cursor = collection.find(matching, sort=sort_of(query), skip=query.offset, session=self._session)
+            documents = cursor if query.limit == -1 else cursor.limit(query.limit)
+            if query.kind == "rollout":
+                items = [lifecycle.with_attempt(*found) for found in self._with_latest(documents)]
+            else:
+                items = [OBJECT_OF[query.kind](document) for document in documents]
+        if query.limit == -1 and query.offset == 0:
+            total = len(items)
+        elif matching:
+            total = collection.count_documents(matching, session=self._session)
+        else:
+            total = self._total(collection.name)
+        return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
+        wanted: dict[str, Any] = {} if step.statuses is None else {"status": {"$in": list(step.statuses)}}
+        if step.beyond is not None:
+            start = self._rollouts.find_one({"rollout_id": step.beyond}, {"_id": 1}, session=self._session)
+            if start is None:
+                return None
+            wanted["_id"] = {"$lt" if step.descending else "$gt": start["_id"]}
+        if step.limit == 0:  # to MongoDB, a limit of 0 is none
+            return []
+        cursor = self._rollouts.find(wanted, session=self._session)
+        rows = cursor.sort("_id", DESCENDING if step.descending else ASCENDING).limit(step.limit)
+        return [lifecycle.with_attempt(*found) for found in self._with_latest(rows)]
+
+    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
+        latest = self._rollouts.find(
+            {"rollout_id": {"$in": list(rollout_ids)}}, {"latest_attempt": 1}, session=self._session
+        )
+        numbers = [one["latest_attempt"] for one in latest if one["latest_attempt"] is not None]
+        names = {"_id": 0, "rollout_id": 1, "attempt_id": 1}
+        ids = list(self._attempts.find({"_id": {"$in": numbers}}, names, session=self._session))
+        if not ids:
+            return []
+        wanted = {"$or": ids, "name": {"$ne": NEVER_NAMED}, "body_json": {"$regex": WORD}}
+        order = [("sequence_id", ASCENDING), ("_id", ASCENDING)]
+        return that_may_carry_rewards(map(span_of, self._spans.find(wanted, sort=order, session=self._session)))
+
+    def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
+        fields = {"rollout_id": 1, "status": 1}
+        found = self._rollouts.find({"rollout_id": {"$in": list(rollout_ids)}}, fields, session=self._session)
+        status_of = {document["rollout_id"]: document["status"] for document in found}
+        done = [i for i in rollout_ids if status_of.get(i) in TERMINAL_ROLLOUT_STATUSES]
+        rollouts: dict[str, Rollout] = {}
+        if done:
+            documents = self._rollouts.find({"rollout_id": {"$in": done}}, session=self._session)
+            rollouts = {
+                rollout.rollout_id: lifecycle.with_attempt(rollout, latest)
+                for rollout, latest in self._with_latest(documents)
+            }
+        return [rollouts[i] for i in done], [i for i in rollout_ids if i not in status_of]
+
+    def counts(self) -> LightningStoreStatistics:
+        return LightningStoreStatistics(
+            total_rollouts=self._total(ROLLOUTS),
+            total_attempts=self._total(ATTEMPTS),
+            total_spans=self._total(SPANS),
+            total_resources=self._total(RESOURCES),
+            total_workers=self._total(WORKERS),
+        )
+
+    def _with_latest(self, cursor: Iterable[Any]) -> Iterator[tuple[Rollout, Attempt | None]]:
+        documents = list(cursor)
+        numbers = [document["latest_attempt"] for document in documents if document["latest_attempt"] is not None]
+        found = self._attempts.find({"_id": {"$in": numbers}}, session=self._session) if numbers else ()
+        attempts = {document["_id"]: attempt_of(document) for document in found}
+        return ((rollout_of(document), attempts.get(document["latest_attempt"])) for document in documents)
+
+    def _write(self, name: str, key: str, document: Values) -> None:
+        """Insert a document, or replace all of it but its number."""
+        collection = self._state.database[name]
+        replaced = collection.update_one({key: document[key]}, {"$set": document}, session=self._session)
+        if not replaced.matched_count:
+            collection.insert_one(document | {"_id": self._next(name)}, session=self._session)
+
+    def _total(self, name: str) -> int:
+        """Return how many documents a collection has."""
+        deleted = DELETED.get(name)
+        return self.counters[name] - (0 if deleted is None else self.counters[deleted])
+
+    def _next(self, counter: str) -> int:
+        return self._count(counter, 1)
+
+    def _count(self, counter: str, more: int) -> int:
+        self._counted.add(counter)
+        self.counters[counter] += more
+        return self.counters[counter]
+
+
+def _ids(rollout_id: str, attempt_id: str) -> dict[str, Any]:
+    return {"rollout_id": rollout_id, "attempt_id": attempt_id}
+
+
+def _attempt_document(attempt: Attempt) -> Values:
+    return _fitting(attempt_columns(attempt), f"attempt {attempt.attempt_id}")
+
+
+def _fitting(columns: Values, what: str) -> Values:
+    texts = [value for name, value in columns.items() if name.endswith("_json")]
+    size = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+    if size > _LARGEST:
+        raise ValueError(
+            f"{what} takes {size} bytes as JSON, and MongoDB keeps at most {_LARGEST} in one document: "
+            "make it smaller, or use another store"
+        )
+    return columns

@@ -1,0 +1,323 @@
+"""A Ray cluster: connected to, or started; its actors, and why one was lost.
+
+Only this file imports Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from ...config import cache_dir, refusal
+from ...errors import MissingPackageError, UserError
+from ...files import make_private_folder
+
+_LONGEST_FOLDER: Final = (103 if sys.platform == "darwin" else 107) - 66
+"""Characters of a folder below which Ray makes sockets: what the system takes for one, less what Ray adds."""
+_NAME_CHARACTERS: Final = 9
+_OBJECT_STORE_BYTES: Final = 200 * 2**20
+"""Shared memory of a cluster that is started here: actors are given their bundle through it, and nothing else."""
+_THREADS_OF_ACTOR: Final = 4
+_CONNECT_SECONDS: Final = 10.0
+_MOST_CHARACTERS: Final = 300
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class ActorLostError(Exception):
+    """Report that an actor is no more: its process or its node has died, or it could not be made."""
+
+
+class RayCluster:
+    """A cluster that this process is connected to. Made by `connected`."""
+
+    def __init__(self, ray: Any, environment: Mapping[str, Any]) -> None:
+        self._ray = ray
+        self._environment = environment
+        self.host = str(ray.util.get_node_ip_address())
+        """Address by which other nodes reach this computer."""
+
+    @property
+    def spans_computers(self) -> bool:
+        """True if nodes of the cluster have other addresses than this computer."""
+        return any(one["Alive"] and one["NodeManagerAddress"] != self.host for one in self._ray.nodes())
+
+    def put(self, value: Any) -> Any:
+        """Keep a value that many actors are given; return what stands for it."""
+        return self._ray.put(value)
+
+    def start(self, kind: type[Any], *arguments: Any, cpus: float, gpus: float) -> RayActor:
+        """Ask for an actor of a class, on whichever node has most to spare; it waits until one has enough.
+
+        Raises:
+            UserError: Ray does not take the environment.
+        """
+        options: dict[str, Any] = {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "max_concurrency": _THREADS_OF_ACTOR,
+            "max_restarts": 0,  # what it was running is given back first, and another one made then
+            "scheduling_strategy": "SPREAD",
+        }
+        if self._environment:
+            options["runtime_env"] = dict(self._environment)
+        try:
+            return RayActor(self._ray, self._ray.remote(kind).options(**options).remote(*arguments))
+        except (ValueError, TypeError) as error:
+            raise _bad_environment(error) from error
+
+    def why_waiting(self, cpus: float, gpus: float, who: str = "runner") -> str:
+        """Say what an actor that needs so much waits for; `who` begins the names of the two settings as well."""
+        asked = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+        has = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
+        if not any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in has):
+            return f"no node of the cluster has the {asked} that a {who} asks for (`{who}_cpus`, `{who}_gpus`)"
+        free = self._ray.available_resources()
+        spare = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
+        return f"a {who} asks for {asked} (`{who}_cpus`, `{who}_gpus`), and {spare} of the cluster are free"
+
+
+class RayActor:
+    """An actor, alive or not."""
+
+    def __init__(self, ray: Any, handle: Any) -> None:
+        self._ray = ray
+        self._handle = handle
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method and return its result, once the actor is there; cancelling the wait does not end the call.
+
+        Raises:
+            ActorLostError: the actor is no more.
+            UserError: the environment cannot be made.
+            Exception: whatever the method raised.
+        """
+        result = asyncio.wrap_future(getattr(self._handle, method).remote(*arguments).future())
+        result.add_done_callback(_look_at)
+        with _errors_told(self._ray.exceptions):
+            return await asyncio.shield(result)
+
+    def ask(self, method: str, *arguments: Any) -> RayAnswer:
+        """Call a method, for whoever has no event loop to wait on; returns what its result is read from."""
+        return RayAnswer(self._ray, getattr(self._handle, method).remote(*arguments))
+
+    def tell(self, method: str) -> None:
+        """Call a method and do not wait for it; what becomes of the call is nobody's business."""
+        getattr(self._handle, method).remote().future().add_done_callback(_look_at)
+
+    def end(self) -> None:
+        """Kill its process, wherever it is; from any thread."""
+        with contextlib.suppress(Exception):  # there is nothing left to kill, or nobody to ask
+            self._ray.kill(self._handle, no_restart=True)
+
+
+class RayAnswer:
+    """The result of a call, which may not be there yet."""
+
+    def __init__(self, ray: Any, reference: Any) -> None:
+        self._ray = ray
+        self._reference = reference
+
+    def result(self, seconds: float) -> Any:
+        """Return what the method returned. Blocks; may be asked again.
+
+        Raises:
+            TimeoutError: it has not, within so many seconds.
+            ActorLostError: the actor is no more.
+            UserError: the environment cannot be made.
+            Exception: whatever the method raised.
+        """
+        try:
+            with _errors_told(self._ray.exceptions):
+                return self._ray.get(self._reference, timeout=seconds)
+        except self._ray.exceptions.GetTimeoutError as error:
+            raise TimeoutError(f"an actor has not answered within {seconds:g} s") from error
+
+
+@contextmanager
+def _errors_told(errors: Any) -> Iterator[None]:
+    """Raise what becomes of a call as `RayActor.call` says."""
+    try:
+        yield
+    except errors.RuntimeEnvSetupError as error:
+        raise UserError(f"the environment cannot be made: {_reason(error)}", setting="runner_env") from error
+    except errors.RayTaskError as error:
+        raise error.as_instanceof_cause() from error
+    except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
+        raise ActorLostError(_reason(error)) from error
+
+
+def address_of_node() -> str:
+    """Return the address by which other nodes reach this one; in an actor."""
+    return str(_imported().util.get_node_ip_address())
+
+
+@contextmanager
+def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_address") -> Iterator[RayCluster]:
+    """Connect to a cluster, or start one; leave it, and end it, afterwards. A connection that is there is used.
+
+    Args:
+        address: as `RaySettings.address`.
+        environment: Ray's runtime environment for actors.
+        setting: the one that the address stands in.
+
+    Raises:
+        UserError: there is no such cluster, Ray does not take the environment, or is not installed.
+    """
+    address = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
+    if address.startswith("ray://"):
+        raise UserError(
+            f"{address} is a cluster seen from outside, from where runners cannot reach the store: start the training "
+            "on one of its nodes, with `auto`",
+            setting=setting,
+        )
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    with contextlib.ExitStack() as stack:
+        options: dict[str, Any] = {"address": address}
+        if address == "local":
+            folder = stack.enter_context(_folder())
+            if "ray" not in sys.modules:  # an imported one has read whether there are to be tokens
+                os.environ.setdefault("RAY_AUTH_MODE", "token")
+            if os.environ.get("RAY_AUTH_MODE") == "token" and not os.environ.get("RAY_AUTH_TOKEN_PATH"):
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home folder
+            options |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES, "_temp_dir": folder}
+        ray = _imported()
+        _check_environment(environment)
+        if ray.is_initialized():
+            yield RayCluster(ray, environment)
+            return
+        _check_head(address, setting)
+        stack.callback(_leave, ray)
+        if environment:
+            options["runtime_env"] = dict(environment)  # of the whole job: only so are folders of this computer sent
+        with _signals_as_before():
+            try:
+                ray.init(**options, configure_logging=False, logging_level=logging.ERROR)
+            except ray.exceptions.RuntimeEnvSetupError as error:
+                raise _bad_environment(error) from error
+            except Exception as error:  # Ray raises bare ones too, as where the machine is too busy for it to start
+                raise UserError(_no_cluster(address, error), setting=setting) from error
+        yield RayCluster(ray, {})
+
+
+def _check_head(address: str, setting: str) -> None:
+    """Check that somebody listens at an address; Ray itself would try for minutes.
+
+    Raises:
+        UserError: nobody does.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UserError(_no_cluster(address, error), setting=setting) from error
+
+
+def _imported() -> Any:
+    try:
+        import ray
+        import ray.util
+    except ImportError as error:
+        raise MissingPackageError("strategy='ray'", "ray", extra="ray", setting="strategy") from error
+    logger = logging.getLogger("ray")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.ERROR)
+    return ray
+
+
+def _check_environment(environment: Mapping[str, Any]) -> None:
+    from ray.runtime_env import RuntimeEnv
+
+    known = sorted(RuntimeEnv.known_fields)
+    for name in environment:
+        if name not in known:
+            complaint = refusal(name, known) or f"there is no {name} among {', '.join(known)}"
+            raise _bad_environment(ValueError(complaint))
+    folder = environment.get("working_dir")
+    try:
+        RuntimeEnv(**{name: value for name, value in environment.items() if name not in ("working_dir", "py_modules")})
+        if folder is not None and "://" not in folder and not Path(folder).is_dir():
+            raise ValueError(f"working_dir: there is no folder {folder}")
+    except (ValueError, TypeError) as error:
+        raise _bad_environment(error) from error
+
+
+def _bad_environment(error: Exception) -> UserError:
+    return UserError(f"Ray does not take the environment: {_reason(error)}", setting="runner_env")
+
+
+def _leave(ray: Any) -> None:
+    with _signals_as_before():
+        ray.shutdown()
+
+
+@contextmanager
+def _signals_as_before() -> Iterator[None]:
+    """Undo what Ray does to SIGTERM in the main thread: who ends a run by it decides that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make the folder of a cluster that is started here, and remove it afterwards."""
+    parent = cache_dir() / "ray"
+    if len(str(parent)) + _NAME_CHARACTERS > _LONGEST_FOLDER:
+        folder = tempfile.mkdtemp(prefix="agentic-rl-", dir="/tmp")
+    else:
+        make_private_folder(parent)
+        folder = tempfile.mkdtemp(prefix="", dir=parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_cluster(address: str, error: Exception) -> str:
+    if address == "auto":
+        return (
+            "no Ray cluster runs here: start one with `ray start --head`, name one as HOST:PORT, or have one started "
+            f"for this run by `local` ({_reason(error)})"
+        )
+    if address == "local":
+        return f"Ray could not be started: {_reason(error)}"
+    return f"there is no Ray cluster at {address}: {_reason(error)}"
+
+
+def _reason(error: BaseException) -> str:
+    """Return what matters of the many lines that Ray writes: why an actor is dead, or the last line of a traceback."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    text = " ".join(lines)
+    if "creation task" in text:
+        return lines[-1]
+    _, found, rest = text.partition("The actor is dead because ")
+    told = rest if found else text
+    return told if len(told) <= _MOST_CHARACTERS else f"{told[:_MOST_CHARACTERS]}…"
+
+
+def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
+    """Retrieve the error of a call that nobody waits for any more."""
+    if not result.cancelled():
+        result.exception()

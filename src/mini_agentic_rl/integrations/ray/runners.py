@@ -1,0 +1,255 @@
+"""The runners of a run on Ray: as many as there is work for, replaced when they die, ended with the run.
+
+A runner that no node has room for waits, and Ray's autoscaler sees it waiting. What a runner that died was running goes
+back to the queue: its worker's record in the store says which attempt it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...errors import UserError
+from ...execution.events import ExecutionEvent
+from ...execution.role_processes import Patience
+from ...logging import Throttle
+from ...runner import give_back_of_worker, worker_name
+from ...runner.processes import RemoteFailure
+from ...store import LightningStore
+from .actor import Place, RunnerActor, RunnerSetup
+from .cluster import ActorLostError, RayActor, RayCluster
+from .scaling import Scaling
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+_FIRST_DELAY: Final = 0.5
+_LONGEST_DELAY: Final = 30.0
+_STEADY_SECONDS: Final = 60.0
+"""Seconds after which a runner that dies is started again with the first delay."""
+_MOST_FAILED_STARTS: Final = 5
+"""Starts that fail one after the other, none having succeeded before: the next ones would not either."""
+_WAITING_SECONDS: Final = 20.0
+"""Seconds without any runner after which it is told what they wait for."""
+_GIVE_BACK_SECONDS: Final = 10.0
+_LAST_WORDS_SECONDS: Final = 2.0
+
+
+@dataclass(eq=False)
+class _Slot:
+    """One of the runners that there should be, whichever actor is it at the time."""
+
+    index: int
+    retired: asyncio.Future[None]
+    """Done once the runner is not needed any more."""
+    task: asyncio.Task[bool] | None = None
+    """Ends with True where the runner has ended by itself."""
+    actor: RayActor | None = None
+    place: Place | None = None
+    generation: int = 0
+
+
+@dataclass
+class RayRunners:
+    """The actors of one run. `kill` may be called from any thread, all else belongs to one event loop."""
+
+    cluster: RayCluster
+    setup: RunnerSetup
+    scaling: Scaling
+    patience: Patience
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._slots: dict[int, _Slot] = {}
+        self._ended = 0
+        self._placed = False
+        self._failed_starts = 0
+        self._shared_setup: Any = None
+        self._store: LightningStore | None = None
+        self._told = Throttle()
+
+    async def run(self, event: ExecutionEvent) -> None:
+        """Keep runners until the event is set or all have ended by themselves; none is left afterwards.
+
+        Raises:
+            Exception: a runner cannot be started, or cannot load the bundle; the event is set then.
+        """
+        stopping = asyncio.ensure_future(event.wait_async())
+        self._store = pickle.loads(self.setup.store)
+        self._shared_setup = self.cluster.put(self.setup)
+        try:
+            await self._run(stopping)
+        except BaseException:
+            event.set()
+            await asyncio.gather(stopping, *self._tasks(), return_exceptions=True)
+            raise
+        finally:
+            stopping.cancel()
+            await self._store.close()
+
+    def kill(self) -> None:
+        """End all of them at once, from any thread."""
+        for slot in list(self._slots.values()):
+            if slot.actor is not None:
+                slot.actor.end()
+
+    def _tasks(self) -> list[asyncio.Task[bool]]:
+        return [slot.task for slot in self._slots.values() if slot.task is not None]
+
+    async def _run(self, stopping: asyncio.Future[None]) -> None:
+        unfinished, alone_since = 0, time.monotonic()
+        while not stopping.done() and self._ended < self.scaling.most:
+            unfinished = await self._unfinished(unfinished)
+            self._scale(self.scaling.wanted(unfinished, time.monotonic()), stopping)
+            watched: set[asyncio.Future[Any]] = {stopping, *self._tasks()}
+            await asyncio.wait(watched, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            self._collect()
+            if not self._slots or any(slot.place is not None for slot in self._slots.values()):
+                alone_since = time.monotonic()
+            elif time.monotonic() - alone_since > _WAITING_SECONDS and self._told.due("waiting"):
+                logger.warning("no runner has a place yet: %s", self.cluster.why_waiting(self.cpus, self.gpus))
+        if not stopping.done():
+            logger.info("all %d runners have ended before the algorithm", self._ended)
+        while self._slots:
+            await asyncio.wait(self._tasks())
+            self._collect()
+
+    def _collect(self) -> None:
+        """Let go of runners that have ended; raises what ended one that cannot be had."""
+        for slot in list(self._slots.values()):
+            if slot.task is not None and slot.task.done():
+                del self._slots[slot.index]
+                self._ended += slot.task.result()
+
+    def _scale(self, wanted: int, stopping: asyncio.Future[None]) -> None:
+        """Ask for runners that are missing; those that are too many end: first those that wait for a place."""
+        wanted = min(wanted, self.scaling.most - self._ended)
+        here = [slot for slot in self._slots.values() if not slot.retired.done()]
+        for _ in range(wanted - len(here)):
+            index = next(index for index in range(len(self._slots) + 1) if index not in self._slots)
+            slot = self._slots[index] = _Slot(index, asyncio.get_running_loop().create_future())
+            slot.task = asyncio.ensure_future(self._keep(slot, stopping))
+        surplus = sorted(here, key=lambda slot: (slot.place is None, slot.index), reverse=True)
+        for slot in surplus[: max(0, len(here) - wanted)]:
+            logger.debug("runner %d is not needed any more", slot.index)
+            slot.retired.set_result(None)
+
+    async def _unfinished(self, before: int) -> int:
+        """Count the rollouts that wait or run; the number `before` where the store cannot be asked."""
+        assert self._store is not None
+        try:
+            found = await self._store.query_rollouts(
+                status_in=["queuing", "requeuing", "preparing", "running"], limit=1
+            )
+        except Exception as error:
+            if self._told.due(repr(error)):
+                logger.warning("the store cannot be asked how much there is to run: %s", error)
+            return before
+        return found.total
+
+    async def _keep(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
+        """Run the runner, and again when it dies; return whether it has ended by itself."""
+        delay = _FIRST_DELAY
+        ends: set[asyncio.Future[Any]] = {stopping, slot.retired}
+        while not any(one.done() for one in ends):
+            started = time.monotonic()
+            try:
+                return await self._run_once(slot, stopping)
+            except ActorLostError as lost:
+                place, slot.place = slot.place, None
+                await self._lost(slot, place, str(lost))
+            if not any(one.done() for one in ends):
+                logger.info("runner %d is started again in %g s", slot.index, delay)
+            if time.monotonic() - started > _STEADY_SECONDS:
+                delay = _FIRST_DELAY
+            await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
+            delay = min(2 * delay, _LONGEST_DELAY)
+        return False
+
+    async def _run_once(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
+        slot.generation += 1
+        actor = slot.actor = self.cluster.start(
+            RunnerActor,
+            self._shared_setup,
+            slot.index,
+            self._label(slot),
+            cpus=self.cpus,
+            gpus=self.gpus,
+        )
+        ends: set[asyncio.Future[Any]] = {stopping, slot.retired}
+        try:
+            loading = asyncio.ensure_future(actor.call("load"))
+            await asyncio.wait({loading, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not loading.done():
+                loading.cancel()
+                return False
+            place = loading.result()
+            if isinstance(place, RemoteFailure):
+                raise place.as_exception()
+            slot.place, self._placed, self._failed_starts = place, True, 0
+            logger.info("runner %d runs on %s (process %d)", slot.index, place.host, place.pid)
+            running = asyncio.ensure_future(actor.call("run"))
+            await asyncio.wait({running, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done() and not stopping.done():
+                await actor.call("retire")
+                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await self._stop(slot, actor, running)
+                return False
+            running.result()
+            return not slot.retired.done() and not stopping.done()
+        finally:
+            actor.end()
+            slot.actor = None
+
+    async def _stop(self, slot: _Slot, actor: RayActor, running: asyncio.Future[Any]) -> None:
+        """Tell a runner to stop; one that does not is killed, with what it has started."""
+        grace = self.patience.graceful_timeout
+        actor.tell("stop")
+        await asyncio.wait({running}, timeout=grace)
+        if running.done():
+            running.result()
+            return
+        running.cancel()
+        logger.warning("runner %d did not stop within graceful_timeout=%g s and is killed", slot.index, grace)
+        with contextlib.suppress(asyncio.TimeoutError, ActorLostError):
+            await asyncio.wait_for(actor.call("end_others"), _LAST_WORDS_SECONDS)
+        actor.end()
+        await self._give_back(slot, "its runner did not stop and was killed")
+
+    async def _lost(self, slot: _Slot, place: Place | None, reason: str) -> None:
+        """Tell that a runner is lost, and give back what it was running.
+
+        Raises:
+            UserError: none could ever be started.
+        """
+        if place is None:
+            self._failed_starts += 1
+            if not self._placed and self._failed_starts >= _MOST_FAILED_STARTS:
+                raise UserError(f"no runner could be started on Ray: {reason}", setting="runner_env")
+            logger.error("runner %d could not be started, and is tried again: %s", slot.index, reason)
+            return
+        logger.error("runner %d on %s is lost: %s", slot.index, place.host, reason)
+        await self._give_back(slot, f"its runner on {place.host} was lost: {reason}")
+
+    async def _give_back(self, slot: _Slot, reason: str) -> None:
+        assert self._store is not None
+        worker_id = worker_name(slot.index, self._label(slot))
+        try:
+            if await asyncio.wait_for(give_back_of_worker(self._store, worker_id, reason), _GIVE_BACK_SECONDS):
+                logger.info("what %s was running is queued again", worker_id)
+        except Exception as error:  # the store is out of reach: its health check will find the attempt
+            logger.warning("what %s was running could not be given back: %r", worker_id, error)
+
+    def _label(self, slot: _Slot) -> str | None:
+        """Name each actor's worker anew: one that was only out of reach may still run, and is no longer listened to."""
+        label = self.setup.run_label
+        if slot.generation == 1:
+            return label
+        return str(slot.generation) if label is None else f"{label}-{slot.generation}"

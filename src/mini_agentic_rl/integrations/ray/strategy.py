@@ -1,0 +1,172 @@
+"""The strategy that runs an algorithm here and its runners as actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ...config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
+from ...errors import UserError
+from ...execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from ...execution.events import ThreadingEvent
+from ...execution.ray_settings import RaySettings, runtime_environment
+from ...execution.role_main import run_until_set
+from ...execution.role_processes import Patience
+from ...execution.side_by_side import run_side_by_side
+from ...http import is_loopback, reached_at
+from ...logging import PACKAGE_LOGGER
+from ...runner.processes import dumps
+from ...store import LightningStore, LightningStoreClient, LightningStoreServer
+from .actor import RunnerSetup
+from .cluster import RayCluster, connected
+from .runners import RayRunners
+from .scaling import Scaling
+
+_KILL_SECONDS: Final = 5.0
+_EVERYWHERE: Final = ("0.0.0.0", "::")
+_ADVICE: Final = (
+    "Make it where it is used, inside the agent or the hook; or define those in a module of their own, which is then "
+    "imported on the node; or use `strategy='shm'`, which sends nothing."
+)
+
+
+class RayExecutionStrategy(ExecutionStrategy):
+    """The algorithm in this process, each runner an actor of a Ray cluster, on whichever of its nodes has room.
+
+    The agent, the hooks and the runner travel as with the client-server strategy: pickled, and what they import has to
+    be importable on the nodes, where this package is installed too. The store is served from here, at an address that
+    the nodes reach and with a key; so is the model, where the algorithm serves one. A runner that dies, with its node
+    or alone, is replaced, and what it was running goes back to the queue.
+
+    Args:
+        n_runners: the most runners at once; see `RaySettings.min_runners`.
+        settings: the settings of Ray.
+        runner_env: Ray's runtime environment as a mapping, or what `RaySettings.runner_env` may be.
+        server_host: host of the store server; None takes AGL_SERVER_HOST, else this computer's address in the cluster.
+        server_port: its port; None takes AGL_SERVER_PORT, else any free one.
+        managed_store: True serves the store; False means that the given store is one that every node reaches as it is.
+            None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
+        api_key: bearer token of the store server; None takes AGL_API_KEY, else makes one for the run.
+        graceful_timeout: seconds for a runner to stop after it was asked to; it is killed then.
+        options: settings of `RaySettings` by name.
+
+    Raises:
+        ValueError: a setting that cannot work, by name.
+        UserError: `runner_env` names no environment.
+    """
+
+    def __init__(
+        self,
+        n_runners: int = 8,
+        settings: RaySettings | None = None,
+        *,
+        runner_env: str | Mapping[str, Any] | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        managed_store: bool | None = None,
+        api_key: str | None = None,
+        graceful_timeout: float = 10.0,
+        **options: Any,
+    ) -> None:
+        if n_runners < 1:
+            raise ValueError(f"n_runners must be 1 or more, not {n_runners}: without a runner no rollout is ever run")
+        if graceful_timeout < 0:
+            raise ValueError(f"graceful_timeout must be 0 or more, not {graceful_timeout}")
+        self.n_runners: int = n_runners
+        self.settings = (settings or RaySettings()).changed(**options)
+        self.environment = runtime_environment(self.settings.runner_env if runner_env is None else runner_env)
+        self.server_host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, server_host)
+        self.server_port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, server_port, fallback=0)
+        self.managed_store = resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, managed_store)
+        self.api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key)
+        self.patience = Patience(graceful_timeout, _KILL_SECONDS)
+
+    def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        """Run both roles to the end of the algorithm. Not callable from inside a running event loop.
+
+        Raises:
+            UserError: there is no cluster, the bundle cannot be sent, or the runners cannot be started or reached.
+            Exception: whatever the algorithm raised.
+            KeyboardInterrupt: the run was interrupted; everything has been stopped.
+        """
+        bundle = dumps(runner, "the runner", _ADVICE)
+        managed = self.managed_store
+        if managed is None:
+            managed = not isinstance(store, LightningStoreClient)
+        with connected(self.settings.address, self.environment) as cluster:
+            host = cluster.host if self.server_host in (None, *_EVERYWHERE) else str(self.server_host)
+            label = None if managed else f"{socket.gethostname()}-{os.getpid()}"
+            with (
+                self._served(store, host) if managed else contextlib.nullcontext((store, store)) as (mine, theirs),
+                reached_at(host),
+            ):
+                if isinstance(theirs, LightningStoreClient):
+                    _check_reach(theirs, cluster)
+                self._run(algorithm, bundle, mine, theirs, cluster, label)
+
+    def _run(
+        self,
+        algorithm: AlgorithmBundle,
+        bundle: bytes,
+        mine: LightningStore,
+        theirs: LightningStore,
+        cluster: RayCluster,
+        label: str | None,
+    ) -> None:
+        ours = logging.getLogger(PACKAGE_LOGGER)
+        log_level = ours.level if ours.handlers else None
+        setup = RunnerSetup(bundle, dumps(theirs, "the store", _ADVICE), tuple(sys.path), log_level, label)
+        settings = self.settings
+        runners = RayRunners(
+            cluster,
+            setup,
+            Scaling(settings.min_runners, self.n_runners, settings.runner_idle_seconds),
+            self.patience,
+            settings.runner_cpus,
+            settings.runner_gpus,
+        )
+        event = ThreadingEvent()
+
+        async def work() -> None:
+            try:
+                await run_until_set(algorithm, mine, event, self.patience.graceful_timeout / 2)
+            finally:
+                event.set()
+
+        run_side_by_side(work, runners, event, self.patience.total)
+
+    @contextmanager
+    def _served(self, store: LightningStore, host: str) -> Iterator[tuple[LightningStore, LightningStore]]:
+        """Serve a store; yield it as it is used here, and as it is used on other nodes."""
+        key = self.api_key or secrets.token_urlsafe(32)
+        server = LightningStoreServer(store, self.server_host or host, self.server_port, api_key=key)
+        try:
+            asyncio.run(server.start())
+            port = urlsplit(server.endpoint).port
+            address = f"[{host}]" if ":" in host else host
+            yield server, LightningStoreClient(f"http://{address}:{port}", api_key=key)
+        finally:
+            asyncio.run(server.stop())
+
+
+def _check_reach(store: LightningStoreClient, cluster: RayCluster) -> None:
+    """Check that a store is not at an address which means another computer on each node.
+
+    Raises:
+        UserError: it is.
+    """
+    host = urlsplit(store.server_address_root).hostname or ""
+    if is_loopback(host) and cluster.spans_computers:
+        raise UserError(
+            f"the other nodes of the Ray cluster cannot reach the store at {store.server_address_root}: let its server "
+            f"listen where they can (here {cluster.host}), and name it so, or leave `store` to the strategy"
+        )

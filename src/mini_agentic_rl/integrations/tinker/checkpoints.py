@@ -1,0 +1,254 @@
+"""Saved states in a folder, where a server that starts again finds them.
+
+    {folder}/runs/{run}/run.json                   the client's model, rank and metadata
+    {folder}/runs/{run}/weights/{name}/            an adapter as peft reads it, the optimizer's state, checkpoint.json
+    {folder}/runs/{run}/sampler_weights/{name}/    an adapter and checkpoint.json
+    {folder}/.snapshots/                           weights to sample with, until the server ends
+
+A checkpoint is written beside its place, synced and renamed: it is there whole or not at all. Its path for clients is
+tinker://{run}/weights/{name}, or sampler_weights. What is there is read once, when the server starts, and known from
+then on: looking things up touches no disk.
+
+A run belongs to the key that made it: no other key finds it or what it saved. One that was made where no key was asked
+for is everybody's, and where none is asked for everybody finds all.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ...files import read_json, reading, remove_folder, remove_leftovers, write_folder, write_json
+from .errors import RefusedError
+from .training import AdapterShape
+
+Kind = Literal["weights", "sampler_weights"]
+
+KINDS: Final[tuple[Kind, ...]] = ("weights", "sampler_weights")
+SCHEME: Final = "tinker://"
+_RUNS: Final = "runs"
+_SNAPSHOTS: Final = ".snapshots"
+_ABOUT: Final = "checkpoint.json"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,127}")
+_HOUR, _TEN_YEARS = 3600, 10 * 366 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class ClientRun:
+    """A client's model, as it is remembered."""
+
+    run_id: str
+    base_model: str
+    shape: AdapterShape
+    created: float
+    user_metadata: Mapping[str, Any] | None = None
+    owner: str = ""
+    """The key that made it, as `owner_of` names it; empty where none was asked for."""
+
+    def is_open_to(self, owner: str) -> bool:
+        """Return True if this owner may know of it."""
+        return not owner or self.owner in ("", owner)
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """One saved state."""
+
+    run: ClientRun
+    kind: Kind
+    name: str
+    folder: Path
+    created: float
+    size: int
+    expires: float | None = None
+    user_metadata: Mapping[str, Any] | None = None
+
+    @property
+    def path(self) -> str:
+        """The name that clients have for it."""
+        return f"{SCHEME}{self.run.run_id}/{self.kind}/{self.name}"
+
+
+class CheckpointFolder:
+    """The checkpoints of all clients, of this server and of those before it in the same folder. Thread-safe.
+
+    Args:
+        folder: made if need be; nobody else writes it meanwhile.
+        clock: seconds since 1970.
+
+    Raises:
+        UserError: what an earlier server wrote is damaged.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._runs: dict[str, ClientRun] = {}
+        self._saved: dict[str, SavedCheckpoint] = {}
+        """Checkpoints by their paths."""
+        self._changing = threading.RLock()
+        """Held while a checkpoint is put in its place or removed from it."""
+        shutil.rmtree(folder / _SNAPSHOTS, ignore_errors=True)
+        for place in sorted((folder / _RUNS).glob("*/run.json")):
+            for kind in KINDS:
+                remove_leftovers(place.parent / kind)
+            with reading(place, setting="output_dir"):
+                about = read_json(place)
+                run = ClientRun(**{**about, "shape": AdapterShape(**about["shape"])})
+            self._runs[run.run_id] = run
+            for kind in KINDS:
+                for each in sorted((place.parent / kind).glob("[!.]*")):
+                    if (each / _ABOUT).is_file():
+                        with reading(each / _ABOUT, setting="output_dir"):
+                            self._note(run, kind, each)
+        self.sweep()
+
+    @property
+    def snapshots(self) -> Path:
+        """Folder for weights that are only sampled with while the server runs."""
+        return self._folder / _SNAPSHOTS
+
+    def runs(self, owner: str) -> list[ClientRun]:
+        """Return all training runs that an owner may know of, the latest first."""
+        found = [run for run in list(self._runs.values()) if run.is_open_to(owner)]
+        return sorted(found, key=lambda run: run.created, reverse=True)
+
+    def run(self, run_id: str, owner: str) -> ClientRun:
+        """Return a training run.
+
+        Raises:
+            RefusedError: there is none of this id that the owner may know of.
+        """
+        run = self._runs.get(run_id)
+        if run is None or not run.is_open_to(owner):
+            raise RefusedError(f"there is no training run {run_id!r}")
+        return run
+
+    def begin(self, run: ClientRun) -> None:
+        """Remember a training run."""
+        place = self._place(run.run_id)
+        place.mkdir(parents=True, exist_ok=True)
+        write_json(place / "run.json", asdict(run), private=True)
+        self._runs[run.run_id] = run
+
+    def target(self, run_id: str, kind: Kind, name: str, *, overwrite: bool) -> Path:
+        """Return where a checkpoint of this name goes.
+
+        Raises:
+            RefusedError: the name cannot be that of a folder, or is taken.
+        """
+        if not _NAME.fullmatch(name):
+            raise RefusedError(f"a checkpoint cannot be named {name!r}: use up to 128 letters, digits and _.=+-")
+        target = self._place(run_id) / kind / name
+        if not overwrite and self._current(f"{SCHEME}{run_id}/{kind}/{name}") is not None:
+            raise RefusedError(f"there is a checkpoint {name!r} already: choose another name, or overwrite it")
+        return target
+
+    def write(
+        self,
+        run_id: str,
+        kind: Kind,
+        target: Path,
+        save: Callable[[Path], None],
+        ttl_seconds: int | None = None,
+        user_metadata: Mapping[str, Any] | None = None,
+    ) -> SavedCheckpoint:
+        """Write a checkpoint by `save`, which is given an empty folder.
+
+        Args:
+            target: as `target` returned it.
+
+        Raises:
+            RefusedError: it would live for less than an hour or more than ten years.
+        """
+        now = self._clock()
+        about = {"created": now, "expires": self._expiry(ttl_seconds), "user_metadata": user_metadata}
+        target.parent.mkdir(parents=True, exist_ok=True)
+
+        def fill(folder: Path) -> None:
+            save(folder)
+            write_json(folder / _ABOUT, about)
+
+        with self._changing:
+            write_folder(target, fill)
+            return self._note(self._runs[run_id], kind, target)
+
+    def get(self, path: str, owner: str) -> SavedCheckpoint:
+        """Return the checkpoint of a path.
+
+        Raises:
+            RefusedError: there is none that the owner may know of.
+        """
+        found = self.find(path, owner)
+        if found is None:
+            raise RefusedError(f"there are no weights at {path!r} on this server")
+        return found
+
+    def find(self, path: str, owner: str) -> SavedCheckpoint | None:
+        """Return the checkpoint of a path, if it is there, has not expired, and the owner may know of it."""
+        found = self._current(path)
+        return found if found is not None and found.run.is_open_to(owner) else None
+
+    def all(self, owner: str, run_id: str | None = None) -> list[SavedCheckpoint]:
+        """Return all checkpoints that an owner may know of, or those of a run, the latest first."""
+        known = [each for each in list(self._saved.values()) if run_id in (None, each.run.run_id)]
+        found = [each for each in known if each.run.is_open_to(owner) and self._current(each.path) is not None]
+        return sorted(found, key=lambda each: each.created, reverse=True)
+
+    def sweep(self) -> None:
+        """Remove what has expired. Touches the disk."""
+        for each in list(self._saved.values()):
+            if self._has_expired(each):
+                self.remove(each)
+
+    def remove(self, checkpoint: SavedCheckpoint) -> None:
+        """Remove a checkpoint. Touches the disk, and waits for one that is being written."""
+        with self._changing:
+            if self._saved.get(checkpoint.path) == checkpoint:
+                del self._saved[checkpoint.path]
+                remove_folder(checkpoint.folder)
+
+    def keep_for(self, checkpoint: SavedCheckpoint, ttl_seconds: int | None) -> None:
+        """Let a checkpoint live for so long from now on; None is for ever. Touches the disk, as `remove` does.
+
+        Raises:
+            RefusedError: see `write`; or it was removed meanwhile.
+        """
+        expires = self._expiry(ttl_seconds)
+        with self._changing:
+            if self._saved.get(checkpoint.path) != checkpoint:
+                raise RefusedError(f"there are no weights at {checkpoint.path!r} any more")
+            write_json(checkpoint.folder / _ABOUT, read_json(checkpoint.folder / _ABOUT) | {"expires": expires})
+            self._saved[checkpoint.path] = replace(checkpoint, expires=expires)
+
+    def _expiry(self, ttl_seconds: int | None) -> float | None:
+        if ttl_seconds is None:
+            return None
+        if not _HOUR <= ttl_seconds <= _TEN_YEARS:
+            raise RefusedError(f"ttl_seconds must be between {_HOUR} and {_TEN_YEARS}, not {ttl_seconds}")
+        return self._clock() + ttl_seconds
+
+    def _note(self, run: ClientRun, kind: Kind, folder: Path) -> SavedCheckpoint:
+        about = read_json(folder / _ABOUT)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        found = SavedCheckpoint(
+            run, kind, folder.name, folder, about["created"], size, about["expires"], about["user_metadata"]
+        )
+        self._saved[found.path] = found
+        return found
+
+    def _current(self, path: str) -> SavedCheckpoint | None:
+        found = self._saved.get(path)
+        return None if found is None or self._has_expired(found) else found
+
+    def _has_expired(self, checkpoint: SavedCheckpoint) -> bool:
+        return checkpoint.expires is not None and checkpoint.expires <= self._clock()
+
+    def _place(self, run_id: str) -> Path:
+        return self._folder / _RUNS / run_id.replace(":", "_")

@@ -1,0 +1,263 @@
+"""The losses that a Tinker client names: sums over the tokens that it asks for, of numbers that it sends for each.
+
+With log p of a token under the adapter that learns, log q as the sampler gave it, r = p / q, an advantage A and a
+weight w, the losses are the sums of
+
+    cross_entropy          -w log p
+    importance_sampling    -r A
+    ppo                    -min(r A, clip(r) A)                    (Schulman et al. 2017)
+    cispo                  -sg(clip(r)) A log p                    (MiniMax 2025)
+    dro                    -(A log p - beta/2 (log r)^2)           (Richemond et al. 2024)
+    gspo                   as ppo, with r = sg(s) p / sg(p), s the geometric mean of p / q over the tokens that
+                           `sequence_ratio_mask` marks             (Zheng et al. 2025)
+
+where sg stops the gradient and clip keeps a ratio between `clip_low_threshold` and `clip_high_threshold`: of the loss's
+configuration, or of each token where the data have them. Nothing is averaged: that is the client's to put into weights
+and advantages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...policy import LossInputs, LossOutputs, TermStreams
+from ...tokens import PackedTargets, TargetSequence, pack_targets
+from .errors import RefusedError
+from .wire.data import LossDatum
+
+Floats = npt.NDArray[np.float32]
+Config = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ClippedStreams(TermStreams):
+    """Numbers of each term, with the bounds of its ratio."""
+
+    clip_low_S: Tensor | None = None
+    clip_high_S: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ClientLoss:
+    """One of the losses."""
+
+    of_terms: Callable[[LossInputs, Config], Tensor]
+    """The loss of each term [S]."""
+    required: tuple[str, ...] = ()
+    """Tensors that each datum must have beside `target_tokens`."""
+    optional: tuple[str, ...] = ()
+    config: Config = field(default_factory=dict)
+    """Names and defaults of the configuration."""
+
+
+def _cross_entropy(given: LossInputs, config: Config) -> Tensor:
+    return -given.logprobs_S * given.streams.weights_S
+
+
+def _ratio(given: LossInputs) -> Tensor:
+    assert given.streams.old_logprobs_S is not None
+    return torch.exp(given.logprobs_S - given.streams.old_logprobs_S)
+
+
+def _advantages(given: LossInputs) -> Tensor:
+    assert given.streams.advantages_S is not None
+    return given.streams.advantages_S
+
+
+def _clip(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
+    streams = given.streams
+    low = high = None
+    if isinstance(streams, ClippedStreams):
+        low, high = streams.clip_low_S, streams.clip_high_S
+    low_S = ratio_S.new_tensor(config["clip_low_threshold"]) if low is None else low
+    high_S = ratio_S.new_tensor(config["clip_high_threshold"]) if high is None else high
+    return torch.minimum(torch.maximum(ratio_S, low_S), high_S)
+
+
+def _importance_sampling(given: LossInputs, config: Config) -> Tensor:
+    return -_ratio(given) * _advantages(given)
+
+
+def _clipped(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
+    advantages_S = _advantages(given)
+    return -torch.minimum(ratio_S * advantages_S, _clip(ratio_S, given, config) * advantages_S)
+
+
+def _ppo(given: LossInputs, config: Config) -> Tensor:
+    return _clipped(_ratio(given), given, config)
+
+
+def _cispo(given: LossInputs, config: Config) -> Tensor:
+    return -_clip(_ratio(given).detach(), given, config) * _advantages(given) * given.logprobs_S
+
+
+def _dro(given: LossInputs, config: Config) -> Tensor:
+    assert given.streams.old_logprobs_S is not None
+    penalty_S = (given.logprobs_S - given.streams.old_logprobs_S) ** 2
+    return -(_advantages(given) * given.logprobs_S - 0.5 * config["beta"] * penalty_S)
+
+
+def _gspo(given: LossInputs, config: Config) -> Tensor:
+    assert given.streams.rollout_S is not None
+    logprobs_S = given.logprobs_S
+    return _clipped(torch.exp(given.streams.rollout_S + logprobs_S - logprobs_S.detach()), given, config)
+
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
+_SAMPLED: Final = ("logprobs", "advantages")
+_BOUNDS: Final = ("clip_low_threshold", "clip_high_threshold")
+_CLIP: Final = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
+
+LOSSES: Final = {
+    "cross_entropy": ClientLoss(_cross_entropy, optional=("weights",)),
+    "importance_sampling": ClientLoss(_importance_sampling, _SAMPLED),
+    "ppo": ClientLoss(_ppo, _SAMPLED, _BOUNDS, _CLIP),
+    "cispo": ClientLoss(_cispo, _SAMPLED, _BOUNDS, _CLIP),
+    "dro": ClientLoss(_dro, _SAMPLED, config={"beta": 0.05}),
+    "gspo": ClientLoss(_gspo, (*_SAMPLED, "sequence_ratio_mask"), _BOUNDS, _CLIP),
+}
+
+
+@dataclass(frozen=True)
+class LossBatch:
+    """The data of one request as the learner takes them."""
+
+    loss: ClientLoss
+    config: Config
+    packed: PackedTargets
+    streams: ClippedStreams
+    shapes: Sequence[tuple[int, ...]]
+    """Shape of each datum's targets: [tokens], or [tokens, targets of each]."""
+    ratio_mask_S: Floats | None
+    """1 for terms that a sequence's ratio is taken over; None for losses of tokens."""
+
+    def __call__(self, given: LossInputs) -> LossOutputs:
+        """Return the loss of some of the terms."""
+        return LossOutputs(self.loss.of_terms(given, self.config).sum())
+
+    def split(self, values_S: Floats) -> list[Floats]:
+        """Return numbers of the terms apart, in the shape of each datum's targets."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        return [each.reshape(shape) for each, shape in zip(np.split(values_S, ends), self.shapes, strict=True)]
+
+    def sequence_log_ratios(self, logprobs_S: Floats) -> Tensor:
+        """Return for each term [S] the mean log ratio of its sequence over what the mask marks."""
+        assert self.ratio_mask_S is not None
+        assert self.streams.old_logprobs_S is not None
+        sequence_S, marked_S = self.packed.trajectory_S, self.ratio_mask_S != 0
+        log_ratio_S = (logprobs_S - self.streams.old_logprobs_S.numpy()) * marked_S
+        sums = np.bincount(sequence_S, log_ratio_S, len(self.shapes))
+        counts = np.bincount(sequence_S, marked_S, len(self.shapes))
+        return torch.from_numpy((sums / np.maximum(counts, 1))[sequence_S].astype(np.float32))
+
+
+def loss_batch(
+    name: str, config: Mapping[str, float | str], data: Sequence[LossDatum], *, vocabulary: int, context_length: int
+) -> LossBatch:
+    """Return checked data, ready for the learner.
+
+    Args:
+        vocabulary: number of token ids.
+        context_length: most tokens of a sequence.
+
+    Raises:
+        RefusedError: there is no such loss, or the data are not what it reads; the text names the field.
+    """
+    if name not in LOSSES:
+        raise RefusedError(f"unknown loss {name[:100]!r}: there are {', '.join(LOSSES)}; any other runs in the client")
+    loss = LOSSES[name]
+    for number, datum in enumerate(data):
+        _check(datum, name, loss, f"data[{number}]", vocabulary, context_length)
+    sequences, shapes = [], []
+    for datum in data:
+        targets = datum.inputs["target_tokens"].astype(np.int64)
+        shapes.append(targets.shape)
+        each = targets.size // targets.shape[0]
+        places = np.repeat(np.arange(targets.shape[0], dtype=np.int64), each)
+        sequences.append(TargetSequence(datum.tokens_T, places, targets.reshape(-1)))
+
+    def stream(key: str) -> Tensor | None:
+        if any(key not in datum.inputs for datum in data):
+            return None
+        return torch.from_numpy(np.concatenate([datum.inputs[key].reshape(-1) for datum in data]).astype(np.float32))
+
+    packed = pack_targets(sequences)
+    weights_S, mask_S = stream("weights"), stream("sequence_ratio_mask")
+    return LossBatch(
+        loss,
+        _config(name, loss, config),
+        packed,
+        ClippedStreams(
+            torch.ones(packed.term_count) if weights_S is None else weights_S,
+            advantages_S=stream("advantages"),
+            old_logprobs_S=stream("logprobs"),
+            clip_low_S=stream("clip_low_threshold"),
+            clip_high_S=stream("clip_high_threshold"),
+        ),
+        shapes,
+        None if mask_S is None else mask_S.numpy(),
+    )
+
+
+def _check(datum: LossDatum, name: str, loss: ClientLoss, where: str, vocabulary: int, context_length: int) -> None:
+    length = datum.tokens_T.size
+    check_ids(datum.tokens_T, f"{where}.model_input", vocabulary)
+    if length > context_length:
+        raise RefusedError(f"{where}.model_input has {length} tokens, but the context holds {context_length}")
+    wanted = ("target_tokens", *loss.required)
+    missing = [key for key in wanted if key not in datum.inputs]
+    if missing:
+        raise RefusedError(f"{where}.loss_fn_inputs has no {missing[0]!r}, which {name!r} needs")
+    extra = sorted(set(datum.inputs) - {*wanted, *loss.optional})
+    if extra:
+        takes = ", ".join((*wanted, *loss.optional))
+        raise RefusedError(f"{where}.loss_fn_inputs.{extra[0][:100]} is nothing that {name!r} reads: it takes {takes}")
+    targets = datum.inputs["target_tokens"]
+    if targets.dtype.kind != "i" or targets.ndim not in (1, 2) or 0 in targets.shape:
+        raise RefusedError(f"{where}.loss_fn_inputs.target_tokens must be whole numbers [tokens] or [tokens, targets]")
+    if targets.shape[0] != length:
+        raise RefusedError(
+            f"{where}.loss_fn_inputs.target_tokens has {targets.shape[0]} rows, but model_input has {length} tokens"
+        )
+    check_ids(targets, f"{where}.loss_fn_inputs.target_tokens", vocabulary)
+    for key, values in datum.inputs.items():
+        if values.shape != targets.shape:
+            raise RefusedError(
+                f"{where}.loss_fn_inputs.{key} has the shape {list(values.shape)}, but target_tokens "
+                f"{list(targets.shape)}"
+            )
+        if not np.isfinite(values).all():
+            raise RefusedError(f"{where}.loss_fn_inputs.{key} holds a number that is not finite")
+
+
+def check_ids(ids: npt.NDArray[np.int64], where: str, vocabulary: int) -> None:
+    """Check token ids.
+
+    Raises:
+        RefusedError: one is not in the vocabulary.
+    """
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+        bad = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+        raise RefusedError(f"{where} holds the token id {bad}, which is outside 0..{vocabulary - 1}")
+
+
+def _config(name: str, loss: ClientLoss, given: Mapping[str, float | str]) -> Config:
+    unknown = sorted(set(given) - set(loss.config))
+    if unknown:
+        raise RefusedError(
+            f"loss_fn_config.{unknown[0][:100]} is nothing that {name!r} knows: it takes "
+            f"{', '.join(loss.config) or 'none'}"
+        )
+    found = dict(loss.config)
+    for key, value in given.items():
+        if isinstance(value, str) or not abs(value) <= _LARGEST:
+            raise RefusedError(f"loss_fn_config.{key} must be a finite number, not {str(value)[:100]}")
+        found[key] = float(value)
+    return found

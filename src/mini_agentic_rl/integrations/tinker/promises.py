@@ -1,0 +1,189 @@
+"""Results that clients fetch later: each request is answered at once with an id, and asked for by that id until done.
+
+What a client never fetches, and what it has fetched, is forgotten in time; a client that opens ever more requests is
+told to wait. Used from one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from ...errors import UserError
+from ...http import HttpError, OverloadedError
+from .errors import RefusedError
+
+logger = logging.getLogger(__name__)
+
+FETCHED_SECONDS: Final = 60.0
+"""A result that was fetched is kept for so long, because the client may not have got it."""
+
+
+class GoneError(HttpError):
+    """There is no request of this id, or not any more."""
+
+    status = 410
+    kind = "invalid_request_error"
+
+
+class Promise:
+    """A request on its way, and its result when there is one.
+
+    Args:
+        request_id: what it is asked for by.
+        session_id: the client's session.
+        owner: whose session that is.
+        size: bytes of data in the request.
+    """
+
+    def __init__(self, request_id: str, session_id: str, owner: str = "", size: int = 0) -> None:
+        self.request_id = request_id
+        self.session_id = session_id
+        self.owner = owner
+        self.size = size
+        self.result: Any = None
+        self.failure: RefusedError | None = None
+        self.fetched_at: float | None = None
+        self.todo: Callable[[], Awaitable[Any]] | None = None
+        """The work, until it begins: what is cancelled before lets go of its data."""
+        self.work: asyncio.Task[None] | None = None
+        self._done = asyncio.Event()
+
+    @property
+    def done(self) -> bool:
+        """True once it has a result or a failure."""
+        return self._done.is_set()
+
+    def keep(self, result: Any) -> None:
+        """Fulfil it."""
+        if not self.done:
+            self.result = result
+            self._done.set()
+
+    def fail(self, failure: RefusedError) -> None:
+        """Let the client hear why there is no result."""
+        if not self.done:
+            self.failure = failure
+            self._done.set()
+
+    def cancel(self, reason: str = "the request was cancelled") -> None:
+        """End it where it is not done: what has begun is cancelled, and what has not never begins."""
+        self.todo = None
+        if self.work is not None:
+            self.work.cancel()
+        self.fail(RefusedError(reason))
+
+    async def settle(self, work: Callable[[], Awaitable[Any]]) -> None:
+        """Do the work, and keep its result or its failure."""
+        try:
+            self.keep(await work())
+        except RefusedError as error:
+            self.fail(error)
+        except HttpError as error:
+            self.fail(RefusedError(error.message, category="user" if error.status < 500 else "server"))
+        except UserError as error:
+            self.fail(RefusedError(str(error)))
+        except OSError as error:  # of the disk
+            logger.error("request %s failed: %s", self.request_id, error)
+            self.fail(RefusedError(f"the server could not do this: {error.strerror or error}", category="server"))
+        except asyncio.CancelledError:
+            self.fail(RefusedError("the request was cancelled"))
+            raise
+        except Exception as error:  # a fault of ours must fail this request, not those behind it
+            logger.exception("request %s failed", self.request_id)
+            reason = f"the server failed to do this ({type(error).__name__}); its log says why"
+            self.fail(RefusedError(reason, category="server"))
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for the result, at most so long; return True if it is there."""
+        try:
+            await asyncio.wait_for(self._done.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+
+class Promises:
+    """The requests of all clients, by their ids.
+
+    Args:
+        most: requests of one session at once, from the first byte to the fetched result.
+        most_bytes: of data in them.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, most: int, most_bytes: int = 1 << 29, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._clock = clock
+        self._open: dict[str, Promise] = {}
+        self._fetched: OrderedDict[str, Promise] = OrderedDict()
+        self._counts: Counter[str] = Counter()
+        self._sizes: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def find(self, request_id: str) -> Promise | None:
+        """Return the request of an id, if it is known still."""
+        self._forget_old()
+        return self._open.get(request_id) or self._fetched.get(request_id)
+
+    def get(self, request_id: str, owner: str = "") -> Promise:
+        """Return the request of an id.
+
+        Raises:
+            GoneError: this owner has none.
+        """
+        found = self.find(request_id)
+        if found is None or found.owner != owner:
+            raise GoneError(f"there is no request {request_id!r} any more: send it again")
+        return found
+
+    def open(self, request_id: str, session_id: str, owner: str = "", size: int = 0) -> Promise:
+        """Return a new promise; see `Promise`.
+
+        Raises:
+            OverloadedError: the session has too many, or too much data in them.
+        """
+        if self._counts[session_id] >= self._most:
+            raise OverloadedError(
+                f"this session has {self._most} requests open, which is the most (max_open_requests): fetch results "
+                "before sending more"
+            )
+        if self._sizes[session_id] and self._sizes[session_id] + size > self._most_bytes:
+            raise OverloadedError(
+                f"the open requests of this session hold {self._sizes[session_id]} bytes of data, and "
+                f"{self._most_bytes} are the most (max_open_mib): fetch results before sending more"
+            )
+        self._open[request_id] = promise = Promise(request_id, session_id, owner, size)
+        self._counts[session_id] += 1
+        self._sizes[session_id] += size
+        return promise
+
+    def fetched(self, promise: Promise) -> None:
+        """Note that the client has been sent the result; it makes room for another request."""
+        if self._open.pop(promise.request_id, None) is not None:
+            self._counts[promise.session_id] -= 1
+            self._sizes[promise.session_id] -= promise.size
+            promise.fetched_at = self._clock()
+            self._fetched[promise.request_id] = promise
+
+    def drop(self, session_id: str) -> None:
+        """Cancel and forget all that a session has."""
+        for known in (self._open, self._fetched):
+            for request_id in [key for key, each in known.items() if each.session_id == session_id]:
+                known.pop(request_id).cancel("the session has ended")
+        del self._counts[session_id], self._sizes[session_id]
+
+    def _forget_old(self) -> None:
+        until = self._clock() - FETCHED_SECONDS
+        while self._fetched:
+            oldest = next(iter(self._fetched.values()))
+            if oldest.fetched_at is not None and oldest.fetched_at > until:
+                return
+            self._fetched.popitem(last=False)

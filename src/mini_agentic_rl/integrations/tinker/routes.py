@@ -1,0 +1,288 @@
+"""The routes of the Tinker API that begin, train, sample and fetch results."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from ...http import (
+    Admission,
+    AdmittedEndpoint,
+    BadRequestError,
+    Body,
+    Endpoint,
+    HttpError,
+    RequestMetrics,
+    UnsupportedEncodingError,
+    checked,
+    encode_in_steps,
+    json_response,
+    off_loop,
+    read_body,
+    read_json,
+)
+from .errors import RefusedError
+from .promises import Promise
+from .service import TinkerService
+from .sessions import UnknownClientError, owner_of
+from .wire.bodies import (
+    AnythingBody,
+    CreateModelBody,
+    HeartbeatBody,
+    JoinBody,
+    LoadWeightsBody,
+    ModelBody,
+    OptimStepBody,
+    RetrieveBody,
+    SamplingSessionBody,
+    SaveBody,
+    SessionBody,
+)
+from .wire.data import LossRequest, loss_request_of_json, loss_request_of_proto
+from .wire.prompts import sample_request
+from .wire.results import LossAnswer, SampleAnswer
+
+PREFIX: Final = "/api/v1"
+_PROTOBUF: Final = "application/x-protobuf"
+
+_BODY_BYTES: Final = 64 * 1024
+"""Most bytes of a request that brings no data: metadata that it has are kept."""
+_JSON_BYTES: Final = 16 * 1024 * 1024
+"""Most bytes of data in JSON, as of every server here; in protobuf, which is read by far quicker, the limits say."""
+_REPORT_BYTES: Final = 1024 * 1024
+"""Most bytes of what a client reports of itself, which is thrown away."""
+_FEW: Final = 4096
+"""Numbers of a result that is written in one go."""
+
+BodyT = TypeVar("BodyT", bound=Body)
+T = TypeVar("T")
+
+
+def refused(error: HttpError) -> Response:
+    """Return the response that tells of an error, as Tinker's clients show it."""
+    return json_response({"detail": error.message}, error.status, error.headers)
+
+
+@dataclass(frozen=True)
+class TinkerRoutes:
+    """Makes routes whose requests come in by the admission, and are counted."""
+
+    service: TinkerService
+    admission: Admission
+    metrics: RequestMetrics
+
+    def route(self, method: str, path: str, endpoint: Endpoint) -> Route:
+        """Return a route under `/api/v1`."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except RefusedError as error:  # of what is answered at once
+                raise BadRequestError(str(error)) from error
+
+        name = path.strip("/").split("/")[0]
+        admitted = AdmittedEndpoint(name, answer, self.admission, self.metrics, refused)
+        return Route(PREFIX + path, admitted, methods=[method])
+
+    def owner(self, request: Request) -> str:
+        """Return whose request it is."""
+        return owner_of(self.admission.keys.check(request.headers))
+
+    async def read(self, request: Request, read: Callable[[dict[str, Any]], T], most_bytes: int = _BODY_BYTES) -> T:
+        """Return what `read` makes of the JSON object in the body."""
+        limits = self.admission.limits
+        most = min(limits.max_body_bytes, most_bytes)
+        return await read_json(request, most, read, within_seconds=limits.max_body_seconds)
+
+    def post(
+        self,
+        path: str,
+        kind: type[BodyT],
+        answer: Callable[[BodyT, str], Awaitable[dict[str, Any]]],
+        most_bytes: int = _BODY_BYTES,
+    ) -> Route:
+        """Return a route that takes a JSON object; `answer` is given it and its owner."""
+
+        async def endpoint(request: Request) -> Response:
+            body = await self.read(request, lambda fields: checked(kind, fields), most_bytes)
+            return json_response(await answer(body, self.owner(request)))
+
+        return self.route("POST", path, endpoint)
+
+    def get(self, path: str, answer: Callable[[Request, str], dict[str, Any]]) -> Route:
+        """Return a route that takes nothing but its path; `answer` is given the request and its owner, in a thread."""
+
+        async def endpoint(request: Request) -> Response:
+            owner = self.owner(request)
+            return Response(
+                await off_loop(1 << 17, lambda: encode_in_steps(answer(request, owner))), media_type="application/json"
+            )
+
+        return self.route("GET", path, endpoint)
+
+
+def work_routes(routes: TinkerRoutes) -> list[Route]:
+    """Return the routes of sessions, training, sampling and results."""
+    service = routes.service
+
+    async def client_config(body: AnythingBody, owner: str) -> dict[str, Any]:
+        # A client that waits for fewer results than it may open is never told to come again.
+        most = max(1, min(400, service.settings.max_open_requests // 2))
+        return {"sample_max_concurrent_requests": most, "sample_join_sampling_session": True}
+
+    async def dynamic_config(body: AnythingBody, owner: str) -> dict[str, Any]:
+        return {"sample_cancel_enabled": True}
+
+    async def create_session(body: SessionBody, owner: str) -> dict[str, Any]:
+        session = await service.begin_session(body, owner)
+        return {"type": "create_session", "session_id": session.session_id}
+
+    async def heartbeat(body: HeartbeatBody, owner: str) -> dict[str, Any]:
+        service.sessions.hear(body.session_id, owner)
+        return {"type": "session_heartbeat"}
+
+    async def create_model(body: CreateModelBody, owner: str) -> dict[str, Any]:
+        return _promised(*service.trainings.create_model(body, owner))
+
+    async def load_weights(body: LoadWeightsBody, owner: str) -> dict[str, Any]:
+        return _promised(*service.trainings.load_weights(body, owner))
+
+    async def optim_step(body: OptimStepBody, owner: str) -> dict[str, Any]:
+        return _promised(service.trainings.optim_step(body, owner), body.model_id)
+
+    async def save_weights(body: SaveBody, owner: str) -> dict[str, Any]:
+        return _promised(service.trainings.save_state(body, owner), body.model_id)
+
+    async def save_for_sampler(body: SaveBody, owner: str) -> dict[str, Any]:
+        return _promised(service.trainings.save_for_sampler(body, owner), body.model_id)
+
+    async def create_sampling_session(body: SamplingSessionBody, owner: str) -> dict[str, Any]:
+        sampler = service.begin_sampling(body, owner)
+        return {"type": "create_sampling_session", "sampling_session_id": sampler.session_id}
+
+    async def join_sampling_session(body: JoinBody, owner: str) -> dict[str, Any]:
+        _, sampler = service.sessions.sampler(body.sampling_session_id, owner)
+        sampler.joined += 1
+        return {"type": "join_sampling_session", "client_counter": sampler.joined}
+
+    async def asample(request: Request) -> Response:
+        found = await routes.read(request, sample_request, _JSON_BYTES)
+        promise, ids = service.sample(found, routes.owner(request))
+        return json_response({"request_id": promise.request_id, "sample_sequence_ids": ids})
+
+    async def cancel_future(body: RetrieveBody, owner: str) -> dict[str, Any]:
+        promise = service.promises.find(body.request_id)
+        if promise is not None and promise.owner == owner:
+            promise.cancel()
+            service.promises.fetched(promise)
+        return {}
+
+    async def get_info(body: ModelBody, owner: str) -> dict[str, Any]:
+        _, model = service.sessions.of_model(body.model_id, owner)
+        if model.adapter is None:
+            raise UnknownClientError(f"the model {body.model_id!r} is not made yet")
+        about = {"model_name": model.base_model, "tokenizer_id": service.model.tokenizer_id}
+        return {
+            "type": "get_info",
+            "model_id": model.model_id,
+            "model_data": about,
+            "model_name": model.base_model,
+            "is_lora": True,
+            "lora_rank": model.adapter.shape.rank,
+        }
+
+    async def telemetry(body: AnythingBody, owner: str) -> dict[str, Any]:
+        return {"status": "accepted"}
+
+    async def loss(request: Request, *, forward_only: bool) -> Response:
+        found = await _loss_request(request, routes, forward_only)
+        promise = service.trainings.forward_backward(found, routes.owner(request))
+        return json_response(_promised(promise, found.model_id))
+
+    async def forward_backward(request: Request) -> Response:
+        return await loss(request, forward_only=False)
+
+    async def forward(request: Request) -> Response:
+        return await loss(request, forward_only=True)
+
+    async def retrieve(request: Request) -> Response:
+        body = await routes.read(request, lambda fields: checked(RetrieveBody, fields))
+        promise = service.promises.get(body.request_id, routes.owner(request))
+        with routes.admission.resting(request.headers):
+            done = await promise.wait(service.settings.retrieve_seconds)
+        if not done:
+            again = {"type": "try_again", "request_id": promise.request_id, "queue_state": "active"}
+            return json_response(again, 408)
+        return await _result(promise, _PROTOBUF in request.headers.get("accept", ""), service)
+
+    return [
+        routes.post("/client/config", AnythingBody, client_config),
+        routes.post("/client/dynamic_config", AnythingBody, dynamic_config),
+        routes.post("/create_session", SessionBody, create_session),
+        routes.post("/session_heartbeat", HeartbeatBody, heartbeat),
+        routes.post("/create_model", CreateModelBody, create_model),
+        routes.post("/load_weights", LoadWeightsBody, load_weights),
+        routes.post("/get_info", ModelBody, get_info),
+        routes.route("POST", "/forward_backward", forward_backward),
+        routes.route("POST", "/forward", forward),
+        routes.post("/optim_step", OptimStepBody, optim_step),
+        routes.post("/save_weights", SaveBody, save_weights),
+        routes.post("/save_weights_for_sampler", SaveBody, save_for_sampler),
+        routes.post("/create_sampling_session", SamplingSessionBody, create_sampling_session),
+        routes.post("/join_sampling_session", JoinBody, join_sampling_session),
+        routes.route("POST", "/asample", asample),
+        routes.post("/cancel_future", RetrieveBody, cancel_future),
+        routes.route("POST", "/retrieve_future", retrieve),
+        routes.post("/telemetry", AnythingBody, telemetry, _REPORT_BYTES),
+    ]
+
+
+def _promised(promise: Promise, model_id: str) -> dict[str, Any]:
+    return {"request_id": promise.request_id, "model_id": model_id}
+
+
+async def _loss_request(request: Request, routes: TinkerRoutes, forward_only: bool) -> LossRequest:
+    limits = routes.admission.limits
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTOBUF:
+        return await routes.read(
+            request, lambda fields: loss_request_of_json(fields, forward_only=forward_only), _JSON_BYTES
+        )
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedEncodingError("send protobuf as it is, not compressed")
+    body = await read_body(request, limits.max_body_bytes, within_seconds=limits.max_body_seconds)
+    return await off_loop(len(body), lambda: loss_request_of_proto(body))
+
+
+async def _result(promise: Promise, in_protobuf: bool, service: TinkerService) -> Response:
+    """Return the response that tells of a result or a failure; a client hears of either once."""
+    result, response = promise.result, Response()
+    if promise.failure is not None:
+        response = json_response({"error": str(promise.failure), "category": promise.failure.category})
+    elif not isinstance(result, LossAnswer | SampleAnswer):
+        response = json_response(result)
+    elif in_protobuf:
+        response = Response(await off_loop(1 << 17, result.to_proto), media_type=_PROTOBUF)
+    elif result.count <= _FEW:
+        response = Response(b"".join(result.json_parts()), media_type="application/json")
+    else:  # written in a thread, as fast as it is read
+        response = StreamingResponse(_gathered(result.json_parts()), media_type="application/json")
+    service.promises.fetched(promise)
+    return response
+
+
+def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield parts of some size."""
+    waiting: list[bytes] = []
+    size = 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size >= _BODY_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    yield b"".join(waiting)

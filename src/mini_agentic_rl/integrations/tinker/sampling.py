@@ -1,0 +1,272 @@
+"""Continuations of a prompt by the engine, and the log-probabilities of the prompt itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ...policy import Policy
+from ...samplers import PolicySampler
+from ...tokens import SamplingParams, TokenRequest
+from .errors import RefusedError
+from .losses import check_ids
+from .scoring import Asked, PromptScorer
+from .slots import SamplerSlots, SavedWeights
+from .wire.bodies import SampleBody, SamplingBody
+from .wire.data import TensorCells
+from .wire.prompts import SamplePrompt
+from .wire.results import LikeliestRows, SampleAnswer, SampledTokens
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+_MOST_LIKELIEST: Final = 1 << 21
+"""Most of the likeliest tokens in one answer, over all of its places."""
+
+
+@dataclass(frozen=True)
+class _Stops:
+    """The ends of a continuation, beside its length."""
+
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+
+
+class ClientSampler:
+    """Samples and scores for all clients. Used from one event loop.
+
+    Args:
+        tokenizer: decodes what is sampled, for texts that end it.
+        eos_ids: tokens that end a continuation of a client that says nothing else.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        slots: SamplerSlots,
+        scorer: PromptScorer,
+        tokenizer: Any,
+        eos_ids: Sequence[int],
+    ) -> None:
+        model = policy.model
+        self._slots = slots
+        self._scorer = scorer
+        self._tokenizer = tokenizer
+        self._eos_ids = tuple(eos_ids)
+        self._vocabulary = model.vocab_size
+        self._context_length = model.context_length
+        # As many as the engine lets wait: beyond it, continuations of all requests take turns here.
+        self._places = asyncio.Semaphore(policy.engine.settings.max_waiting)
+        self._engine = PolicySampler(policy.engine, base_name="base", adapters=(), context_length=model.context_length)
+
+    async def sample(self, body: SampleBody, given: SamplePrompt, weights: SavedWeights | None) -> SampleAnswer:
+        """Return continuations of the prompt, and what was asked of the prompt.
+
+        Raises:
+            RefusedError: the request cannot be done; the text names the field.
+            UserError: the weights cannot be read.
+        """
+        prompt = given.tokens_T
+        if not prompt.size:
+            raise RefusedError("the prompt is empty")
+        check_ids(prompt, "the prompt", self._vocabulary)
+        room = self._context_length - prompt.size
+        if room < 1:
+            raise RefusedError(
+                f"the prompt has {prompt.size} tokens, but the context holds {self._context_length}, answer included"
+            )
+        if body.prompt_alt_tokens_k:
+            raise RefusedError("prompt_alt_tokens_k is not served here: sample the prompt's beginnings instead")
+        asked = _Questions.of(body, given, self._vocabulary)
+        sampling, stops = self._sampling(body.sampling_params, body.topk_sample_logprobs, room)
+        _check_likeliest(sampling.top_logprobs * sampling.max_tokens * body.num_samples, "topk_sample_logprobs")
+        async with self._slots.holding(weights) as adapter, contextlib.AsyncExitStack() as stack:
+            # One that fails, or a request that is cancelled, leaves no other behind.
+            group: list[asyncio.Future[tuple[SampledTokens, int]]] = []
+            stack.push_async_callback(_cancel, group)
+            scores = asyncio.gather(*(self._scorer.score(each, adapter) for each in asked.all))
+            stack.push_async_callback(_cancel, [scores])
+            for number in range(body.num_samples):
+                # Before it is made: a request of a thousand samples takes no more than its turns.
+                await self._places.acquire()
+                group.append(self._placed(prompt, _numbered(sampling, number), stops, adapter))
+            found, answers = await asyncio.gather(asyncio.gather(*group), scores)
+        return replace(
+            asked.answer(answers),
+            sequences=[tokens for tokens, _ in found],
+            cached_tokens=max(cached for _, cached in found),
+        )
+
+    def _sampling(self, given: SamplingBody, likeliest: int, room: int) -> tuple[SamplingParams, _Stops]:
+        stops = self._stops(given.stop)
+        try:
+            params = SamplingParams(
+                temperature=given.temperature,
+                top_p=given.top_p,
+                top_k=max(0, given.top_k),
+                max_tokens=min(room, given.max_tokens or room),
+                seed=given.seed,
+                stop_token_ids=stops.token_ids,
+                top_logprobs=min(likeliest, self._vocabulary),
+            )
+        except ValueError as error:
+            raise RefusedError(f"sampling_params: {error}") from None
+        return params, stops
+
+    def _stops(self, stop: str | Sequence[str] | Sequence[int] | None) -> _Stops:
+        if stop is None:
+            return _Stops(self._eos_ids, ())
+        given = [stop] if isinstance(stop, str) else list(stop)
+        if not given:  # nothing ends it, not even an end token
+            return _Stops((), ())
+        texts = tuple(each for each in given if isinstance(each, str))
+        ids = tuple(each for each in given if isinstance(each, int))
+        if "" in texts:
+            raise RefusedError("sampling_params.stop holds an empty text")
+        check_ids(np.array(ids, np.int64), "sampling_params.stop", self._vocabulary)
+        return _Stops((*self._eos_ids, *ids), texts)
+
+    def _placed(
+        self, prompt: Ints, sampling: SamplingParams, stops: _Stops, adapter: str | None
+    ) -> asyncio.Future[tuple[SampledTokens, int]]:
+        """Begin a continuation in a place that was taken for it, which is free when it ends, however it does."""
+        delivery = "stepwise" if stops.texts else "whole"
+        request = TokenRequest(tuple(prompt.tolist()), sampling, adapter, delivery=delivery)  # type: ignore[arg-type]
+        begun = asyncio.ensure_future(self._sampled(request, stops.texts))
+        begun.add_done_callback(lambda _: self._places.release())
+        return begun
+
+    async def _sampled(self, request: TokenRequest, texts: tuple[str, ...]) -> tuple[SampledTokens, int]:
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        likeliest: list[tuple[tuple[int, float], ...]] = []
+        reason, cached = "length", 0
+        async with contextlib.aclosing(self._engine.complete(request)) as deltas:
+            async for delta in deltas:
+                cached = cached or delta.cached_tokens
+                for number, token in enumerate(delta.token_ids):
+                    tokens.append(token)
+                    logprobs.append(delta.logprobs[number])
+                    if delta.top_logprobs:
+                        likeliest.append(delta.top_logprobs[number])
+                    if texts and self._ends(tokens, texts):
+                        reason = "stop"
+                        break
+                if delta.finish_reason == "cancelled":
+                    raise RefusedError(
+                        "the model gave no probabilities: are its weights damaged, or the learning rate too large?"
+                    )
+                if delta.finish_reason == "stop":
+                    reason = "stop"
+                if reason == "stop":
+                    break
+        rows = _rows(likeliest, request.sampling.top_logprobs) if likeliest else None
+        return SampledTokens(tokens, logprobs, "stop" if reason == "stop" else "length", rows), cached
+
+    def _ends(self, tokens: list[int], texts: tuple[str, ...]) -> bool:
+        """Return True if the text so far has one of `texts` at its end, or just before it."""
+        longest = max(len(text.encode()) for text in texts)
+        # A token is a byte at least, but for a beginning that decodes to nothing.
+        tail = str(self._tokenizer.decode(tokens[-(longest + 4) :], skip_special_tokens=False))
+        return any(text in tail for text in texts)
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """The tokens asked of a prompt: its own, the likeliest ones, and those of a tensor."""
+
+    length: int
+    own: Asked | None
+    likeliest: Asked | None
+    targets: Asked | None
+    cells: TensorCells | None
+
+    @classmethod
+    def of(cls, body: SampleBody, given: SamplePrompt, vocabulary: int) -> _Questions:
+        prompt, length = given.tokens_T, given.tokens_T.size
+        last = body.prompt_logprobs_last_n
+        if last is not None and not (body.prompt_logprobs and last < length):
+            raise RefusedError("prompt_logprobs_last_n needs prompt_logprobs, and is at most the prompt's length - 1")
+        start = 1 if last is None else length - last
+        places = np.arange(start, length, dtype=np.int64)
+        width = min(body.topk_prompt_logprobs, vocabulary)
+        _check_likeliest(width * places.size, "topk_prompt_logprobs")
+        targets, cells = None, given.targets
+        if cells is not None:
+            if cells.dense.dtype.kind != "i" or cells.dense.ndim != 2 or cells.dense.shape[0] != length - 1:
+                raise RefusedError(f"target_prompt_logprobs must be whole numbers [{length - 1}, K]")
+            wanted = cells.dense >= 0 if cells.listed is None else cells.listed & (cells.dense >= 0)
+            if not wanted.any():
+                raise RefusedError("target_prompt_logprobs names no token")
+            check_ids(cells.dense[wanted], "target_prompt_logprobs", vocabulary)
+            targets = Asked(prompt, np.nonzero(wanted)[0], cells.dense[wanted])
+        return cls(
+            length,
+            Asked(prompt, places - 1, prompt[places]) if body.prompt_logprobs else None,
+            Asked(prompt, places - 1, prompt[places], width) if width else None,
+            targets,
+            cells,
+        )
+
+    @property
+    def all(self) -> list[Asked]:
+        return [each for each in (self.own, self.likeliest, self.targets) if each is not None]
+
+    def answer(self, found: Sequence[Any]) -> SampleAnswer:
+        """Return the answers, in the order of `all`."""
+        rest = iter(found)
+        answer = SampleAnswer(())
+        if self.own is not None:
+            logprobs = np.full(self.length, np.nan, np.float32)
+            logprobs[self.own.place_N + 1] = next(rest).logprobs
+            answer = replace(answer, prompt_logprobs=logprobs)
+        if self.likeliest is not None:
+            scored, shape = next(rest), (self.length, self.likeliest.likeliest)
+            rows = LikeliestRows(np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32))
+            rows.token_ids[self.likeliest.place_N + 1] = scored.token_ids
+            rows.logprobs[self.likeliest.place_N + 1] = scored.logprobs
+            answer = replace(answer, prompt_likeliest=rows)
+        if self.targets is not None and self.cells is not None:
+            values = np.zeros(self.cells.dense.shape, np.float32)
+            wanted = self.cells.dense >= 0 if self.cells.listed is None else self.cells.listed & (self.cells.dense >= 0)
+            values[wanted] = next(rest).logprobs
+            answer = replace(answer, target_logprobs=(values, self.cells))
+        return answer
+
+
+def _check_likeliest(count: int, field: str) -> None:
+    if count > _MOST_LIKELIEST:
+        raise RefusedError(
+            f"{field} asks for up to {count} tokens in one answer, and {_MOST_LIKELIEST} are the most: ask for fewer, "
+            "or in several requests"
+        )
+
+
+def _numbered(sampling: SamplingParams, number: int) -> SamplingParams:
+    """Return the settings of one of several continuations: with a seed, each has draws of its own."""
+    if sampling.seed is None or number == 0:
+        return sampling
+    seed = int(np.random.SeedSequence([abs(sampling.seed), number]).generate_state(1, np.uint64)[0] >> 1)
+    return replace(sampling, seed=seed)
+
+
+def _rows(likeliest: Sequence[Sequence[tuple[int, float]]], width: int) -> LikeliestRows:
+    rows = LikeliestRows(
+        np.zeros((len(likeliest), width), np.int64), np.full((len(likeliest), width), np.nan, np.float32)
+    )
+    for row, pairs in enumerate(likeliest):
+        for column, (token, logprob) in enumerate(pairs[:width]):
+            rows.token_ids[row, column], rows.logprobs[row, column] = token, logprob
+    return rows
+
+
+async def _cancel(group: Sequence[asyncio.Future[Any]]) -> None:
+    for each in group:
+        each.cancel()
+    await asyncio.gather(*group, return_exceptions=True)

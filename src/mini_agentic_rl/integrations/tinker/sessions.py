@@ -1,0 +1,204 @@
+"""Sessions: what one client of the server has begun, and when it was last heard of."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...http import ANYBODY, NotServedError, OverloadedError
+from .errors import RefusedError
+from .slots import SavedWeights
+from .training import TrainedAdapter
+from .turns import NumberedTurns
+
+_MOST_MODELS: Final = 4096
+_MOST_SAMPLERS: Final = 65_536
+
+
+def owner_of(api_key: str) -> str:
+    """Return the name under which what a key made is kept: no key can be read off it. Empty where none is asked for."""
+    if api_key == ANYBODY:
+        return ""
+    return hashlib.blake2b(api_key.encode(), digest_size=12, person=b"tinker-owner").hexdigest()
+
+
+class UnknownClientError(NotServedError):
+    """There is no session, model or sampler of this id, or not any more."""
+
+    def __init__(self, what: str, status: int = 404) -> None:
+        super().__init__("", "", status)
+        self.message = what
+
+
+@dataclass
+class ClientModel:
+    """An adapter that a client trains, and the turns of its requests."""
+
+    model_id: str
+    base_model: str
+    turns: NumberedTurns
+    adapter: TrainedAdapter | None = None
+    """None until it is made."""
+    snapshot: tuple[int, SavedWeights] | None = None
+    """The latest copy of its weights, with the number of changes behind them."""
+    inflight: SavedWeights | None = None
+    """The copy that its inflight sampling clients use."""
+
+    def made(self) -> TrainedAdapter:
+        """Return the adapter.
+
+        Raises:
+            RefusedError: it could not be made, or is gone.
+        """
+        if self.adapter is None:
+            raise RefusedError(f"the model {self.model_id!r} could not be made, as its first request says")
+        return self.adapter
+
+
+@dataclass
+class SamplingSession:
+    """A sampling client: which weights it samples with."""
+
+    session_id: str
+    base_model: str
+    model_path: str | None = None
+    weights: SavedWeights | None = None
+    """None is the bare model."""
+    inflight_of: ClientModel | None = None
+    """The model whose latest published weights are used instead."""
+    joined: int = 0
+    """Number of further processes that sample in it."""
+
+    @property
+    def current(self) -> SavedWeights | None:
+        """The weights that a request which comes now is sampled with."""
+        return self.weights if self.inflight_of is None else self.inflight_of.inflight
+
+
+@dataclass
+class TinkerSession:
+    """One client."""
+
+    session_id: str
+    owner: str
+    heard_at: float
+    user_metadata: Mapping[str, Any] | None = None
+    display_name: str | None = None
+    models: dict[str, ClientModel] = field(default_factory=dict)
+    samplers: dict[str, SamplingSession] = field(default_factory=dict)
+
+    def add_model(self, model: ClientModel) -> None:
+        """Keep a model.
+
+        Raises:
+            OverloadedError: there are too many.
+        """
+        if len(self.models) >= _MOST_MODELS:
+            raise OverloadedError(
+                f"this session has begun {_MOST_MODELS} models, which is the most: begin a new session"
+            )
+        self.models[model.model_id] = model
+
+    def add_sampler(self, sampler: SamplingSession) -> SamplingSession:
+        """Keep a sampling client.
+
+        Raises:
+            OverloadedError: there are too many.
+        """
+        if len(self.samplers) >= _MOST_SAMPLERS and sampler.session_id not in self.samplers:
+            raise OverloadedError(
+                f"this session has begun {_MOST_SAMPLERS} sampling sessions, which is the most: begin a new session"
+            )
+        self.samplers[sampler.session_id] = sampler
+        return sampler
+
+
+class TinkerSessions:
+    """All sessions. Used from one event loop.
+
+    Args:
+        most: sessions at once.
+        seconds: time without a word after which one has ended.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._clock = clock
+        self._sessions: dict[str, TinkerSession] = {}
+
+    def __iter__(self) -> Iterator[TinkerSession]:
+        return iter(self._sessions.values())
+
+    @property
+    def full(self) -> bool:
+        """True if there are as many as there may be."""
+        return len(self._sessions) >= self._most
+
+    def begin(
+        self, user_metadata: Mapping[str, Any] | None, display_name: str | None, owner: str = ""
+    ) -> TinkerSession:
+        """Return a new session.
+
+        Raises:
+            OverloadedError: there are as many as there may be.
+        """
+        if self.full:
+            raise OverloadedError(f"{self._most} clients are here already, which is the most (max_clients)")
+        session = TinkerSession(secrets.token_hex(12), owner, self._clock(), user_metadata, display_name)
+        self._sessions[session.session_id] = session
+        return session
+
+    def of(self, owner: str) -> list[TinkerSession]:
+        """Return the sessions of an owner."""
+        return [each for each in list(self._sessions.values()) if each.owner == owner]
+
+    def hear(self, session_id: str, owner: str = "") -> TinkerSession:
+        """Return the session of a client that has just said something.
+
+        Raises:
+            UnknownClientError: this owner has none of this id.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.owner != owner:
+            raise UnknownClientError(f"there is no session {session_id!r}, or it has ended: begin a new one", 410)
+        session.heard_at = self._clock()
+        return session
+
+    def of_model(self, model_id: str, owner: str) -> tuple[TinkerSession, ClientModel]:
+        """Return a client's model, and its session.
+
+        Raises:
+            UnknownClientError: this owner has none.
+        """
+        for session in self.of(owner):
+            if model_id in session.models:
+                return self.hear(session.session_id, owner), session.models[model_id]
+        raise UnknownClientError(
+            f"there is no model {model_id!r} in training here, or not any more: create it from a saved state"
+        )
+
+    def sampler(self, sampling_session_id: str, owner: str) -> tuple[TinkerSession, SamplingSession]:
+        """Return a sampling client, and its session.
+
+        Raises:
+            UnknownClientError: this owner has none.
+        """
+        for session in self.of(owner):
+            if sampling_session_id in session.samplers:
+                return self.hear(session.session_id, owner), session.samplers[sampling_session_id]
+        raise UnknownClientError(f"there is no sampling session {sampling_session_id!r}, or not any more")
+
+    def end(self, session_id: str) -> TinkerSession | None:
+        """Forget a session and return it."""
+        return self._sessions.pop(session_id, None)
+
+    def silent(self, seconds: float | None = None) -> list[str]:
+        """Return the ids of sessions that have not been heard of for too long, or for so many seconds."""
+        until = self._clock() - (self._seconds if seconds is None else seconds)
+        return [each.session_id for each in self._sessions.values() if each.heard_at < until]

@@ -1,0 +1,1 @@
+"""Tracers of AgentOps and of the Agent Framework."""

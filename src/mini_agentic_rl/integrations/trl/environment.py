@@ -1,0 +1,234 @@
+"""An environment of TRL's `environment_factory`: a class with `reset`, tools as its methods, perhaps a `get_reward`.
+
+Instances are made once and reset for each rollout, one for each that runs at the same time; one that has raised is not
+used again. What `reset(**row)` returns is added to the last message, the model calls the methods until it answers
+without a call, and the reward is that of `get_reward` and of the reward functions, which find the instance in
+`environments`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from numbers import Real
+from typing import Any, cast
+
+from openai import BadRequestError
+
+from ...datasets import Row
+from ...errors import UserError
+from ...recipes.endpoint import outgrew_context, shared_client
+from ...recipes.environments import Endpoint, Outcome
+from ...recipes.environments.environment import REWARD
+from .rewards import TRLRewards
+from .tools import Tool, call_tool, methods_of, schemas_of
+
+Factory = Callable[[], Any]
+
+_ALONE = ""
+"""The name of the environment where there is one."""
+_MOST_CALLS = 10
+
+
+class WithoutEnvironment:
+    """The environment of a training that has tools alone."""
+
+    def reset(self, **row: Any) -> None:
+        """Do nothing: there is no state."""
+
+
+class TRLEnvironment:
+    """An environment for `EnvironmentAgent`, from what TRL's GRPOTrainer is given.
+
+    Args:
+        environment_factory: makes an instance; or several factories by the name that the column `environment` has.
+        reward_funcs: reward functions of TRL's; may be left out where the environment has `get_reward`.
+        reward_weights: a factor for each of these.
+        tools: functions that the model may call beside the environment's.
+        train_dataset: rows; without them every task is an empty prompt, which `reset` fills.
+        max_tool_calling_iterations: most times that the model calls tools before its last answer.
+
+    Raises:
+        UserError: an environment has no `reset`, nothing gives a reward, or a method cannot be a tool.
+    """
+
+    def __init__(
+        self,
+        environment_factory: Factory | Mapping[str, Factory],
+        reward_funcs: Any = (),
+        *,
+        reward_weights: Sequence[float] | None = None,
+        tools: Sequence[Tool] = (),
+        train_dataset: Sequence[Mapping[str, Any]] | None = None,
+        max_tool_calling_iterations: int = _MOST_CALLS,
+    ) -> None:
+        several = isinstance(environment_factory, Mapping)
+        self._factories: dict[str, Factory] = (
+            dict(environment_factory) if isinstance(environment_factory, Mapping) else {_ALONE: environment_factory}
+        )
+        self._rewards = TRLRewards(reward_funcs, reward_weights)
+        self._tools, self._rows, self._most = list(tools), train_dataset, max_tool_calling_iterations
+        self._idle: defaultdict[str, deque[Any]] = defaultdict(deque)
+        self._schemas: dict[str, list[dict[str, Any]]] = {}
+        for name, factory in self._factories.items():
+            instance = factory()
+            if not callable(getattr(type(instance), "reset", None)):
+                raise UserError(f"{_kind(instance)} has no reset method", setting="environment_factory")
+            if not self._rewards and not hasattr(type(instance), "get_reward"):
+                raise UserError(
+                    f"nothing gives a reward: write a get_reward method of {_kind(instance)}, or give reward_funcs",
+                    setting="reward_funcs",
+                )
+            self._schemas[name] = schemas_of([*self._tools, *methods_of(instance)])
+            self._idle[name].append(instance)
+        if several and train_dataset is None:
+            raise UserError("several environments need rows whose column `environment` names one", setting="dataset")
+
+    def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
+        """Return the first rows, the same ones for every split; empty prompts where no rows were given."""
+        if self._rows is not None:
+            return [dict(row) for row in self._rows[:size]]
+        return [{"prompt": [{"role": "user", "content": ""}]} for _ in range(size)]
+
+    async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
+        """Play one episode.
+
+        Raises:
+            ValueError: the task names no environment that there is, or the environment gave no finite reward.
+            openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
+                the model's context ends instead.
+            Exception: whatever the environment raised in `reset` or `get_reward`.
+        """
+        name = self._name_of(task)
+        with self._instance(name) as environment:
+            prompt = await _opening(environment, task, several=name != _ALONE)
+            completion, ids = await self._talk(name, environment, list(prompt), endpoint)
+            columns = {**task, "environments": environment}
+            scores: dict[str, float] = await asyncio.to_thread(
+                self._rewards.score, prompt, completion, columns, completion_ids=ids
+            )
+            own = await _own_reward(environment)
+        if own is not None:
+            scores = {**scores, _kind(environment): own, REWARD: scores.get(REWARD, 0.0) + own}
+        if not scores:
+            raise ValueError(f"{_kind(environment)} and its reward functions gave no reward (None)")
+        return Outcome(scores, completion[-1].get("content") if completion else None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the instances behind: a process makes its own."""
+        return {**self.__dict__, "_idle": defaultdict(deque)}
+
+    def _name_of(self, task: Mapping[str, Any]) -> str:
+        if _ALONE in self._factories:
+            return _ALONE
+        name = task.get("environment")
+        if name not in self._factories:
+            known = ", ".join(map(repr, self._factories))
+            raise ValueError(f"the task has environment={name!r}: there are {known}")
+        return str(name)
+
+    @contextmanager
+    def _instance(self, name: str) -> Iterator[Any]:
+        idle = self._idle[name]
+        try:
+            instance = idle.popleft()
+        except IndexError:
+            instance = self._factories[name]()
+        yield instance
+        idle.append(instance)
+
+    async def _talk(
+        self, name: str, environment: Any, messages: list[dict[str, Any]], endpoint: Endpoint
+    ) -> tuple[list[dict[str, Any]], list[int] | None]:
+        """Return the completion as messages, as TRL has them, and as ids where a reward function asks for these."""
+        client = shared_client(endpoint.base_url, endpoint.api_key)
+        tools = {tool.__name__: tool for tool in (*self._tools, *methods_of(environment))}
+        sampling: dict[str, Any] = dict(endpoint.sampling)
+        if self._schemas[name]:
+            sampling["tools"] = self._schemas[name]
+        if self._rewards.wants_ids:
+            sampling["extra_body"] = {**sampling.get("extra_body", {}), "return_token_ids": True}
+        completion: list[dict[str, Any]] = []
+        start, ids = 0, None
+        for call_number in range(self._most + 1):
+            try:
+                answer = await client.chat.completions.create(
+                    model=endpoint.model, messages=cast(Any, messages), **sampling
+                )
+            except BadRequestError as error:
+                if not completion or not outgrew_context(error):
+                    raise
+                break
+            choice = answer.choices[0]
+            if self._rewards.wants_ids:
+                before = list((answer.model_extra or {}).get("prompt_token_ids", ()))
+                start = start or len(before)
+                ids = [*before[start:], *(choice.model_extra or {}).get("token_ids", ())]
+            reply = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+            messages.append(reply)
+            completion.append(_as_trl(reply))
+            calls = reply.get("tool_calls") or ()
+            if not calls or choice.finish_reason == "length" or call_number == self._most:
+                break
+            for call in calls:
+                function = call["function"]
+                said = await call_tool(tools, function["name"], function["arguments"])
+                result = {"role": "tool", "name": function["name"], "content": said}
+                messages.append({**result, "tool_call_id": call["id"]})
+                completion.append(result)
+        return completion, ids
+
+
+async def _opening(environment: Any, task: Mapping[str, Any], *, several: bool) -> list[dict[str, Any]]:
+    prompt = task.get("prompt") or [{"role": "user", "content": ""}]
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+    row = {name: value for name, value in task.items() if not (several and name == "environment")}
+    observation = await _called(environment.reset, **row)
+    if observation is None:
+        return messages
+    if not isinstance(observation, str):
+        kind = type(observation).__name__
+        raise ValueError(f"{_kind(environment)}.reset must return text or None, not {kind}")
+    messages[-1]["content"] = f"{messages[-1].get('content') or ''}{observation}"
+    return messages
+
+
+async def _own_reward(environment: Any) -> float | None:
+    if not hasattr(type(environment), "get_reward"):
+        return None
+    value = await _called(environment.get_reward)
+    if value is None:
+        return None
+    item = getattr(value, "item", None)
+    value = item() if not isinstance(value, Real) and callable(item) else value
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{_kind(environment)}.get_reward returned {value!r}: a reward is a finite number, or None")
+    return float(value)
+
+
+async def _called(function: Callable[..., Any], **arguments: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
+    return await asyncio.to_thread(function, **arguments)
+
+
+def _as_trl(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an assistant's message with the arguments of its calls as objects, where they are such."""
+    if not reply.get("tool_calls"):
+        return {"role": "assistant", "content": reply.get("content") or ""}
+    calls = []
+    for call in reply["tool_calls"]:
+        function = dict(call["function"])
+        with suppress(ValueError, RecursionError):  # then the model's text stays what it is
+            function["arguments"] = json.loads(function["arguments"])
+        calls.append({"type": "function", "function": function})
+    return {"role": "assistant", "content": reply.get("content") or "", "tool_calls": calls}
+
+
+def _kind(environment: Any) -> str:
+    return type(environment).__name__

@@ -1,5 +1,0 @@
-"""The store in MongoDB."""
-
-from .store import MongoLightningStore
-
-__all__ = ["MongoLightningStore"]

@@ -1,0 +1,379 @@
+"""The dashboard tells what a run folder and a store hold, page by page, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from hostile import TEXTS
+from recorded import add_rollout
+
+from mini_agentic_rl import InMemoryLightningStore, SqlLightningStore
+from mini_agentic_rl.apps.dashboard import dashboard_pages, run_sources, store_source
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.store import LightningStoreServer
+
+
+def test_a_run_is_told_with_its_state_its_accuracy_and_its_counts(shown):
+    run, store = shown.client.get("/dashboard/api/runs").json()["runs"]
+    assert (run["name"], run["state"], run["last"]["step"], store["state"]) == ("letters", "finished", 2, "store")
+    assert run["totals"]["status"] == {"succeeded": run["totals"]["rollouts"]}
+    assert {one["step"] for one in run["intervals"]} == {0, 2}
+    assert all(one["low"] <= one["accuracy"] <= one["high"] for one in run["intervals"])
+
+
+def test_curves_hold_the_numbers_of_the_metrics_by_rl_step(shown, run_folder):
+    series = shown.get("letters/curves")["series"]
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    expected = [(row["step"], row["reward/mean"]) for row in rows if "reward/mean" in row]
+    assert list(zip(*series["reward/mean"], strict=True)) == expected
+    assert [step for step, _ in expected] == [1, 2]
+
+
+def test_every_metric_of_a_run_stands_in_the_doctors_table(run_folder):
+    page = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    names = {name for row in rows for name in row} - {"time", "phase", "step"}
+    known = {name for name in names if f"`{name}`" in page or name.startswith("drift/forked")}
+    assert len(names) > 30
+    assert names - known == set()
+
+
+def test_the_doctor_looks_at_metrics_and_rollouts_and_at_a_store_alone(shown, serve, tmp_path):
+    found = shown.get("letters/doctor")
+    assert (found["steps"], found["rollouts"]) == (2, 16)
+    names = {one["rule"] for one in found["findings"]} | set(found["healthy"])
+    assert {"equal_rewards", "no_reward", "slow_tail"} <= names
+    asked = {"messages": [{"role": "user", "content": "q"}], "reply": {"role": "assistant", "content": "a"}}
+
+    async def fill():
+        store = SqlLightningStore(tmp_path / "rollouts.db")
+        for number in range(20):
+            place = {"step": number // 10, "group": f"{number // 10}/{number // 2 % 5}"}
+            await add_rollout(store, input="q", reward=0.0, metadata=place, **asked)
+        lost = await add_rollout(store, input="q", **asked)
+        others = [await add_rollout(store, input="q", **asked) for _ in range(9)]
+        return store, [lost, *others]
+
+    store, lost = asyncio.run(fill())
+    found = serve(store_source(store)).get("store/doctor")
+    assert {"no_reward"} <= {one["rule"] for one in found["findings"]}
+    assert set(found["findings"][0]["rollouts"]) <= set(lost)
+
+
+def test_curves_grow_with_the_file_and_begin_anew_when_it_is_cut_off(tmp_path, serve):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"step": 3, "lo')
+    served = serve(*run_sources([tmp_path]))
+    assert served.get(f"{tmp_path.name}/curves")["series"]["loss"] == [[1, 2], [3, 2]]
+    file.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"step": 3, "loss": NaN}\n')
+    assert served.get(f"{tmp_path.name}/curves")["series"]["loss"] == [[1, 2, 3], [3, 2, None]]
+    file.write_text('{"step": 1, "loss": 9}\n{"step": 2, "loss": 8}\n{"step": 3, "loss": 7}\n{"step": 4, "loss": 6}\n')
+    assert served.get(f"{tmp_path.name}/curves")["series"]["loss"] == [[1, 2, 3, 4], [9, 8, 7, 6]]
+
+
+def test_pages_of_rollouts_follow_each_other_without_gap_or_repetition(shown):
+    whole = shown.get("letters/rollouts", limit=200)
+    assert whole["next"] is None
+    found, cursor = [], None
+    while True:
+        page = shown.get("letters/rollouts", limit=3, **({} if cursor is None else {"cursor": cursor}))
+        found += page["items"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert [one["id"] for one in found] == [one["id"] for one in whole["items"]]
+    assert [one["number"] for one in found] == sorted((one["number"] for one in found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "passes"),
+    [
+        ({"status": "failed"}, lambda one: one["status"] == "failed"),
+        ({"status": "failed,succeeded"}, lambda one: True),
+        ({"reward_min": 0.5}, lambda one: one["reward"] is not None and one["reward"] >= 0.5),
+        ({"reward_max": 0.2}, lambda one: one["reward"] is not None and one["reward"] <= 0.2),
+        ({"task": "javascript"}, lambda one: "javascript" in one["task"]),
+        ({"worker": "onload"}, lambda one: "onload" in (one["worker"] or "")),
+        ({"group": "0/0"}, lambda one: True),
+        ({"step": 1}, lambda one: True),
+        ({"mode": "val"}, lambda one: False),
+    ],
+    ids=lambda given: str(given) if isinstance(given, dict) else "",  # one that workers agree on
+)
+def test_a_filter_passes_just_those_it_names(shown, query, passes):
+    everything = shown.get("hostile/rollouts", limit=200)["items"]
+    expected = [one["id"] for one in everything if passes(one)]
+    assert len(everything) == len(TEXTS)
+    assert [one["id"] for one in shown.get("hostile/rollouts", limit=200, **query)["items"]] == expected
+
+
+def test_text_is_found_in_what_was_said(shown):
+    found = []
+    page = {"next": ""}
+    while page["next"] is not None:
+        page = shown.get(
+            "hostile/rollouts", text="0123456789 0123", **({"cursor": page["next"]} if page["next"] else {})
+        )
+        found += page["items"]
+    assert ["ten megabytes" in one["task"] for one in found] == [True]
+
+
+def test_a_rollout_has_its_conversation_its_reward_and_its_spans(shown):
+    row = shown.get("letters/rollouts", mode="train", limit=1)["items"][0]
+    found = shown.get(f"letters/rollouts/{row['id']}")
+    (conversation,) = found["conversations"]
+    assert [message["role"] for message in conversation["messages"]] == ["user", "assistant"]
+    assert conversation["messages"][0]["content"]["text"] == json.loads(found["task"]["text"])["word"] == row["task"]
+    assert found["reward"] == row["reward"] == found["rewards"][-1]["parts"][0]["value"]
+    assert len(found["spans"]) == found["attempts"][0]["spans"]
+    assert row["step"] == 2
+
+
+def test_tokens_are_those_that_were_sampled(shown, run_folder):
+    row = shown.get("letters/rollouts", mode="train", limit=1)["items"][0]
+    (tokens,) = shown.get(f"letters/rollouts/{row['id']}/tokens")["rows"]
+    database = sqlite3.connect(run_folder / "rollouts.db")
+    bodies = database.execute("SELECT body_json FROM agl_spans WHERE rollout_id = ?", (row["id"],)).fetchall()
+    database.close()
+    (call,) = [a for (body,) in bodies if "response_token_ids" in (a := json.loads(body)["attributes"])]
+    assert tokens["tokens"] == call["prompt_token_ids"] + call["response_token_ids"]
+    assert tokens["logprob"] == pytest.approx(call["response_logprobs"], abs=1e-6)
+    assert [tokens["tokens"][at] for at in tokens["sampled"]] == call["response_token_ids"]
+    assert set(tokens["trained"]) == {True}
+    assert set(tokens["version"]) == {call["policy_version"]}
+    assert "".join(tokens["texts"][:3]) == "<|im_start|>system\n"
+
+
+def test_a_group_has_its_rollouts_by_advantage_and_one_tree(shown):
+    groups = shown.get("letters/groups")["items"]
+    assert [one["count"] for one in groups] == [4] * 4
+    group = shown.get("letters/groups/view", group=groups[0]["group"])
+    advantages = [one["advantage"] for one in group["rollouts"]]
+    assert advantages == sorted(advantages, reverse=True)
+    assert sum(advantages) == pytest.approx(0, abs=1e-9)
+    root, *rest = group["tree"]["nodes"]
+    assert len(root["rollouts"]) == 4
+    assert root["sampled"] == 0
+    assert all(node["parent"] != 0 for node in rest)
+    assert {node["sampled"] > 0 for node in rest} == {True}
+    assert sum(node["tokens"] for node in group["tree"]["nodes"]) == group["tree"]["tokens"]
+
+
+def test_a_group_of_equal_rewards_says_that_nothing_is_learnt(tmp_path, serve):
+    store = SqlLightningStore(tmp_path / "rollouts.db")
+
+    async def fill() -> None:
+        for _ in range(2):
+            said = [{"role": "user", "content": "q"}]
+            metadata = {"group": "4/1", "step": 4}
+            await add_rollout(store, input="q", messages=said, reply={"role": "assistant"}, reward=1, metadata=metadata)
+
+    asyncio.run(fill())
+    served = serve(store_source(store))
+    served.get("store/rollouts")
+    assert asyncio.run(served.sources[0].browser.indexed(60))
+    assert "equal" in served.get("store/groups/view", group="4/1")["why"]
+    asyncio.run(store.close())
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_hostile_transcript_is_told_as_text_of_bounded_length(shown, name):
+    rows = shown.get("hostile/rollouts", limit=200)["items"]
+    row = rows[len(TEXTS) - 1 - list(TEXTS).index(name)]
+    answer = shown.client.get(f"/dashboard/api/runs/hostile/rollouts/{row['id']}")
+    assert answer.headers["content-type"] == "application/json"
+    assert len(answer.content) < 500_000
+    (conversation,) = answer.json()["conversations"]
+    told = conversation["messages"][0]["content"]
+    text = TEXTS[name]
+    assert len(told["text"]) + told["more"] == len(text)
+    whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair is nothing that JSON could send
+    assert told["text"].replace("\ufffd", "?") == whole[: len(told["text"])].replace("\ufffd", "?")
+
+
+def test_a_store_of_any_kind_is_shown_alike(serve):
+    store = InMemoryLightningStore()
+
+    async def fill() -> list[str]:
+        said = [{"role": "user", "content": "how many"}]
+        return [
+            await add_rollout(
+                store,
+                input={"question": f"q{n}"},
+                messages=said,
+                reply={"role": "assistant", "content": f"answer {n}"},
+                reward=n / 10,
+                metadata={"group": f"0/{n // 4}", "step": 0},
+            )
+            for n in range(10)
+        ]
+
+    ids = asyncio.run(fill())
+    served = serve(store_source(store))
+    assert [one["id"] for one in served.get("store/rollouts")["items"]] == ids[::-1]
+    first = served.get("store/rollouts", limit=4)
+    second = served.get("store/rollouts", limit=4, cursor=first["next"])
+    assert [one["id"] for one in first["items"] + second["items"]] == ids[:1:-1]
+    assert [one["id"] for one in served.get("store/rollouts", reward_min=0.7)["items"]] == ids[:6:-1]
+    assert [one["id"] for one in served.get("store/rollouts", text="answer 3")["items"]] == [ids[3]]
+    assert [one["group"] for one in served.get("store/groups")["items"]] == ["0/2", "0/1", "0/0"]
+    group = served.get("store/groups/view", group="0/1")
+    assert [one["id"] for one in group["rollouts"]] == ids[7:3:-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "part"),
+    [
+        ("nothing/rollouts", 404, ""),
+        ("letters/rollouts/nothing", 404, ""),
+        ("letters/rollouts?cursor=-1", 400, "cursor"),
+        ("letters/rollouts?cursor=1;DROP", 400, "cursor"),
+        ("letters/rollouts?limit=0", 400, "limit"),
+        ("letters/rollouts?limit=99999999999999999999", 400, "limit"),
+        ("letters/rollouts?status=good", 400, "status"),
+        ("letters/rollouts?reward_min=nan", 400, "reward_min"),
+        ("letters/rollouts?step=x", 400, "step"),
+        (f"letters/rollouts?text={'x' * 600}", 400, "text"),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_wrong(shown, path, status, part):
+    answer = shown.client.get(f"/dashboard/api/runs/{path}")
+    assert answer.status_code == status
+    assert part in answer.json()["error"]["message"]
+
+
+def test_nothing_can_be_changed(shown):
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert shown.client.request(method, "/dashboard/api/runs/letters/rollouts").status_code == 405
+
+
+def test_the_page_forbids_every_script_and_source_but_its_own(shown):
+    page = shown.client.get("/")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "trusted-types 'none'" in policy
+    for path in ("/dashboard/app.js", "/dashboard/app.css", "/dashboard/icon.svg", "/docs"):
+        assert shown.client.get(path).status_code == 200
+    assert "<script>" not in page.text
+    assert "//" not in page.text
+
+
+def test_a_page_of_another_site_and_a_foreign_name_are_refused(shown):
+    for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+        assert shown.client.get("/dashboard/api/runs", headers=headers).status_code == 403
+
+
+def test_a_key_is_asked_for_by_all_but_the_empty_page(run_folder, serve):
+    served = serve(*run_sources([run_folder]), api_keys=["secret"])
+    assert served.client.get("/").status_code == 200
+    assert served.client.get("/dashboard/app.js").status_code == 200
+    for path in ("runs", "events", "runs/letters/rollouts"):
+        assert served.client.get(f"/dashboard/api/{path}").status_code == 401
+    answer = served.client.get("/dashboard/api/runs", headers={"Authorization": "Bearer secret"})
+    assert answer.status_code == 200
+
+
+def test_events_tell_which_run_has_written_something(tmp_path, serve):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 3}\n')
+    served = serve(*run_sources([folder]))
+    with served.client.stream("GET", "/dashboard/api/events") as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "event: ready"
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 2, "loss": 2}\n')
+        told = next(line for line in lines if line == "event: changed")
+        assert (told, next(lines)) == ("event: changed", 'data: ["mine"]')
+
+
+def test_a_run_that_has_just_begun_is_shown_and_its_store_appears(tmp_path, serve):
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    served = serve(*run_sources([folder]))
+    assert served.get("new/rollouts") == {"items": [], "next": None}
+    assert served.get("new/curves")["series"] == {}
+    store = SqlLightningStore(folder / "rollouts.db")
+    asyncio.run(
+        add_rollout(
+            store, input="q", messages=[{"role": "user", "content": "q"}], reply={"role": "assistant"}, reward=1
+        )
+    )
+    assert served.get("new/rollouts")["items"][0]["reward"] == 1
+    asyncio.run(store.close())
+
+
+def test_the_store_server_shows_the_dashboard_behind_its_key(tmp_path):
+    async def ask() -> None:
+        store = SqlLightningStore(tmp_path / "rollouts.db")
+        source = store_source(store)
+        server = LightningStoreServer(
+            store, port=0, api_key="secret", pages=lambda admission: dashboard_pages([source], admission)
+        )
+        await server.start()
+        async with httpx.AsyncClient(base_url=server.endpoint, timeout=60) as client:
+            assert "app.js" in (await client.get("/")).text
+            assert (await client.get("/dashboard/api/runs")).status_code == 401
+            headers = {"Authorization": "Bearer secret"}
+            runs = (await client.get("/dashboard/api/runs", headers=headers)).json()["runs"]
+            assert [run["name"] for run in runs] == ["store"]
+            assert (await client.get("/docs")).status_code == 200
+        await source.browser.close()
+        await server.close()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("version", "status"), [(1, 200), (99, 500)])
+def test_a_store_of_an_older_version_is_read_and_one_of_a_newer_is_refused(
+    run_folder, serve, tmp_path, version, status
+):
+    folder = shutil.copytree(run_folder, tmp_path / "letters")
+    with sqlite3.connect(folder / "rollouts.db") as store:
+        store.execute("UPDATE agl_schema SET version = ?", (version,))
+    store.close()
+    answer = serve(*run_sources([folder])).client.get("/dashboard/api/runs/letters/rollouts")
+    assert answer.status_code == status, answer.text
+    assert ("schema version 99" in answer.text) == (version == 99)
+
+
+def test_what_is_no_run_is_refused_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        run_sources([tmp_path / "nothing"])
+    with pytest.raises(UserError, match="no run wrote this"):
+        run_sources([tmp_path])
+
+
+def test_two_runs_of_one_name_have_addresses_of_their_own(tmp_path):
+    folders = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    assert [source.name for source in run_sources(folders)] == ["run", "run-2"]
+
+
+def test_the_server_of_pages_needs_no_torch():
+    code = (
+        "import sys; from mini_agentic_rl.apps.dashboard import DashboardServer, run_sources; "
+        "from mini_agentic_rl.apps.dashboard.views import tokens_view; "
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=os.environ)
+    assert found.stdout.strip() == "[]", found.stderr
+
+
+def test_the_shipped_page_is_whole_and_names_no_other_host():
+    static = Path(__file__).resolve().parents[3] / "src/mini_agentic_rl/apps/dashboard/static"
+    assert {path.name for path in static.iterdir()} == {"index.html", "app.js", "app.css", "icon.svg"}
+    assert "resolved" not in (Path(__file__).resolve().parents[3] / "frontend/dashboard/package-lock.json").read_text()

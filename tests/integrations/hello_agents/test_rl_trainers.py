@@ -1,0 +1,160 @@
+"""Trainers as objects, on a tiny model."""
+
+from __future__ import annotations
+
+import pytest
+
+from mini_agentic_rl import rl
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.integrations.hello_agents.reinforcement import ALGORITHMS, make_algorithm, train_config
+from mini_agentic_rl.policy import load_model
+
+
+def _config(model, folder, **changes):
+    values = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
+    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "max_length": 1024, "lora_r": 2, "learning_rate": 1e-3}
+    return rl.TrainingConfig(model_name=model, output_dir=str(folder), **(values | changes))
+
+
+def _letters(completions, **columns):
+    """More for answers with an "e"."""
+    return [text.count("e") / (1 + len(text)) for text in completions]
+
+
+def _tasks(count):
+    return [{"prompt": [{"role": "user", "content": f"Say {n}"}], "ground_truth": str(n)} for n in range(count)]
+
+
+def test_imitating_and_then_reinforcing_under_one_configuration(tiny_folder, tmp_path):
+    config = _config(tiny_folder, tmp_path / "custom")
+    trainer = rl.SFTTrainerWrapper(config=config, dataset=rl.load_dataset("arithmetic:1", "sft", "train", 6))
+    with pytest.raises(UserError, match="trained nothing yet"):
+        trainer.save_model()
+    trainer.setup_model()
+    summary = trainer.train()
+    assert summary["steps"] > 0
+    saved = trainer.save_model()
+    assert saved == tmp_path / "custom"
+    load_model(str(saved))
+    imitated = (saved / "adapter_model.safetensors").read_bytes()
+
+    seen = []
+
+    def reward(completions, **columns):
+        seen.append(set(columns))
+        return _letters(completions)
+
+    reinforced = rl.GRPOTrainerWrapper(config=config, dataset=_tasks(4), reward_fn=reward, eval_dataset=_tasks(2))
+    summary = reinforced.train()
+    assert summary["steps"] == 2
+    assert set(summary["mean_reward"]) == {"before", "after RL"}
+    assert all({"prompts", "ground_truth", "finish_reason"} <= columns for columns in seen)
+    reinforced.save_model(tmp_path / "elsewhere")
+    load_model(str(tmp_path / "elsewhere"))
+    assert (tmp_path / "elsewhere" / "tokenizer.json").is_file()
+    assert (tmp_path / "elsewhere" / "adapter_model.safetensors").read_bytes() != imitated
+    with pytest.raises(UserError, match="holds a finished run"):
+        reinforced.train()
+    assert reinforced.train(resume=True)["steps"] == 2
+
+
+def test_reinforcement_goes_on_with_what_was_imitated_and_keeps_each_epoch(tiny_folder, tmp_path):
+    rows = rl.load_dataset("arithmetic:1", "sft", "train", 4)
+    rl.train_with_sft(tiny_folder, rows, str(tmp_path / "sft"), num_train_epochs=1, max_length=1024, lora_r=2)
+    options = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
+    options |= {"samples_per_prompt": 2, "max_new_tokens": 4}
+    grpo = tmp_path / "grpo"
+    summary = rl.train_with_grpo(str(tmp_path / "sft"), _tasks(3), _letters, str(grpo), **options)
+    assert summary["steps"] == 4
+    epochs = sorted(path.name for path in (grpo / "grpo").glob("epoch_*"))
+    assert epochs == ["epoch_1", "epoch_2"]
+    weights = [(grpo / "grpo" / name / "adapter_model.safetensors").read_bytes() for name in epochs]
+    assert weights[1] == (grpo / "adapter_model.safetensors").read_bytes() != weights[0]
+    model = load_model(str(grpo / "grpo" / "epoch_1"))
+    assert model.peft_model.peft_config["default"].r == 2, "the adapter of the imitation is the one that learns"
+
+
+def test_ppo_learns_with_a_critic(tiny_folder, tmp_path):
+    config = _config(tiny_folder, tmp_path, samples_per_prompt=None, per_device_train_batch_size=4, max_steps=2)
+    trainer = rl.PPOTrainerWrapper(config, _tasks(4), reward_model=_letters)
+    assert trainer.train()["steps"] == 2
+    load_model(str(trainer.save_model(tmp_path / "result")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "options"),
+    [
+        (rl.DPOTrainerWrapper, "preference", {"beta": 0.2}),
+        (rl.KTOTrainerWrapper, "unpaired", {}),
+        (rl.ORPOTrainerWrapper, "preference", {}),
+        (rl.RewardTrainerWrapper, "preference", {}),
+    ],
+)
+def test_preferences_are_learnt_by_trainers_of_the_same_shape(kind, form, options, tiny_folder, tmp_path):
+    rows = rl.create_math_dataset("arithmetic:1", "train", 4, form)
+    trainer = kind(_config(tiny_folder, tmp_path, max_steps=1), rows, **options)
+    trainer.setup_model()
+    assert trainer.train()["steps"] == 1
+    assert trainer.run_folder == tmp_path / trainer.method
+    assert (trainer.save_model(tmp_path / "result") / "adapter_model.safetensors").is_file()
+
+
+def test_options_of_a_method_are_checked(tiny_folder, tmp_path):
+    rows = rl.create_math_dataset("arithmetic:1", "train", 2, "preference")
+    config = _config(tiny_folder, tmp_path)
+    with pytest.raises(ValueError, match="beta"):
+        rl.DPOTrainerWrapper(config, rows, beta=-1).train()
+    with pytest.raises(ValueError, match="desirable_weight"):
+        rl.DPOTrainerWrapper(config, rows, desirable_weight=2.0).train()
+    with pytest.raises(UserError, match=r"batch_size.*TrainingConfig"):
+        rl.DPOTrainerWrapper(config, rows, batch_size=2).train()
+
+
+def test_trls_own_trainers_take_the_data_sets(tiny_folder, tmp_path):
+    from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+    arguments = {"output_dir": str(tmp_path), "max_steps": 1, "use_cpu": True, "bf16": False, "report_to": "none"}
+    arguments |= {"save_strategy": "no", "disable_tqdm": True, "max_length": 512, "gradient_checkpointing": False}
+    written = rl.create_sft_dataset(4, dataset_name="arithmetic:1")
+    assert SFTTrainer(tiny_folder, SFTConfig(**arguments), train_dataset=written).train().global_step == 1
+    pairs = rl.create_math_dataset("arithmetic:1", "train", 4, "preference")
+    assert DPOTrainer(tiny_folder, args=DPOConfig(**arguments), train_dataset=pairs).train().global_step == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"lora_dropout": 0.05}])
+def test_reinforcement_learns_with_the_dropout_that_was_set(given, tmp_path):
+    config = train_config("grpo", _config("embedded", tmp_path, **given))
+    assert config.lora.dropout == given.get("lora_dropout", 0.0)
+    config = _config("embedded", tmp_path)
+    config.lora_dropout = 0.1
+    assert train_config("ppo", config).lora.dropout == 0.1
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_each_algorithm_is_made_with_the_settings_of_the_configuration(name, tmp_path):
+    config = _config("embedded", tmp_path, max_steps=7, samples_per_prompt=4, save_steps=3)
+    settings = make_algorithm(name, config, "embedded").settings
+    assert (settings.total_steps, settings.total_epochs, settings.tasks_per_step) == (7, None, 2)
+    assert (settings.samples_per_prompt, settings.checkpoint_every, settings.max_new_tokens) == (4, 3, 8)
+
+
+def test_what_a_trainer_cannot_do_is_told(tiny_folder, tmp_path):
+    with pytest.raises(UserError, match="no dataset"):
+        rl.SFTTrainerWrapper(_config(tiny_folder, tmp_path)).train()
+    config = _config(tiny_folder, tmp_path, lora_target_modules=["q_proj"])
+    with pytest.raises(UserError, match="lora_target_modules"):
+        rl.SFTTrainerWrapper(config, rl.load_dataset("arithmetic", "sft", "train", 2)).train()
+    with pytest.raises(UserError, match=r"'q-learning' is unknown: choose grpo"):
+        rl.GRPOTrainerWrapper(_config(tiny_folder, tmp_path), _tasks(1), algorithm="q-learning").train()
+    with pytest.raises(UserError, match="nowhere"):
+        rl.GRPOTrainerWrapper(_config(str(tmp_path / "nowhere"), tmp_path), _tasks(1)).setup_model()
+    with pytest.raises(UserError, match="model_revision"):
+        rl.SFTTrainerWrapper(_config(tiny_folder, tmp_path, model_revision="main")).setup_model()
+
+
+async def test_a_model_is_measured_by_any_reward_also_where_an_event_loop_runs(tiny_folder):
+    def quarter(completions, **columns):
+        return [0.25] * len(completions)
+
+    found = rl.evaluate_model(tiny_folder, _tasks(3), quarter, max_new_tokens=4)
+    assert (found["count"], found["average_reward"], found["accuracy"]) == (3, 0.25, 0.0)

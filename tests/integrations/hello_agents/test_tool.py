@@ -1,0 +1,256 @@
+"""The tool by which an agent trains: what it answers, what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.integrations.hello_agents.training_tool.parameters import told
+from mini_agentic_rl.policy import load_model
+from mini_agentic_rl.tools import RLTrainingTool
+
+SMALL = {"num_epochs": 1, "batch_size": 2, "lora_r": 2, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_samples": 1}
+
+
+@pytest.fixture
+def tool(tmp_path, tiny_folder):
+    return RLTrainingTool(tmp_path, model_folders=[tiny_folder])
+
+
+def ask(tool, **parameters):
+    """The answer to a call that works."""
+    answer = json.loads(tool.run(parameters))
+    assert answer["success"], answer
+    assert answer["status"] == "success"
+    return answer
+
+
+def refused(tool, parameters):
+    """What is wrong with a call."""
+    answer = json.loads(tool.run(parameters))
+    assert (answer["success"], answer["status"]) == (False, "error"), answer
+    return answer["message"]
+
+
+def tasks(count):
+    return [{"prompt": [{"role": "user", "content": f"Say {n}"}], "ground_truth": str(n)} for n in range(count)]
+
+
+def letters(completions, **columns):
+    return [text.count("e") / (1 + len(text)) for text in completions]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({}, "nothing was asked for: give action (train, start"),
+        ({"action": "train"}, "algorithm is missing. Training: sft, dpo"),
+        ({"model_name": "embedded"}, "algorithm is missing"),
+        ({"action": "nope"}, "action 'nope' is unknown. Allowed: train"),
+        (
+            {"algorithm": "grpo", "num_generations": 4},
+            "no parameter 'num_generations' (here it is 'samples_per_prompt')",
+        ),
+        ({"algorithm": "sft", "use_trl": True}, "no parameter 'use_trl'. Allowed: reward_type"),  # no slip for use_lora
+        ({"action": "trian"}, "action 'trian' is unknown (did you mean 'train'?)"),
+        ({"algorithm": "grop"}, "algorithm='grop' is not allowed (did you mean 'grpo'?). Allowed: sft, dpo"),
+        ({"epochs": 3}, "train has no parameter 'epochs' (here it is 'num_epochs')"),
+        ({"num_epochs": "many"}, "num_epochs='many': input should be a valid integer"),
+        ({"num_epochs": 0}, "num_epochs=0: input should be greater than or equal to 1"),
+        ({"algorithm": "sft", "output_dir": "../elsewhere"}, "trainings write inside"),
+        ({"algorithm": "sft", "output_dir": "/etc/run"}, "trainings write inside"),
+        ({"algorithm": "sft", "output_dir": "."}, "trainings write inside"),
+        ({"algorithm": "sft", "dataset": "os:getcwd"}, "dataset='os:getcwd' is unknown"),
+        ({"algorithm": "sft", "dataset": "/etc/passwd"}, "files are read inside"),
+        ({"algorithm": "sft", "dataset": "gone.jsonl"}, "there is no file"),
+        ({"algorithm": "sft", "custom_dataset": "mine"}, "custom_dataset='mine' is not registered"),
+        ({"algorithm": "grpo", "custom_reward": "mine"}, "custom_reward='mine' is not registered"),
+        ({"action": "create_reward", "custom_reward": 3}, "custom_reward must be a function"),
+        ({"action": "load_dataset", "format": "chat"}, "format='chat' is not allowed"),
+        ({"action": "logs"}, "output_dir is needed to say which training is meant"),
+        ({"action": "status", "output_dir": "nothing"}, "no training was started there"),
+        ("{'action'", "not valid JSON"),
+        ("[1]", "give a JSON object"),
+    ],
+)
+def test_a_wrong_call_is_answered_with_what_to_change(tool, parameters, told):
+    assert told in refused(tool, parameters)
+
+
+def test_what_a_training_cannot_do_is_told_in_the_names_of_the_parameters(tool, tmp_path):
+    message = refused(
+        tool, {"algorithm": "sft", "model_name": str(tmp_path / "gone"), "dataset": "arithmetic", "max_samples": 2}
+    )
+    assert "model_name" in message
+    assert "--" not in message
+    state = ask(tool, action="status", output_dir="output")
+    assert (state["state"], state["message"]) == ("failed", message)
+
+
+def test_settings_of_errors_are_told_as_parameters_of_the_tool():
+    error = UserError("'nowhere' cannot be loaded, `full_finetune` or not", setting="model")
+    assert told(error) == "model_name: 'nowhere' cannot be loaded, use_lora=false or not"
+    assert told(UserError("x holds a run: give\n `overwrite`", setting="output_dir")) == (
+        "output_dir: x holds a run: give overwrite"
+    )
+    assert told(ValueError("odd")) == "ValueError: odd"
+
+
+def test_a_symbolic_link_does_not_lead_out_of_the_folder(tool, tmp_path_factory, tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    assert "trainings write inside" in refused(tool, {"algorithm": "sft", "output_dir": "out/run"})
+
+
+def test_rows_are_shown(tool, tmp_path):
+    found = ask(tool, action="load_dataset", dataset="arithmetic", format="rl", max_samples=3, model_name="embedded")
+    assert (found["dataset"], found["dataset_size"], len(found["samples"])) == ("arithmetic", 3, 2)
+    assert {"prompt", "ground_truth"} <= set(found["sample_keys"])
+    (tmp_path / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n' * 3)
+    assert ask(tool, action="load_dataset", dataset="mine.jsonl", split="train")["dataset_size"] == 3
+    tool.register_dataset("written", tasks(5))
+    assert ask(tool, action="load_dataset", dataset="written", max_samples=4)["dataset_size"] == 4
+
+
+def test_files_are_read_in_folders_that_were_named(tmp_path, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    call = {"action": "load_dataset", "dataset": str(folder / "mine.jsonl")}
+    assert "files are read inside" in refused(RLTrainingTool(tmp_path), call)
+    assert ask(RLTrainingTool(tmp_path, data_folders=[folder]), **call)["dataset_size"] == 1
+
+
+def test_a_reward_is_tried_on_three_replies(tool):
+    found = ask(tool, action="create_reward", reward_type="step", step_bonus=0.5)
+    assert [example["reward"] for example in found["examples"]] == [1.5, 0.0, 0.0]
+    assert found["parameters"]["step_bonus"] == 0.5
+    tool.register_reward_function("letters", letters)
+    found = ask(tool, action="create_reward", custom_reward="letters")
+    assert found["reward_type"] == "custom"
+
+
+def test_what_is_registered_must_be_of_use(tool):
+    with pytest.raises(UserError, match="rows"):
+        tool.register_dataset("empty", [])
+    with pytest.raises(UserError, match="function"):
+        tool.register_reward_function("none", None)
+    with pytest.raises(UserError, match="max_trainings"):
+        RLTrainingTool(max_trainings=0)
+
+
+def test_imitate_then_reinforce_then_measure(tool, tiny_folder, tmp_path):
+    first = ask(
+        tool, algorithm="sft", model_name=tiny_folder, dataset="arithmetic:1", max_samples=6, output_dir="sft", **SMALL
+    )
+    assert (first["algorithm"], first["dataset_size"], first["output_dir"]) == ("sft", 6, str(tmp_path / "sft"))
+    tool.register_dataset("letters", tasks(4))
+    tool.register_reward_function("letters", letters)
+    options = {"model_name": "sft", "dataset": "letters", "custom_reward": "letters", "output_dir": "grpo"}
+    second = ask(tool, action="train", algorithm="grpo", **options, **SMALL)
+    assert second["summary"]["steps"] == 2
+    load_model(str(tmp_path / "grpo"))
+    state = ask(tool, action="status", output_dir="grpo")
+    assert (state["state"], state["result"]["dataset_size"]) == ("finished", 4)
+    assert "holds a finished training" in refused(tool, {"algorithm": "grpo", **options})
+    measured = ask(
+        tool, action="evaluate", model_path="grpo", custom_dataset=tasks(3), custom_reward=letters, max_new_tokens=4
+    )
+    assert measured["count"] == 3
+    assert 0 <= measured["average_reward"] < 1
+
+
+@pytest.mark.parametrize("algorithm", ["kto", "reward"])
+def test_preferences_are_generated_where_no_data_set_is_named(algorithm, tool, tiny_folder):
+    options = {"max_samples": 8, "num_epochs": 1, "batch_size": 4, "lora_r": 2, "output_dir": algorithm}
+    found = ask(tool, algorithm=algorithm, model_name=tiny_folder, max_steps=1, **options)
+    assert (found["dataset"], found["dataset_size"], found["summary"]["steps"]) == ("arithmetic", 8, 1)
+
+
+def test_every_parameter_is_described(tool):
+    described = {parameter.name: parameter for parameter in tool.get_parameters()}
+    assert described["action"].default == "train"
+    assert described["num_epochs"].type == "integer"
+    assert described["step_bonus"].actions == ("train", "start", "create_reward", "evaluate")
+    schema = tool.openai_tool["function"]["parameters"]
+    assert set(schema["properties"]) == set(described)
+    assert schema["required"] == ["action"]
+    assert all("type" in value and value["description"] for value in schema["properties"].values())
+    assert json.loads(json.dumps(schema)) == schema
+
+
+def test_a_fault_is_an_answer_as_well(tool, caplog):
+    def broken(completions, **columns):
+        raise RuntimeError("the lights went out")
+
+    assert refused(tool, {"action": "create_reward", "custom_reward": broken}) == "RuntimeError: the lights went out"
+    assert "the lights went out" in caplog.text
+
+
+def test_imitation_and_reinforcement_of_word_problems_speak_of_one_agent(tool, tmp_path):
+    rows = [
+        {"question": f"What is {n} + 1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(9)
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown, tasks = (
+        ask(tool, action="load_dataset", dataset="train.jsonl", format=form, max_samples=1)["samples"][0]
+        for form in ("sft", "rl")
+    )
+    assert shown["messages"][:2] == tasks["prompt"]
+    assert shown["messages"][2]["tool_calls"][0]["function"]["name"] == "calculator"
+    assert shown["tools"] == tasks["tools"]
+    words = ask(tool, action="load_dataset", dataset="text:train.jsonl", format="sft")["samples"][0]
+    assert "tools" not in words
+    assert "files are read inside" in refused(tool, {"algorithm": "sft", "dataset": "text:/etc/passwd"})
+
+
+@pytest.mark.parametrize("how", ["absolute", "climbing", "link", "link inside", "base", "gone"])
+def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_folder, how):
+    root = tmp_path / "root"
+    (root / "model").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "config.json").write_text("{}")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "model" / "config.json").symlink_to(tmp_path / "secret" / "config.json")
+    (root / "adapter").mkdir()
+    base = json.dumps({"base_model_name_or_path": str(tmp_path / "secret")})
+    (root / "adapter" / "adapter_config.json").write_text(base)
+    name = {
+        "absolute": str(tmp_path / "secret"),
+        "climbing": "../secret",
+        "link": "link",
+        "link inside": "model",
+        "base": "adapter",
+        "gone": str(tmp_path / "not there"),
+    }[how]
+    for call in ({"action": "evaluate"}, {"action": "train", "algorithm": "sft"}):
+        message = refused(RLTrainingTool(root), {**call, "model_name": name, "dataset": "arithmetic"})
+        assert "model_name" in message
+        assert "models are loaded inside" in message or "is a link to elsewhere" in message
+    if how == "absolute":
+        call = {"action": "evaluate", "model_name": tiny_folder, "dataset": "arithmetic", "max_samples": 1}
+        assert ask(RLTrainingTool(root, model_folders=[tiny_folder]), **call, max_new_tokens=2)["success"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max_samples", "samples_per_prompt", "eval_samples", "num_epochs", "batch_size", "lora_r", "max_new_tokens"],
+)
+def test_a_number_that_no_machine_can_do_is_refused_by_its_name(tool, name):
+    message = refused(tool, {"algorithm": "grpo", "dataset": "arithmetic", name: 10**9})
+    assert name in message
+    assert "less than or equal to" in message
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_no_training_made_keeps_its_files(tool, tmp_path, tiny_folder, overwrite):
+    folder = tmp_path / "notes"
+    (folder / "adapter").mkdir(parents=True)
+    (folder / "adapter" / "mine.txt").write_text("mine")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    options = {"model_name": tiny_folder, "dataset": "tasks", "output_dir": "notes", "overwrite": overwrite, **SMALL}
+    tool.register_dataset("tasks", tasks(2))
+    message = refused(tool, {"algorithm": "grpo", **options})
+    assert "no run wrote that" in message
+    assert (folder / "adapter" / "mine.txt").read_text() == "mine"
+    assert (folder / "config.json").read_text() == '{"model_type": "llama"}'

@@ -1,0 +1,121 @@
+"""The same job on TRL's GRPOTrainer: the gradient of the native backend, its learning, its checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from letters import TASKS, CountLetters, Letters, algorithm, weights_digest
+
+from gateway.small_tokenizer import small_tokenizer
+from helpers import group_of_conversations, tiny_policy
+from mini_agentic_rl import Trainer
+from mini_agentic_rl.algorithm.grpo import GRPOSettings
+from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.integrations.trl.backend.objective import TRLObjective
+from mini_agentic_rl.metrics import MetricsLogger
+from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl.trainer import RunFolder
+
+pytest.importorskip("trl", reason="trl is not installed: the TRL backend is left unchecked")
+
+
+def _groups(policy):
+    """Two tasks, four rollouts each of one to three turns, at the temperature of the conversations."""
+    return [
+        Group(
+            str(task),
+            [
+                Trajectory(f"{task}/{n}", records[: 1 + (n + task) % 3], float(n * n % 3))
+                for n, records in enumerate(group_of_conversations(policy, seed=task))
+            ],
+        )
+        for task in range(2)
+    ]
+
+
+def _first_moments(learner):
+    """What AdamW took from its first gradient: the gradient, clipped, times 1 - beta."""
+    return torch.cat([learner.optimizer.state[p]["exp_avg"].flatten() for p in learner.parameters])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"loss_aggregation": "token"}, {"loss_aggregation": "dr_grpo"}, {"kl_coef": 0.2}, {"policy_loss": "gspo"}],
+    ids=str,
+)
+def test_the_gradient_is_that_of_the_native_backend(options):
+    settings = GRPOSettings(
+        tasks_per_step=2, samples_per_prompt=4, temperature=0.9, normalize_advantage=False, **options
+    )
+    with tiny_policy() as policy:
+        groups = _groups(policy)
+        start = {name: value.clone() for name, value in policy.model.base.state_dict().items()}
+        found = {}
+        for backend in ("native", "trl"):
+            learner = policy.run(lambda: policy.learner(LearnerSettings()))
+            learners = {"default": learner}
+            objective = (
+                GRPOObjective(learners, settings)
+                if backend == "native"
+                else TRLObjective(policy.model, learners, small_tokenizer(), settings)
+            )
+            figures = policy.run(lambda o=objective: o.update("default", groups))
+            found[backend] = figures, _first_moments(learner)
+            assert learner.steps == 1
+            policy.run(lambda: policy.model.base.load_state_dict(start))
+        assert policy.version == 2
+    (native, gradient), (trl, by_trl) = found["native"], found["trl"]
+    assert (gradient - by_trl).norm() / gradient.norm() < 1e-3
+    assert trl["grad_norm"] == pytest.approx(native["grad_norm"], rel=1e-3)
+    assert trl["entropy"] == pytest.approx(native["entropy"], rel=0.05)  # TRL's is a mean of the passes' means
+    assert trl["learning_rate"] == native["learning_rate"]
+    assert ("kl" in trl) == ("kl_coef" in options)
+    if "kl" in trl:
+        assert trl["kl"] == pytest.approx(native["kl"], rel=0.2)
+
+
+def test_rollouts_that_gave_nothing_leave_a_gap_that_has_no_weight():
+    settings = GRPOSettings(tasks_per_step=2, samples_per_prompt=4, temperature=0.9, loss_aggregation="token")
+    with tiny_policy() as policy:
+        full, other = _groups(policy)
+        gaps = [Group("a", full.trajectories[:3]), Group("b", [])]
+        learner = policy.run(lambda: policy.learner(LearnerSettings()))
+        objective = TRLObjective(policy.model, {"default": learner}, small_tokenizer(), settings)
+        figures = policy.run(lambda: objective.update("default", gaps))
+        assert 0 < figures["grad_norm"] < 100
+        assert all(bool(p.isfinite().all()) for p in learner.parameters)
+        equal = [Group("c", [Trajectory("r", t.records, 1.0) for t in other.trajectories]), Group("d", [])]
+        assert "grad_norm" not in policy.run(lambda: objective.update("default", equal))
+        assert learner.steps == 1
+
+
+def test_a_tiny_model_learns_to_the_threshold():
+    trained = algorithm(total_steps=18, backend="trl")
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, logger=MetricsLogger()).fit(
+        Letters(), TASKS, val_dataset=TASKS
+    )
+    before, after = trained.summary["accuracy"]
+    assert (before["correct"], after["count"]) == (0, 8)
+    assert after["correct"] >= 6
+    assert trained.summary["untrained"] == {}
+
+
+def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
+    def run(folder, steps, resume=False):
+        options = {"tasks_per_step": 2, "samples_per_prompt": 4, "checkpoint_every": 1, "deterministic": True}
+        trained = algorithm(total_steps=steps, backend="trl", epochs_per_batch=2, **options)
+        trained.learner_settings = LearnerSettings(learning_rate=3e-3, schedule="linear", total_steps=5)
+        Trainer(
+            algorithm=trained,
+            hooks=[CountLetters()],
+            n_runners=8,
+            output_dir=RunFolder(folder),  # kept by nobody: a run is resumed with more steps
+            logger=MetricsLogger(),
+            resume=resume,
+        ).fit(Letters(), TASKS)
+        return weights_digest(folder)
+
+    unbroken = run(tmp_path / "unbroken", 2)
+    run(tmp_path / "broken", 1)
+    assert run(tmp_path / "broken", 2, resume=True) == unbroken
