@@ -28,6 +28,8 @@ _DEPTH: Final = 3
 class TrainedAs:
     """The agent that a run trained, by its settings, and the prompt that it was trained under."""
 
+    folder: Path
+    """Folder of the run."""
     adapter: Path
     """Folder of the adapter."""
     agent: str
@@ -95,7 +97,7 @@ def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
             tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
         except (ValueError, TypeError, KeyError):
             continue  # no run, or one of another kind
-        return TrainedAs(adapter, *tasks, str(config.get("agent_command") or ""), _prompt(folder))
+        return TrainedAs(folder, adapter, *tasks, str(config.get("agent_command") or ""), _prompt(folder))
     return None
 
 

@@ -48,7 +48,7 @@ class ProcessSandbox:
             folders=[confined.workspace, *confined.writable],
             cwd=confined.workspace,
             bounded=BOUNDED,
-            files=self._files(confined) if version else None,
+            files=self._files(confined),
         )
 
     def base_url(self, url: str) -> str:

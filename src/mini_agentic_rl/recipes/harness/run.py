@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -55,11 +55,14 @@ class HarnessResult:
 class HarnessRun:
     """The run of one task."""
 
-    def __init__(self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint) -> None:
-        """`task` is a row of a data set, with its `folder` where it has files."""
+    def __init__(
+        self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint, hidden: Sequence[Path] = ()
+    ) -> None:
+        """`task` is a row of a data set, with its `folder` where it has files; `hidden` is shown to no command."""
         self._settings = settings
         self._task = task
         self._endpoint = endpoint
+        self._kept_out = hidden
         self._folder = Path(task[FOLDER]) if task.get(FOLDER) else None
         if self._folder is not None and not self._folder.is_dir():
             raise HarnessError(f"{self._folder} is not on this computer: a task's folder has to be where runners are")
@@ -167,11 +170,11 @@ class HarnessRun:
         return self._file.environment.docker_image or self._settings.sandbox_image
 
     def _hidden(self) -> list[Path]:
-        """Return the folder with all tasks, of which the sandbox may show nothing."""
+        """Return what the sandbox may show nothing of, with the folder of all tasks."""
         if self._folder is None:
-            return []
+            return [*self._kept_out]
         parents = self._folder.parents  # the task's id is its place below that folder
-        return [parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
+        return [*self._kept_out, parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
 
 
 def _copy_tests(source: Path, target: Path) -> None:

@@ -19,10 +19,11 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from . import family
-from .confine import confine
+from .confine import confine, user_without_rights
 from .folder_size import FolderSize
 from .output import KeptOutput
 
@@ -43,6 +44,10 @@ class Supervised:
         self._status: int | None = None
         self.ended_by: str | None = None
         self._sizes = FolderSize(task["folders"])
+        files = task["files"]
+        user = None if files is None else user_without_rights(files["readable"])
+        if user:
+            _give(task["folders"], user)
         self._process = subprocess.Popen(
             task["argv"],
             cwd=task["cwd"],
@@ -51,7 +56,7 @@ class Supervised:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: confine(task["rlimits"], task["files"]),
+            preexec_fn=lambda: confine(task["rlimits"], files, user),
         )
         pipes = (self._process.stdout, self._process.stderr)
         self._outputs = [KeptOutput(pipe.fileno(), self._limits["output"]) for pipe in pipes if pipe is not None]
@@ -128,6 +133,16 @@ class Supervised:
                     timeout=_AFTER_SECONDS,
                     check=False,
                 )
+
+
+def _give(folders: Sequence[str], user: int) -> None:
+    """Make a user the owner of folders, and of the rollout's folder that they lie in."""
+    for above in {os.path.dirname(folder) for folder in folders}:
+        os.chown(above, user, user)
+    for folder in folders:
+        for place, below, names in os.walk(folder):
+            for name in (".", *below, *names):
+                os.chown(os.path.join(place, name), user, user, follow_symlinks=False)
 
 
 def main() -> None:
