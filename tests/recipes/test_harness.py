@@ -19,6 +19,7 @@ import pytest
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.environments import Endpoint
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
+from mini_agentic_rl.recipes.harness.process import ProcessSandbox
 from mini_agentic_rl.recipes.harness.programs import landlock
 from mini_agentic_rl.recipes.harness.run import HarnessRun
 from mini_agentic_rl.recipes.harness.scratch import Scratch
@@ -151,7 +152,7 @@ def test_no_daemon_outlives_its_rollout(sandbox, play: Play):
 
 
 def test_what_kills_its_supervisor_ends_with_its_processes(play: Play, monkeypatch):
-    monkeypatch.setattr(landlock, "version", lambda: 0)  # which would forbid the signal
+    monkeypatch.setattr(ProcessSandbox, "_files", lambda *_: None)  # Landlock would forbid the signal
     with pytest.raises(HarnessError, match="its supervisor was killed; so was all that bore its mark"):
         play(shell(f"{daemon()} kill -9 $PPID; sleep {SLEEP}"))
     assert sleepers() == []

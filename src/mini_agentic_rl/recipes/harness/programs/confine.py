@@ -15,6 +15,7 @@ from . import landlock, seccomp
 
 _SET_PDEATHSIG = 1
 _NOBODY: Final = 65534
+_SYS_PTRACE: Final = 1 << 19
 _CAPABILITIES_VERSION: Final = 0x20080522
 _PROCESSES_BEYOND = 4
 """Times the limit of a rollout that the system itself refuses to go beyond, of all processes of this user."""
@@ -55,10 +56,12 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: in
 
 
 def user_without_rights(paths: Iterable[str]) -> int | None:
-    """Return the user that a command of root is to run as: nobody where nobody can read these paths, else root, who
-    then has no capabilities; None where this process is not root's."""
+    """Return the user that a command of root is to run as: nobody where nobody can read these paths and this process
+    may measure others' processes, else root, who then has no capabilities; None where this process is not root's."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return None
+    if not _may_trace():
+        return 0
     there = [path for path in paths if os.path.exists(path)]
     group = os.getegid()
     try:
@@ -70,6 +73,12 @@ def user_without_rights(paths: Iterable[str]) -> int | None:
     finally:
         os.seteuid(0)
         os.setegid(group)
+
+
+def _may_trace() -> bool:
+    with open("/proc/self/status", encoding="utf-8") as file:
+        effective = next(line for line in file if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) & _SYS_PTRACE)
 
 
 def _drop_rights(user: int) -> None:

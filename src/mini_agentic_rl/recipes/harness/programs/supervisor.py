@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import selectors
@@ -28,6 +29,8 @@ from .folder_size import FolderSize
 from .output import KeptOutput
 
 _LOOK_SECONDS: Final = 0.05
+_SHARE: Final = 5
+"""Times the duration of a look that passes until the next one."""
 _KILL_SECONDS: Final = 10.0
 _AFTER_SECONDS: Final = 30.0
 
@@ -77,9 +80,10 @@ class Supervised:
                             self.ended_by = "asker"
                     elif not key.data.read():
                         selector.unregister(key.fd)
-                if time.monotonic() >= look:
+                if (now := time.monotonic()) >= look:
                     self._look()
-                    look = time.monotonic() + _LOOK_SECONDS
+                    done = time.monotonic()
+                    look = done + max(_LOOK_SECONDS, _SHARE * (done - now))
         left = [pid for pid in family.descendants() if pid != self._process.pid]
         alive = not family.kill_all(self._process.pid, _KILL_SECONDS)
         for output in self._outputs:
@@ -111,9 +115,9 @@ class Supervised:
         found = {
             "seconds": time.monotonic() - self._begun,
             "cpu_seconds": self._reaped_cpu + taken.cpu_seconds,
-            "memory": taken.memory,
+            "memory": taken.memory if taken.is_whole else math.inf,
             "processes": taken.processes,
-            "disk": self._sizes.look(),
+            "disk": self._sizes.look() + taken.unlinked,
         }
         for name, value in found.items():
             if name in self._limits and value > self._limits[name] and self.ended_by is None:
