@@ -49,17 +49,7 @@ class Scratch:
         Raises:
             HarnessError: the files cannot be read.
         """
-        if source is not None:
-            try:
-                shutil.copytree(
-                    source,
-                    self.workspace,
-                    symlinks=True,
-                    ignore=shutil.ignore_patterns(*HISTORY),
-                    dirs_exist_ok=True,
-                )
-            except (OSError, shutil.Error) as error:
-                raise HarnessError(f"{source} cannot be copied: {error}") from error
+        copy_task(source, self.workspace)
         write_task(self.task_file, task)
 
     def beside(self, name: str) -> Path:
@@ -72,6 +62,22 @@ class Scratch:
         """Remove the folder, and those beside it, unless they are to stay."""
         for folder in () if self._kept else (self.root, *self._beside):
             remove_tree(folder)
+
+
+def copy_task(source: Path | None, folder: Path) -> None:
+    """Copy the files of a task into a folder, without their history; of a task without files nothing.
+
+    Raises:
+        HarnessError: the files cannot be read.
+    """
+    if source is None:
+        return
+    try:
+        shutil.copytree(
+            source, folder, symlinks=True, ignore=shutil.ignore_patterns(*HISTORY), dirs_exist_ok=True
+        )
+    except (OSError, shutil.Error) as error:
+        raise HarnessError(f"{source} cannot be copied: {error}") from error
 
 
 def write_task(path: Path, task: Mapping[str, Any]) -> None:
