@@ -127,7 +127,7 @@ class HarnessRun:
         return replace(result, tests=tests, written=_number(folder / "out" / _REWARD))
 
     def _compare(self, left: Path, workspace: Path) -> tuple[list[str], list[str]]:
-        """Fill the folder of the tests from what the agent has left; return what it changed and what it tampered with."""
+        """Fill the tests' folder from what the agent has left; return what it changed, and what it tampered with."""
         workspace.mkdir()
         changed = changed_files(left, self._source)
         tampered = fill_test_folder(workspace, left, self._source, changed, self._file.verifier)

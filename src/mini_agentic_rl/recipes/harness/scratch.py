@@ -73,9 +73,7 @@ def copy_task(source: Path | None, folder: Path) -> None:
     if source is None:
         return
     try:
-        shutil.copytree(
-            source, folder, symlinks=True, ignore=shutil.ignore_patterns(*HISTORY), dirs_exist_ok=True
-        )
+        shutil.copytree(source, folder, symlinks=True, ignore=shutil.ignore_patterns(*HISTORY), dirs_exist_ok=True)
     except (OSError, shutil.Error) as error:
         raise HarnessError(f"{source} cannot be copied: {error}") from error
 

@@ -4,7 +4,7 @@
 
 Where a sandbox has no network but a loopback of its own, a server listens there on the gateway's port, and carries
 every connection to a socket in the file system, behind which the gateway is. `--measured` refuses memory that its
-supervisor cannot measure; a container bounds that itself. It needs no package; a container image needs `python3` for it.
+supervisor cannot measure. It needs no package; a container image needs `python3` for it.
 """
 
 from __future__ import annotations

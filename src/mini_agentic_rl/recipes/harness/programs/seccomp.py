@@ -94,7 +94,9 @@ _BEYOND_TCP: Final[Sequence[Rule]] = (
 
 def is_known() -> bool:
     """Return True where the system calls of this computer are known, and its kernel has such filters."""
-    return sys.platform == "linux" and os.uname().machine in _ARCHITECTURES and os.path.exists("/proc/sys/kernel/seccomp")
+    if sys.platform != "linux" or os.uname().machine not in _ARCHITECTURES:
+        return False
+    return os.path.exists("/proc/sys/kernel/seccomp")
 
 
 def restrict(*, only_tcp: bool) -> None:
