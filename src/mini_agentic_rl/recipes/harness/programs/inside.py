@@ -9,6 +9,7 @@ supervisor cannot measure. It needs no package; a container image needs `python3
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import socket
@@ -31,7 +32,7 @@ def main(arguments: list[str]) -> int:
     processes = int(options[options.index("--processes") + 1]) if "--processes" in options else None
     if "--measured" in options:
         sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        from programs import seccomp
+        seccomp = importlib.import_module("programs.seccomp")
 
     def bound() -> None:
         if "--measured" in options and seccomp.is_known():
