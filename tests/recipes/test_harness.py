@@ -137,7 +137,8 @@ def test_a_confined_command_sees_and_reaches_only_its_own(sandbox, play: Play, t
         "network": f"{PYTHON} -c 'import socket; socket.create_connection((\"127.0.0.1\", {other.getsockname()[1]}))'",
     }
     script = "".join(f"if {command} 2>/dev/null >&2; then echo {name}; fi\n" for name, command in tried.items())
-    words = f"{shell(script + f'(echo 1 > {tmp_path}/outside) 2>/dev/null; run; sh $1; echo ok > made; cat made')} sh {tmp_path}/agent/main.sh"
+    script += f"(echo 1 > {tmp_path}/outside) 2>/dev/null; run; sh $1; echo ok > made; cat made"
+    words = f"{shell(script)} sh {tmp_path}/agent/main.sh"
     ended, scratch = play(words, sandbox=sandbox)
     assert (ended.exit_code, ended.stdout) == (0, "ran\nran\nok\n"), ended.stderr
     assert not (tmp_path / "outside").exists()
