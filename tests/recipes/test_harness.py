@@ -294,6 +294,17 @@ def test_what_is_held_without_a_name_counts(hoard, play: Play):
     assert ended.limit == ("sandbox_memory_mib" if settings is MEMORY else "sandbox_disk_mib"), ended
 
 
+def test_many_short_processes_reach_no_limit(play: Play):
+    ended, _ = play(shell("i=0; while [ $i -lt 200 ]; do /bin/true & /bin/true; i=$((i + 1)); done; wait; echo done"))
+    assert (ended.exit_code, ended.stdout) == (0, "done\n"), ended
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root sees every process: left unchecked")
+def test_a_process_that_hides_what_it_holds_is_ended(play: Play):
+    ended, _ = play(shell("cp $(command -v sleep) hidden; chmod 111 hidden; exec ./hidden 60"))
+    assert ended.limit == "sandbox_memory_mib", ended
+
+
 @pytest.mark.parametrize("sandbox", SANDBOXES)
 def test_memory_that_no_process_shows_is_refused(sandbox, play: Play):
     code = (

@@ -14,11 +14,12 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 _SET_CHILD_SUBREAPER: Final = 36
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PF_EXITING: Final = 0x4
 _LINUX: Final = sys.platform == "linux"
 
 
@@ -40,8 +41,8 @@ class Usage:
     cpu_seconds: float = 0.0
     unlinked: int = 0
     """Bytes of files that have no name any more."""
-    is_whole: bool = True
-    """False if a process does not let its files be seen."""
+    hidden: set[int] = field(default_factory=set)
+    """Processes that do not let their files be seen: at a second look they are beyond any limit of memory."""
 
 
 def adopt_orphans() -> None:
@@ -81,8 +82,8 @@ def usage(processes: list[int]) -> Usage:
             try:
                 _mapped(pid, held, unlinked)
                 _opened(pid, held, unlinked)
-            except PermissionError:
-                total.is_whole = False
+            except PermissionError:  # so does one that is about to end
+                total.hidden |= set() if _is_ending(pid) else {pid}
     total.memory += sum(held.values())
     total.unlinked = sum(unlinked.values())
     return total
@@ -157,6 +158,11 @@ def _children(parent: int) -> list[int]:
             with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
                 found += [pid for pid in map(int, file.read().split()) if not _is_zombie(pid)]
     return found
+
+
+def _is_ending(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
 
 
 def _is_zombie(pid: int) -> bool:

@@ -44,6 +44,7 @@ class Supervised:
         self._begun = time.monotonic()
         self._reaped_cpu = 0.0
         self._memory = 0
+        self._hidden: set[int] = set()
         self._status: int | None = None
         self.ended_by: str | None = None
         self._sizes = FolderSize(task["folders"])
@@ -115,13 +116,14 @@ class Supervised:
         found = {
             "seconds": time.monotonic() - self._begun,
             "cpu_seconds": self._reaped_cpu + taken.cpu_seconds,
-            "memory": taken.memory if taken.is_whole else math.inf,
+            "memory": math.inf if taken.hidden & self._hidden else taken.memory,
             "processes": taken.processes,
             "disk": self._sizes.look() + taken.unlinked,
         }
         for name, value in found.items():
             if name in self._limits and value > self._limits[name] and self.ended_by is None:
                 self.ended_by = name
+        self._hidden = taken.hidden
         if os.getppid() != self._task["parent"]:
             self.ended_by = "asker"
 
