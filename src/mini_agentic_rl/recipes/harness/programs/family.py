@@ -71,7 +71,7 @@ def usage(processes: list[int]) -> Usage:
     held: dict[str, int] = {}
     unlinked: dict[int, int] = {}
     for pid in processes:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError, IndexError):
+        with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
             with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
