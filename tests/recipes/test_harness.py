@@ -8,6 +8,7 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,12 @@ import pytest
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.environments import Endpoint
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
+from mini_agentic_rl.recipes.harness.process import ProcessSandbox
 from mini_agentic_rl.recipes.harness.programs import landlock
 from mini_agentic_rl.recipes.harness.run import HarnessRun
-from mini_agentic_rl.recipes.harness.scratch import Scratch
+from mini_agentic_rl.recipes.harness.sandbox import SandboxLimits
+from mini_agentic_rl.recipes.harness.scratch import Scratch, remove_tree
+from mini_agentic_rl.recipes.harness.supervised import run_supervised
 from recipes.test_math_agent import ScriptedServer, _server, says
 
 PYTHON = shlex.quote(sys.executable)
@@ -114,23 +118,110 @@ async def test_a_command_asks_the_model_and_hidden_tests_judge_what_it_left(sand
 def test_a_confined_command_sees_and_reaches_only_its_own(sandbox, play: Play, task, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "mine")
     (tmp_path / "private").write_text("mine")
+    for name in ("tool/bin/run", "tool/credentials", "agent/main.sh", "agent/.env"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("echo ran\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/tool/bin:{os.environ['PATH']}")
     other = socket.create_server(("127.0.0.1", 0))
     tried = {
         "hidden tests": f"cat {task['folder']}/tests/secret",
-        "write": f"echo 1 > {tmp_path}/outside",
         "file of mine": f"cat {tmp_path}/private",
         "supervisor": "kill -0 $PPID && test $PPID -gt 9",
         "variable": 'test -n "$SECRET_KEY"',
+        "environment of mine": f"cat /proc/{os.getpid()}/environ",
+        "beside a bin of the PATH": f"cat {tmp_path}/tool/credentials",
+        "beside the agent": f"cat {tmp_path}/agent/.env",
         "new file in /": "echo 1 > /new",
         "new file in /dev": "echo 1 > /dev/new",
         "network": f"{PYTHON} -c 'import socket; socket.create_connection((\"127.0.0.1\", {other.getsockname()[1]}))'",
     }
     script = "".join(f"if {command} 2>/dev/null >&2; then echo {name}; fi\n" for name, command in tried.items())
-    ended, scratch = play(shell(script + "echo ok > made; cat made"), sandbox=sandbox)
-    assert (ended.exit_code, ended.stdout) == (0, "ok\n"), ended.stderr
+    script += f"(echo 1 > {tmp_path}/outside) 2>/dev/null; run; sh $1; echo ok > made; cat made"
+    words = f"{shell(script)} sh {tmp_path}/agent/main.sh"
+    ended, scratch = play(words, sandbox=sandbox)
+    assert (ended.exit_code, ended.stdout) == (0, "ran\nran\nok\n"), ended.stderr
     assert not (tmp_path / "outside").exists()
     assert (scratch.workspace / "made").read_text() == "ok\n"
     other.close()
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+async def test_data_and_runs_are_hidden_even_in_a_declared_folder(sandbox, task, tmp_path):
+    project = tmp_path / "project"
+    for name in ("helper.txt", "tasks.jsonl", "outputs/old/rollouts.db", "outputs/new/config.json"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name + "\n")
+    settings = HarnessSettings(
+        agent_command=shell(f"find {project} -type f 2>/dev/null | xargs cat"), agent_paths=[project], sandbox=sandbox
+    )
+    agent = HarnessAgent(settings, [project / "tasks.jsonl", project / "outputs/new"])
+    run = HarnessRun(settings, task, Endpoint("http://127.0.0.1:9", "m"), agent._hidden)
+    scratch = Scratch(None, "hidden")
+    try:
+        assert (await run.agent(scratch)).stdout == "helper.txt\n"
+    finally:
+        scratch.remove()
+
+
+WAYS_OUT = {
+    "data in a SYN": "socket.socket().sendto(b'x', socket.MSG_FASTOPEN, target)",
+    "a message in a SYN": "socket.socket().sendmsg([b'x'], [], socket.MSG_FASTOPEN, target)",
+    "multipath": "socket.socket(2, 1, 262).connect(target)",
+    "UDP": "socket.socket(2, 2).sendto(b'x', target)",
+    "raw": "socket.socket(2, 3, 1)",
+    "a virtual machine's host": "socket.socket(40, 1)",
+    "a socket in the file system": "socket.socket(1, 1)",
+    "datagrams to one": "socket.socketpair(1, 2)",
+    "being reached": "socket.socket().listen()",
+    "io_uring": "os.strerror(call(425, 8, bytes(120)) and ctypes.get_errno()) != 'Function not implemented' or 1 / 0",
+}
+
+
+@needs_landlock
+def test_a_closed_network_has_no_other_way_out(play: Play):
+    other = socket.create_server(("127.0.0.1", 0))
+    lines = [
+        "import ctypes, os, socket",
+        "call = ctypes.CDLL(None, use_errno=True).syscall",
+        f"target = ('127.0.0.1', {other.getsockname()[1]})",
+        *(f"try: {way}; print({name!r})\nexcept (OSError, ZeroDivisionError): pass" for name, way in WAYS_OUT.items()),
+        "socket.socketpair()[0].close()",
+        "print('done')",
+    ]
+    ended, _ = play(f"{PYTHON} -c {shlex.quote(chr(10).join(lines))}")
+    assert (ended.exit_code, ended.stdout) == (0, "done\n"), ended.stderr
+    other.close()
+
+
+@needs_landlock
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root: a dropped user is unchecked")
+@pytest.mark.parametrize("unreadable", [False, True])
+async def test_a_command_of_root_has_no_rights_of_root(unreadable, tmp_path):
+    workspace = Path(tempfile.mkdtemp()) / "workspace"
+    workspace.mkdir()
+    (tmp_path / "closed").mkdir(mode=0o700)
+    files = {
+        "readable": [
+            "/usr",
+            "/bin",
+            "/lib",
+            "/lib64",
+            "/etc",
+            "/proc",
+            *([str(tmp_path / "closed")] if unreadable else []),
+        ],
+        "listable": [],
+        "writable": [str(workspace)],
+        "ports": [],
+    }
+    script = "id -u; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status | tr -d '0\n\t '; echo x > made && cat made"
+    limits = SandboxLimits.of(HarnessSettings(), 20.0)
+    ended = await run_supervised(
+        ["sh", "-c", script], {"PATH": os.defpath}, limits, folders=[workspace], cwd=workspace, files=files
+    )
+    assert ended.stdout == f"{0 if unreadable else 65534}\nCapPrm:CapEff:CapAmb:x\n", ended.stderr
+    remove_tree(workspace.parent)
 
 
 def daemon(clean: str = "") -> str:
@@ -151,7 +242,7 @@ def test_no_daemon_outlives_its_rollout(sandbox, play: Play):
 
 
 def test_what_kills_its_supervisor_ends_with_its_processes(play: Play, monkeypatch):
-    monkeypatch.setattr(landlock, "version", lambda: 0)  # which would forbid the signal
+    monkeypatch.setattr(ProcessSandbox, "_files", lambda *_: None)  # Landlock would forbid the signal
     with pytest.raises(HarnessError, match="its supervisor was killed; so was all that bore its mark"):
         play(shell(f"{daemon()} kill -9 $PPID; sleep {SLEEP}"))
     assert sleepers() == []
@@ -171,6 +262,59 @@ def test_a_limit_ends_the_command_and_is_named(command, settings, limit, play: P
     ended, _ = play(command, **settings)
     assert (ended.exit_code, ended.limit) == (None, limit), ended
     assert ended.describe() == f"reached the limit `{limit}`"
+
+
+SHARED = "import mmap, time\nm = mmap.mmap(-1, 200 << 20)\nfor i in range(0, 200 << 20, 4096): m[i] = 1\n"
+UNLINKED = (
+    "import mmap, os, time\nkept = []\nfor i in range(8):\n"
+    " f = os.open('x', os.O_CREAT | os.O_RDWR); os.unlink('x'); os.write(f, bytes(1 << 20)); "
+)
+MEMORY, DISK = {"sandbox_memory_mib": 64}, {"sandbox_disk_mib": 4}
+HOARDS: dict[str, tuple[str, dict[str, int]]] = {
+    "shared memory": (SHARED, MEMORY),
+    "shared memory that is mapped no more": (SHARED + "m.madvise(mmap.MADV_DONTNEED)", MEMORY),
+    "pipes": ("import os, time\nfor i in range(1200):\n os.pipe()\n if i % 400 == 399: os.fork()", MEMORY),
+    "sockets": ("import socket, time\nkept = [socket.socketpair() for i in range(400)]", MEMORY),
+    "files without a name": (UNLINKED + "kept.append(f)", DISK),
+    "mapped files without a name": (UNLINKED + "kept.append(mmap.mmap(f, 1 << 20)); os.close(f)", DISK),
+    "a folder that cannot be listed": (
+        "import os, time\nos.mkdir('d')\nfor i in range(8): open(f'd/{i}', 'wb').write(bytes(1 << 20))\n"
+        "os.chmod('d', 0o300)",
+        DISK,
+    ),
+    "deep folders": ("import os, time\nfor i in range(1200): os.mkdir('d'); os.chdir('d')", {}),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: what no process shows is not measured elsewhere")
+@pytest.mark.parametrize("hoard", list(HOARDS))
+def test_what_is_held_without_a_name_counts(hoard, play: Play):
+    code, settings = HOARDS[hoard]
+    ended, _ = play(f"{PYTHON} -S -c {shlex.quote(code + chr(10) + 'time.sleep(60)')}", **settings)
+    assert ended.limit == ("sandbox_memory_mib" if settings is MEMORY else "sandbox_disk_mib"), ended
+
+
+def test_many_short_processes_reach_no_limit(play: Play):
+    ended, _ = play(shell("i=0; while [ $i -lt 200 ]; do /bin/true & /bin/true; i=$((i + 1)); done; wait; echo done"))
+    assert (ended.exit_code, ended.stdout) == (0, "done\n"), ended
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root sees every process: left unchecked")
+def test_a_process_that_hides_what_it_holds_is_ended(play: Play):
+    ended, _ = play(shell("cp $(command -v sleep) hidden; chmod 111 hidden; exec ./hidden 60"))
+    assert ended.limit == "sandbox_memory_mib", ended
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_memory_that_no_process_shows_is_refused(sandbox, play: Play):
+    code = (
+        "import ctypes, fcntl, os\ncall = ctypes.CDLL(None).shmget\n"
+        "for way in (lambda: os.memfd_create('x'), lambda: os.open('.', os.O_TMPFILE | os.O_RDWR),"
+        " lambda: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20), lambda: call(0, 4096, 0o1600) < 0 and 1 / 0):\n"
+        " try: print(way())\n except (OSError, ZeroDivisionError): pass\n"
+    )
+    ended, _ = play(f"{PYTHON} -c {shlex.quote(code)}", sandbox=sandbox)
+    assert (ended.exit_code, ended.stdout) == (0, ""), ended.stderr
 
 
 def test_memory_is_refused_beyond_its_limit(play: Play):
@@ -227,6 +371,64 @@ async def test_protected_files_are_put_back_and_said(cheat, task):
     assert result.tests is not None
     assert result.tests.exit_code == 0
     assert "answer.txt" in result.changed
+
+
+QUIT = "import os; os._exit(0)"
+STEERED = {
+    "settings": {
+        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n",
+        "setup.cfg": "[tool:pytest]\naddopts = --collect-only\n",
+        "tests/.pytest.toml": "[pytest]\naddopts = ['--collect-only']\n",
+    },
+    "modules": dict.fromkeys(["iniconfig.py", "xml/__init__.py", "pdb.py", "json.py", "tests/pdb.py"], QUIT),
+    "a plugin": {
+        "evil-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: evil\nVersion: 1\n",
+        "evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n",
+        "evil.py": QUIT,
+    },
+}
+
+
+@pytest.mark.parametrize("way", list(STEERED))
+async def test_a_failing_test_fails_whatever_lies_beside_it(way, task):
+    (Path(task["folder"]) / "workspace" / "tests" / "test_median.py").write_text("def test_it():\n    assert False\n")
+    writes = "".join(
+        f"mkdir -p $(dirname {name}); printf %s {shlex.quote(text)} > {name}; " for name, text in STEERED[way].items()
+    )
+    result = await finished(task, shell(writes), test_command=f"{PYTHON} -m pytest -q")
+    assert result.tests is not None
+    assert (result.tests.exit_code, set(STEERED[way]) <= set(result.changed)) == (1, True), result.tests.stdout
+    assert bool(result.tampered) is (way == "settings")
+
+
+async def test_modules_of_the_agent_and_its_files_of_any_kind_are_there_for_the_tests(task):
+    (Path(task["folder"]) / "workspace" / "tests" / "test_median.py").write_text(
+        "import json, os, median\n\ndef test_it():\n    assert (median.half, json.dumps(1)) == (2, '1')\n"
+        "    assert os.path.isdir('empty') and open('closed').read() == '' and os.access('run', os.X_OK)\n"
+    )
+    script = (
+        "echo 'from mine import half' > median.py; echo half=2 > mine.py; echo half=3 > json.py; mkdir empty; "
+        "touch closed run; chmod 0 closed; chmod +x run"
+    )
+    result = await finished(task, shell(script), test_command=f"{PYTHON} -m pytest -q")
+    assert result.tests is not None
+    assert (result.tests.exit_code, result.tampered) == (0, []), result.tests.stdout
+
+
+async def test_of_declared_results_nothing_else_and_of_links_none_that_leads_out_is_copied(task):
+    script = (
+        "echo 1 > a.txt; echo 2 > b.txt; echo 3 > setup.cfg; echo 4 > tox.ini; mkdir out; echo 5 > out/c; "
+        "ln -s ../../task.json out/secret; ln -s /etc out/etc; ln -s c out/d; ln -s loop out/loop; mkfifo out/pipe"
+    )
+    table = '[verifier]\nresults = ["a.txt", "setup.cfg", "out/**"]\n'
+    (Path(task["folder"]) / "task.toml").write_text(table)
+    result = await finished(task, shell(script), test_command=shell("find . -mindepth 1 | sort"))
+    assert result.tests is not None
+    assert result.tests.stdout.split() == [
+        *("./a.txt", "./median.py", "./out", "./out/c", "./out/d", "./out/loop", "./setup.cfg", "./tests"),
+        "./tests/test_median.py",
+    ]
+    assert result.tampered == ["tox.ini"]
 
 
 async def test_a_test_of_its_own_is_no_tampering_and_is_not_run(task):

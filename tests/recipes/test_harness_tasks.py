@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.datasets import DatasetError
 from mini_agentic_rl.recipes import load_tasks
+from mini_agentic_rl.recipes.harness.programs import landlock
 from mini_agentic_rl.recipes.harness.tasks import read_task_file, workspace_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands as agents need Linux or macOS: left unchecked")
@@ -89,6 +90,19 @@ def test_a_command_is_trained_and_measured_on_a_folder_of_tasks(tiny_folder, tmp
     assert '"test command"' in kept
     measured = json.loads(command("eval", *asked, "--size", "1", "--test-command", "true"))
     assert measured["accuracy"][0]["correct"] == 1
+
+
+def test_the_data_file_is_hidden_though_its_folder_is_declared(tiny_folder, tmp_path):
+    data = tmp_path / "tasks.jsonl"
+    data.write_text('{"question": "What is 6 times 7?", "answer": "42"}\n')
+    (tmp_path / "note").write_text("read\n")
+    (tmp_path / "agent.sh").write_text(f"{AGENT}; cat {tmp_path}/note {data} > seen\n")
+    measured = command(
+        *("eval", "--dataset", data, "--model", tiny_folder, "--size", "1", "--json", "--agent-paths", tmp_path),
+        *("--agent-paths", Path(__file__).parent, "--agent-command", f"sh {tmp_path}/agent.sh"),
+        *("--test-command", "sh -c 'test \"$(cat seen)\" = read'"),
+    )
+    assert json.loads(measured)["accuracy"][0]["correct"] == (1 if landlock.version() else 0)
 
 
 def test_a_command_that_never_calls_the_model_is_told_so(tiny_folder, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -81,8 +83,11 @@ def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
     return tasks.changed(**meant)
 
 
-def load_agent(tasks: TaskSettings, harness: HarnessSettings) -> Recipe:
+def load_agent(tasks: TaskSettings, harness: HarnessSettings, written: Iterable[Path | None]) -> Recipe:
     """Return the agent.
+
+    Args:
+        written: files and folders of runs, which an agent that is a command may not read, nor the data set.
 
     Raises:
         UserError: there is no such agent, a setting of it cannot work, or two are asked for.
@@ -96,4 +101,4 @@ def load_agent(tasks: TaskSettings, harness: HarnessSettings) -> Recipe:
         raise UserError("a command is the agent: leave `agent` and `env` out", setting="agent_command")
     from ..recipes.harness import harness_recipe  # settings are read without what a command needs to run
 
-    return harness_recipe(harness)
+    return harness_recipe(harness, [Path(tasks.dataset), *(path for path in written if path is not None)])

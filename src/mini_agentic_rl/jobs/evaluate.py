@@ -34,7 +34,8 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         tasks_of_run = trained.tasks_for(given, settings.harness).model_dump(exclude_unset=True)
         settings = settings.changed(tasks=tasks_of_run)
     settings = _with_defaults_of_agent(settings)
-    recipe = load_agent(settings.tasks, settings.harness)
+    written = (settings.output, None if trained is None else trained.folder)
+    recipe = load_agent(settings.tasks, settings.harness, written)
     load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
     # A file that somebody names is measured whole; one that the run was trained on only where it was held out.
     is_whole = "dataset" in given.model_fields_set and is_data_file(Path(asked.dataset)) and settings.split == "test"

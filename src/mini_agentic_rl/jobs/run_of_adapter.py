@@ -27,6 +27,8 @@ _DEPTH: Final = 3
 class TrainedAs:
     """The agent that a run trained, by its settings."""
 
+    folder: Path
+    """Folder of the run."""
     adapter: Path
     """Folder of the adapter."""
     agent: str
@@ -85,5 +87,5 @@ def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
             tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
         except (ValueError, TypeError, KeyError):
             continue  # no run, or one of another kind
-        return TrainedAs(adapter, *tasks, str(config.get("agent_command") or ""))
+        return TrainedAs(folder, adapter, *tasks, str(config.get("agent_command") or ""))
     return None

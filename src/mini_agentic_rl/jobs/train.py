@@ -43,7 +43,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
             raise UserError("the SQL agent is no command: leave one of the two out", setting="agent_command")
         config, recipe, components = prepare_sql(config)
     else:
-        recipe = load_agent(config.tasks, config.harness)
+        recipe = load_agent(config.tasks, config.harness, [config.run.output_dir])
     if current_role() == "runner":
         return _run_agent(config, recipe, components)
     check_model(config.load.model, config.load.device)

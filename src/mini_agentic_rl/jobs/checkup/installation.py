@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from ...config import cache_dir
 from ...policy import embedded_is_pulled, embedded_path, kernels
+from ...recipes.harness import open_here
 from .checks import Check
 
 _PACKAGE: Final = "mini-agentic-rl"
@@ -168,6 +169,14 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def sandbox() -> Check:
+    """Say what the sandbox of agents that are commands leaves open on this computer."""
+    left = open_here()
+    if left:
+        return Check("Sandbox", "note", f"`process` leaves open: {', '.join(left)}", "take `sandbox=bubblewrap`")
+    return Check("Sandbox", "ok", "`process` closes files, network and signals")
+
+
 INSTALLATION: Final[Sequence[Callable[[], Check]]] = (
     python,
     packages,
@@ -176,5 +185,6 @@ INSTALLATION: Final[Sequence[Callable[[], Check]]] = (
     compiler,
     embedded_model,
     folders,
+    sandbox,
 )
 """Every check of the installation but that of the ports, which are the commands'."""

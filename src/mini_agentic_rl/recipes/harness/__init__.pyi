@@ -1,5 +1,6 @@
 from .agent import HarnessAgent as HarnessAgent
 from .agent import harness_recipe as harness_recipe
+from .process import open_here as open_here
 from .run import HarnessResult as HarnessResult
 from .sandbox import Ended as Ended
 from .sandbox import HarnessError as HarnessError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from ...emitter import emit_annotation, emit_reward, operation
@@ -19,6 +20,7 @@ from ..environments import Endpoint
 from ..recipe import Recipe
 from .environment import given_variables
 from .make import make_sandbox
+from .readable import run_folders_in
 from .run import HarnessResult, HarnessRun
 from .sandbox import Ended, HarnessError
 from .scratch import Scratch
@@ -35,14 +37,18 @@ _SHOWN: Final = 100
 class HarnessAgent(LitAgent[Any]):
     """Runs a command on tasks."""
 
-    def __init__(self, settings: HarnessSettings) -> None:
+    def __init__(self, settings: HarnessSettings, hidden: Sequence[Path] = ()) -> None:
         """Check what can be checked before any rollout.
+
+        Args:
+            hidden: files and folders that no command may read, as the data file and the folder of the run.
 
         Raises:
             UserError: a setting cannot work.
         """
         super().__init__()
         self.settings = settings
+        self._hidden = [*hidden, *run_folders_in(settings.agent_paths)]
         split_words(settings.agent_command, "agent_command")
         if settings.test_command:
             split_words(settings.test_command, "test_command")
@@ -61,7 +67,7 @@ class HarnessAgent(LitAgent[Any]):
         """
         llm = find_llm(resources)
         endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, llm.sampling_parameters)
-        run = HarnessRun(self.settings, task, endpoint)
+        run = HarnessRun(self.settings, task, endpoint, self._hidden)
         scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, _safe(str(task.get("id", "task"))))
         try:
             with operation(name="agent command") as span:
@@ -135,13 +141,13 @@ class HarnessAgent(LitAgent[Any]):
         return {REWARD: counted["tests_passed"] if written is None else written, **counted}
 
 
-def harness_recipe(settings: HarnessSettings) -> Recipe:
-    """Return the agent that the settings describe.
+def harness_recipe(settings: HarnessSettings, hidden: Sequence[Path] = ()) -> Recipe:
+    """Return the agent that the settings describe; it is shown nothing of what is `hidden`.
 
     Raises:
         UserError: a setting cannot work.
     """
-    return Recipe(HarnessAgent(settings))
+    return Recipe(HarnessAgent(settings, hidden))
 
 
 def _reward_function(name: str) -> Any:

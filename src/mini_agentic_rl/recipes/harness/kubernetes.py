@@ -28,6 +28,7 @@ from ...http import is_loopback
 from ...processes import start_child
 from .manifest import FOLDERS, HELD, READY, job_manifest
 from .sandbox import Confined, Ended, HarnessError, SandboxLimits, exit_code_of
+from .scratch import remove_tree
 from .supervised import new_name
 
 _START_SECONDS: Final = 300.0
@@ -172,7 +173,7 @@ def _packed(folders: Sequence[Path]) -> bytes:
 def _unpacked(data: bytes, folders: Sequence[Path]) -> None:
     """Replace the folders by what an archive holds of them; nothing is written anywhere else."""
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         folder.mkdir(parents=True, exist_ok=True)
     allowed = [str(folder).lstrip("/") for folder in folders]
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:

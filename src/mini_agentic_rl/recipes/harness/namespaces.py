@@ -54,7 +54,7 @@ class BubblewrapSandbox:
                 way, shown = ["--relay", str(inner_port(confined.gateway[1])), str(socket)], [socket]
             inner = [
                 *(sys.executable, "-I", "-S", str(PROGRAMS / "inside.py")),
-                *("--processes", str(confined.limits.processes), *way, "--", *confined.words),
+                *("--measured", "--processes", str(confined.limits.processes), *way, "--", *confined.words),
             ]
             ended = await run_supervised(
                 [*self.arguments(confined, shown), *inner],

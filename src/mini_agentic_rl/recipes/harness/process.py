@@ -1,8 +1,8 @@
-"""The sandbox of processes: limits, and where the kernel has Landlock, closed files, ports and signals.
+"""The sandbox of processes: limits, and where the kernel has Landlock and seccomp, closed files, network and signals.
 
-With Landlock the command reads programs and its own files, writes its folders, connects to the gateway's port (on any
-host) and to no other, and signals nobody outside. UDP, and sockets in the file system, stay open. Without Landlock
-(macOS, older kernels) only the limits hold: it may read and write what this user may.
+With both the command reads programs and its own files, writes its folders, connects by TCP to the gateway's port (on
+any host) and opens no other socket, and signals nobody outside. A command of root runs as nobody, or as root without
+capabilities. What a system cannot close, `open_here` tells.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import logging
 from typing import Any, Final
 
-from .programs import landlock
+from .programs import landlock, seccomp
 from .sandbox import Confined, Ended
 from .supervised import run_supervised
 
@@ -39,8 +39,7 @@ class ProcessSandbox:
         self._network = network
 
     async def run(self, confined: Confined) -> Ended:
-        version = landlock.version()
-        _tell(version, self._network)
+        _tell(self._network)
         return await run_supervised(
             confined.words,
             confined.env,
@@ -48,7 +47,7 @@ class ProcessSandbox:
             folders=[confined.workspace, *confined.writable],
             cwd=confined.workspace,
             bounded=BOUNDED,
-            files=self._files(confined) if version else None,
+            files=self._files(confined),
         )
 
     def base_url(self, url: str) -> str:
@@ -64,15 +63,23 @@ class ProcessSandbox:
         }
 
 
+def open_here(network: str = "closed") -> list[str]:
+    """Return what this sandbox leaves open to a command on this computer, though it closes it elsewhere."""
+    version, has_filter = landlock.version(), seccomp.is_known()
+    found = [] if version else ["files"]
+    if network == "closed":
+        found += [] if version >= landlock.NETWORK_VERSION else ["TCP"]
+        found += [] if has_filter else ["other sockets"]
+    found += [] if version >= landlock.SCOPE_VERSION else ["signals to your processes"]
+    return found if has_filter else [*found, "memory that no process shows"]
+
+
 @functools.cache
-def _tell(version: int, network: str) -> None:
+def _tell(network: str) -> None:
     """Say once what is left open here."""
-    if version == 0:
+    if left := open_here(network):
         logger.warning(
-            "this system has no Landlock: commands in the sandbox `process` have their limits, but read, write and "
-            "reach what you can; `sandbox=bubblewrap` closes that"
-        )
-    elif version < landlock.NETWORK_VERSION and network == "closed":
-        logger.warning(
-            "this kernel's Landlock (version %d) cannot close the network: `sandbox=bubblewrap` does", version
+            "on this system the sandbox `process` leaves open: %s; `sandbox=bubblewrap` closes files, network and "
+            "processes",
+            ", ".join(left),
         )

@@ -1,21 +1,32 @@
 """The files of this computer that a confined command may read: programs and what they need, and nothing of the user's.
 
-Programs are those of the system, of the folders on the PATH, of this Python, and of the command's own words. What is
-hidden, as the folder with the tasks and their tests, stays so wherever it lies.
+Programs are those of the system, of this Python, of the command, and the executable files in the folders on the PATH.
+Beside a folder of programs only libraries are shown: `~/.local` and `~/.cargo` hold credentials as well. What is
+hidden, as the data file, the folder with the tasks and the run folder, stays so wherever it lies.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu")
+_PROGRAMS: Final = ("bin", ".bin", "sbin", "shims")
+_LIBRARIES: Final = (
+    *("bin", "lib", "lib64", "libexec", "include", "ssl", "pyvenv.cfg"),
+    *("shims", "plugins", "versions", "version", "installs"),
+)
+"""Parts of an installation: of a Python and a Node, and of the managers of versions."""
+_OF_RUN: Final = frozenset({"rollouts.db", "metrics.jsonl"})
+"""Files of which a run folder has one."""
 _FIRST_LINE: Final = 512
+_SCRIPTS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -32,67 +43,71 @@ def readable_paths(words: Iterable[Sequence[str]], more: Iterable[Path], hidden:
     """Return the paths for commands, each the words of one.
 
     Args:
-        words: commands; the first word of each is a program.
+        words: commands; the first word of each is a program, and others may name files.
         more: what else may be read.
         hidden: what may not, though a folder that may holds it.
     """
     kept_out = [path.resolve() for path in hidden]
     wanted: list[Path] = [Path(path) for path in SYSTEM]
-    wanted += [Path(folder) for folder in (sys.prefix, sys.base_prefix)]
-    for folder in os.get_exec_path():
-        wanted += _installation(Path(folder), kept_out)
+    for prefix in (sys.prefix, sys.base_prefix):
+        wanted += _parts(Path(prefix))
+    wanted += _programs_on_path(tuple(os.get_exec_path()))
     for command in words:
-        wanted += _of_program(command[0], kept_out)
-        for word in command[1:]:
-            if os.path.isabs(word) and os.path.isfile(word):
-                file = Path(word)
-                wanted.append(file if file.parent.resolve() in _private() else file.parent)
+        found = shutil.which(command[0])
+        wanted += [] if found is None else _of_program(Path(found).absolute())
+        wanted += [Path(word) for word in command[1:] if os.path.isabs(word) and os.path.isfile(word)]
     paths: list[str] = []
     listed: list[str] = []
-    for path in [*wanted, *more]:
+    for path in [*dict.fromkeys(wanted), *more]:
         _open(path.absolute(), kept_out, paths, listed)
-    return Readable(list(dict.fromkeys(paths)), list(dict.fromkeys(listed)))
+    shown = set(paths)
+    return Readable(
+        [path for path in dict.fromkeys(paths) if shown.isdisjoint(map(str, Path(path).parents))],
+        list(dict.fromkeys(listed)),
+    )
 
 
-def _of_program(name: str, hidden: Sequence[Path]) -> list[Path]:
-    """Return the installation of a program, of what its link leads to, and of the interpreter of a script."""
-    found = shutil.which(name)
-    if found is None:
-        return []
-    paths: list[Path] = []
-    for program in (Path(found).absolute(), Path(found).resolve()):
-        paths += _installation(program.parent, hidden)
+def run_folders_in(folders: Iterable[Path]) -> list[Path]:
+    """Return the folders of runs that lie in these; their rollouts hold answers."""
+    return [Path(place) for folder in folders for place, _, names in os.walk(folder) if not _OF_RUN.isdisjoint(names)]
+
+
+@functools.cache
+def _programs_on_path(folders: Sequence[str]) -> list[Path]:
+    """Return what belongs to the executable files in the folders on the PATH; those of the system are shown anyway."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        if folder.is_dir() and not any(folder.is_relative_to(one) for one in SYSTEM):
+            for program in sorted(folder.absolute().iterdir()):
+                if program.is_file() and os.access(program, os.X_OK):
+                    found += _of_program(program)
+    return list(dict.fromkeys(found))
+
+
+def _of_program(program: Path, scripts: int = _SCRIPTS) -> Iterator[Path]:
+    """Yield a program, what its link leads to, the libraries of both, and the interpreter of a script, which may be a
+    script itself so many times."""
+    for place in dict.fromkeys((program, program.resolve())):
+        yield place
+        if place.parent.name in _PROGRAMS:
+            yield from _parts(place.parent.parent)
+        yield from [folder for folder in place.parents if folder.name == "node_modules"][-1:]
         try:
-            with open(program, "rb") as file:
+            with open(place, "rb") as file:
                 first = file.readline(_FIRST_LINE)
         except OSError:  # it may be executed, and not be read
             continue
-        if first.startswith(b"#!"):
-            interpreter = first[2:].decode(errors="replace").split()
-            for word in interpreter[:1]:
-                if os.path.isabs(word) and Path(word) not in (Path(found), program) and os.path.exists(word):
-                    for place in (Path(word), Path(word).resolve()):
-                        paths += _installation(place.parent, hidden)
-    return paths
+        interpreter = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
+        if scripts and interpreter and os.path.isfile(interpreter[0]):
+            yield from _of_program(Path(interpreter[0]), scripts - 1)
 
 
-def _private() -> tuple[Path, ...]:
-    """Return folders that are not opened for the sake of one file in them."""
-    return (Path.home().resolve(), *map(Path, ("/", "/tmp", "/var/tmp", "/home", "/root", "/Users")))
-
-
-def _installation(folder: Path, hidden: Sequence[Path]) -> list[Path]:
-    """Return the folder of a program, or where that is a `bin` the one above it, with libraries and all; never a home,
-    nor a folder with something hidden in it."""
-    found = [folder]
-    above = folder.parent
-    is_open = above.resolve() not in _private() and not any(one.is_relative_to(above.resolve()) for one in hidden)
-    if folder.name in ("bin", ".bin", "sbin", "shims", "Scripts") and is_open:
-        found.append(above)
-    resolved = folder.resolve()
-    if resolved != folder:
-        found.append(resolved)
-    return found
+def _parts(prefix: Path) -> list[Path]:
+    """Return the parts of an installation, never those of a home."""
+    private = (Path.home(), *map(Path, ("/", "/tmp", "/var/tmp", "/home", "/root", "/Users")))
+    if prefix in private or prefix.resolve() in private:
+        return []
+    return [prefix / name for name in _LIBRARIES]
 
 
 def _open(path: Path, hidden: Sequence[Path], paths: list[str], listed: list[str]) -> None:

@@ -1,7 +1,8 @@
 """One rollout of a command: its folder, the agent in its sandbox, then the comparison of files, the tests, the reward.
 
-The order is the guard: tests are outside of the sandbox until every process of the agent is dead, protected files are
-put back before they are run, and they run with a home of their own in a folder that the agent has never seen.
+The order is the guard: tests are outside of the sandbox until every process of the agent is dead, and they run in a new
+copy of the task's files with the agent's results, with a home of their own, below a folder that the agent has never
+seen.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,15 +19,17 @@ from urllib.parse import urlsplit
 from ..environments import Endpoint
 from .environment import base_variables, given_variables, model_variables, task_variables
 from .make import make_sandbox
-from .protection import changed_files, restore_protected
+from .protection import added_modules, changed_files, fill_test_folder
 from .readable import readable_paths
 from .sandbox import Confined, Ended, HarnessError, SandboxLimits
 from .scratch import Scratch, write_task
 from .settings import HarnessSettings
+from .supervised import PROGRAMS
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
 from .words import fill_words, split_words
 
 _REWARD: Final = "reward.txt"
+_PYTHON: Final = "python"
 _PORTS: Final = {"http": 80, "https": 443}
 _LONGEST_WORD: Final = 130_000
 """Bytes of one word of a command, which Linux bounds."""
@@ -41,7 +44,7 @@ class HarnessResult:
     agent: Ended
     """Exit code, output, seconds and the like of the agent."""
     workspace: Path
-    """Folder as the agent has left it, with protected files put back; it is gone after the rollout."""
+    """Copy of the task's files with the agent's results, in which the tests ran; it is gone after the rollout."""
     changed: list[str]
     """Files that the agent has changed, added or removed."""
     tampered: list[str]
@@ -55,11 +58,14 @@ class HarnessResult:
 class HarnessRun:
     """The run of one task."""
 
-    def __init__(self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint) -> None:
-        """`task` is a row of a data set, with its `folder` where it has files."""
+    def __init__(
+        self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint, hidden: Sequence[Path] = ()
+    ) -> None:
+        """`task` is a row of a data set, with its `folder` where it has files; `hidden` is shown to no command."""
         self._settings = settings
         self._task = task
         self._endpoint = endpoint
+        self._kept_out = hidden
         self._folder = Path(task[FOLDER]) if task.get(FOLDER) else None
         if self._folder is not None and not self._folder.is_dir():
             raise HarnessError(f"{self._folder} is not on this computer: a task's folder has to be where runners are")
@@ -103,27 +109,38 @@ class HarnessRun:
         return await self._sandbox.run(confined)
 
     async def finish(self, scratch: Scratch, agent: Ended) -> HarnessResult:
-        """Compare the files, put protected ones back, and run the tests, if there are any.
+        """Compare the files, copy the results beside those of the task, and run the tests, if there are any.
 
         Raises:
             HarnessError: the tests cannot be run.
         """
-        changed = await asyncio.to_thread(changed_files, scratch.workspace, self._source)
-        tampered = await asyncio.to_thread(
-            restore_protected, scratch.workspace, self._source, changed, self._file.verifier.protected
-        )
-        result = HarnessResult(agent, scratch.workspace, changed, tampered)
         folder = scratch.beside("tests")
+        workspace = folder / "workspace"
+        changed, tampered = await asyncio.to_thread(self._compare, scratch.workspace, workspace)
+        result = HarnessResult(agent, workspace, changed, tampered)
         words = await asyncio.to_thread(self._test_words, folder)
         if words is None or (tampered and self._settings.tampering == "zero"):
             return result
-        tests = await self._tests(scratch, folder, words)
+        tests = await self._tests(folder, workspace, words)
         if tests.exit_code in _NOT_FOUND:
             raise HarnessError(f"the test command cannot be run: {tests.stderr.strip()[-300:]}")
-        written = _number(folder / "out" / _REWARD)
-        return HarnessResult(agent, scratch.workspace, changed, tampered, tests, written)
+        return replace(result, tests=tests, written=_number(folder / "out" / _REWARD))
 
-    async def _tests(self, scratch: Scratch, folder: Path, words: list[str]) -> Ended:
+    def _compare(self, left: Path, workspace: Path) -> tuple[list[str], list[str]]:
+        """Fill the tests' folder from what the agent has left; return what it changed, and what it tampered with."""
+        workspace.mkdir()
+        changed = changed_files(left, self._source)
+        tampered = fill_test_folder(workspace, left, self._source, changed, self._file.verifier)
+        modules = added_modules(workspace, self._source, changed)
+        python = workspace.parent / _PYTHON
+        python.mkdir()
+        text = (PROGRAMS / "imports.py").read_text(encoding="utf-8")
+        (python / "sitecustomize.py").write_text(
+            f"{text}\n\nfind_last({str(workspace)!r}, {modules!r})\n", encoding="utf-8"
+        )
+        return changed, tampered
+
+    async def _tests(self, folder: Path, workspace: Path, words: list[str]) -> Ended:
         out, home, temporary = (folder / name for name in ("out", "home", "tmp"))
         for one in (out, home, temporary):
             one.mkdir()
@@ -131,6 +148,8 @@ class HarnessRun:
         write_task(task_file, {**self._task, "prompt": self._task.get("question", "")})
         env = {
             **base_variables(str(home), str(temporary)),
+            "PYTHONPATH": str(folder / _PYTHON),
+            "PYTEST_ADDOPTS": "-p no:cacheprovider",
             "TESTS": str(folder / "tests"),
             "TASK_FILE": str(task_file),
             "REWARD_FILE": str(out / _REWARD),
@@ -138,9 +157,9 @@ class HarnessRun:
         confined = Confined(
             words=words,
             env=env,
-            workspace=scratch.workspace,
+            workspace=workspace,
             writable=[out, home, temporary],
-            given=[task_file, folder / "tests"],
+            given=[task_file, folder / "tests", folder / _PYTHON],
             readable=readable_paths([words], self._settings.agent_paths, self._hidden()),
             limits=SandboxLimits.of(self._settings, self._file.verifier.timeout_sec or self._settings.test_seconds),
             gateway=None,
@@ -167,11 +186,11 @@ class HarnessRun:
         return self._file.environment.docker_image or self._settings.sandbox_image
 
     def _hidden(self) -> list[Path]:
-        """Return the folder with all tasks, of which the sandbox may show nothing."""
+        """Return what the sandbox may show nothing of, with the folder of all tasks."""
         if self._folder is None:
-            return []
+            return [*self._kept_out]
         parents = self._folder.parents  # the task's id is its place below that folder
-        return [parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
+        return [*self._kept_out, parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
 
 
 def _copy_tests(source: Path, target: Path) -> None:

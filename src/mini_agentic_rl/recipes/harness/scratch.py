@@ -7,13 +7,13 @@ task.json    the task, as far as the agent may know it
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from .sandbox import HarnessError
 
 HISTORY: Final = (".git", ".hg", ".svn", ".jj", ".bzr")
 """Folders of version control: an agent could read from them how the task was solved."""
+
+_FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Scratch:
@@ -47,17 +49,7 @@ class Scratch:
         Raises:
             HarnessError: the files cannot be read.
         """
-        if source is not None:
-            try:
-                shutil.copytree(
-                    source,
-                    self.workspace,
-                    symlinks=True,
-                    ignore=shutil.ignore_patterns(*HISTORY),
-                    dirs_exist_ok=True,
-                )
-            except (OSError, shutil.Error) as error:
-                raise HarnessError(f"{source} cannot be copied: {error}") from error
+        copy_task(source, self.workspace)
         write_task(self.task_file, task)
 
     def beside(self, name: str) -> Path:
@@ -69,7 +61,21 @@ class Scratch:
     def remove(self) -> None:
         """Remove the folder, and those beside it, unless they are to stay."""
         for folder in () if self._kept else (self.root, *self._beside):
-            shutil.rmtree(folder, onerror=_open_and_repeat)
+            remove_tree(folder)
+
+
+def copy_task(source: Path | None, folder: Path) -> None:
+    """Copy the files of a task into a folder, without their history; of a task without files nothing.
+
+    Raises:
+        HarnessError: the files cannot be read.
+    """
+    if source is None:
+        return
+    try:
+        shutil.copytree(source, folder, symlinks=True, ignore=shutil.ignore_patterns(*HISTORY), dirs_exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise HarnessError(f"{source} cannot be copied: {error}") from error
 
 
 def write_task(path: Path, task: Mapping[str, Any]) -> None:
@@ -77,13 +83,39 @@ def write_task(path: Path, task: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(task, ensure_ascii=False, indent=1, default=str) + "\n", encoding="utf-8")
 
 
-def _open_and_repeat(function: Callable[[str], Any], path: str, _: Any) -> None:
-    """Open a folder that its owner has closed, and try again; what cannot be removed is left."""
-    for closed in (os.path.dirname(path), path):
-        try:
-            if not os.path.islink(closed):
-                os.chmod(closed, stat.S_IRWXU)
-        except OSError:
-            continue
-    with contextlib.suppress(OSError):
-        function(path)
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, however deep: each folder within is first moved to its top.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    if os.name != "posix":
+        shutil.rmtree(folder)
+        return
+    top = os.open(folder, _FOLDER)
+    try:
+        while names := os.listdir(top):
+            for name in names:
+                _empty(name, top)
+    finally:
+        os.close(top)
+    folder.rmdir()
+
+
+def _empty(name: str, top: int) -> None:
+    """Remove a file, or a folder whose own folders are moved to `top` under new names."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=top)
+        return
+    os.chmod(name, stat.S_IRWXU, dir_fd=top)  # its owner may have closed it
+    folder = os.open(name, _FOLDER, dir_fd=top)
+    try:
+        for inner in os.listdir(folder):
+            if stat.S_ISDIR(os.stat(inner, dir_fd=folder, follow_symlinks=False).st_mode):
+                os.chmod(inner, stat.S_IRWXU, dir_fd=folder)
+                os.rename(inner, secrets.token_hex(16), src_dir_fd=folder, dst_dir_fd=top)
+            else:
+                os.unlink(inner, dir_fd=folder)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=top)

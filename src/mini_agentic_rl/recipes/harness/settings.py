@@ -27,7 +27,7 @@ class HarnessSettings(Settings):
     """Environment variable for the command, as NAME=VALUE, or as NAME alone where it has the value of here; may be
     given several times. Of the others the command gets only PATH and the language."""
     agent_paths: list[Path] = Field(default=[])
-    """File or folder, beside programs and the command's own files, that the command may read; may be given several
+    """File or folder, beside programs and files that the command names, that it may read; may be given several
     times."""
     agent_fields: Annotated[list[str], COMMAS] = Field(default=[])
     """Columns of a task, beside its id and question, that the command finds in its task file; several with commas."""
@@ -35,9 +35,9 @@ class HarnessSettings(Settings):
     """Folder for the rollouts' folders, which then stay, to be looked at; by default they are temporary."""
 
     test_command: str = ""
-    """Command that decides what a rollout is worth once the agent has ended, in the folder as it left it: 1 for the
-    exit code 0, or the number that it writes to the file $REWARD_FILE. By default the task's own tests, else the exit
-    code of the agent."""
+    """Command that decides what a rollout is worth once the agent has ended, in a copy of the task's files with the
+    agent's results: 1 for the exit code 0, or the number that it writes to the file $REWARD_FILE. By default the task's
+    own tests, else the exit code of the agent."""
     agent_reward: str = ""
     """Function of yours that decides it instead, as module:function: it gets the task and the `HarnessResult`."""
     tampering: Literal["restore", "zero"] = "restore"
@@ -45,7 +45,7 @@ class HarnessSettings(Settings):
     0 (`zero`)."""
 
     sandbox: Literal["process", "bubblewrap", "docker", "kubernetes"] = "process"
-    """Place where the command runs: a `process` with limits, and with Landlock where the kernel has it; namespaces by
+    """Place where the command runs: a `process` with limits, and with what the system can close; namespaces by
     `bubblewrap`; a container of `docker`; a Job of `kubernetes`."""
     sandbox_network: Literal["closed", "open"] = "closed"
     """Network of the command: the gateway alone (`closed`), or all that this computer reaches."""

@@ -52,6 +52,8 @@ class VerifierTable(_Table):
     """Test command; by default `sh tests/test.sh`, where there is one."""
     protected: Sequence[str] = ()
     """Patterns of files, beside tests and what steers them, that the agent may not change."""
+    results: Sequence[str] = ()
+    """Patterns of the files of the agent that tests get; by default all that are not protected."""
 
 
 class EnvironmentTable(_Table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -37,5 +38,4 @@ def fill_words(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
 
 
 def _absolute(word: str) -> str:
-    path = Path(word)
-    return str(path.absolute()) if not path.is_absolute() and word not in (".", "..") and path.is_file() else word
+    return str(Path(word).absolute()) if not os.path.isabs(word) and os.path.isfile(word) else word

@@ -6,28 +6,35 @@ import ctypes
 import os
 import resource
 import signal
+import struct
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from . import landlock
+from . import landlock, seccomp
 
 _SET_PDEATHSIG = 1
+_NOBODY: Final = 65534
+_SYS_PTRACE: Final = 1 << 19
+_CAPABILITIES_VERSION: Final = 0x20080522
 _PROCESSES_BEYOND = 4
 """Times the limit of a rollout that the system itself refuses to go beyond, of all processes of this user."""
 
 
-def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None) -> None:
+def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: int | None) -> None:
     """Take the limits upon this process.
 
     Args:
         limits: bytes of memory (`memory`) and of a file (`file`), processor seconds (`cpu_seconds`), and `processes`;
             what is missing is not bounded here.
-        files: the arguments of `landlock.restrict`.
+        files: the arguments of `landlock.restrict`, which is left out on a kernel without it.
+        user: see `user_without_rights`.
 
     Raises:
         OSError: the kernel refuses.
     """
+    if user is not None:
+        _drop_rights(user)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -42,7 +49,48 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None) -> None:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
         signal.signal(number, signal.SIG_DFL)
     if files is not None:
-        landlock.restrict(files["readable"], files["listable"], files["writable"], files["ports"])
+        if landlock.version():
+            landlock.restrict(files["readable"], files["listable"], files["writable"], files["ports"])
+        if seccomp.is_known():
+            seccomp.restrict(only_tcp=files["ports"] is not None)
+
+
+def user_without_rights(paths: Iterable[str]) -> int | None:
+    """Return the user that a command of root is to run as: nobody where nobody can read these paths and this process
+    may measure others' processes, else root, who then has no capabilities; None where this process is not root's."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return None
+    if not _may_trace():
+        return 0
+    there = [path for path in paths if os.path.exists(path)]
+    group = os.getegid()
+    try:
+        os.setegid(_NOBODY)
+        os.seteuid(_NOBODY)
+        return _NOBODY if all(os.access(path, os.R_OK, effective_ids=True) for path in there) else 0
+    except OSError:  # a container without such a user
+        return 0
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+
+
+def _may_trace() -> bool:
+    with open("/proc/self/status", encoding="utf-8") as file:
+        effective = next(line for line in file if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) & _SYS_PTRACE)
+
+
+def _drop_rights(user: int) -> None:
+    """Become that user, without capabilities and the groups of root."""
+    if user:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    header, none = struct.pack("=Ii", _CAPABILITIES_VERSION, 0), bytes(24)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.capset(ctypes.create_string_buffer(header), none):  # with no_new_privs a program gains none back
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def bound_processes(number: int) -> None:

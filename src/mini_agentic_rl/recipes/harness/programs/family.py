@@ -10,16 +10,24 @@ import contextlib
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 _SET_CHILD_SUBREAPER: Final = 36
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PF_EXITING: Final = 0x4
 _LINUX: Final = sys.platform == "linux"
+
+
+_PIPE: Final = 64 << 10
+_SOCKET: Final = 416 << 10
+"""Bytes that a pipe, and the queue of a socket, hold at most."""
+_OF_MEMORY: Final = ("RssAnon:", "VmSwap:", "VmPTE:")
+_SHARED: Final = ("/dev/zero", "/SYSV", "/memfd:", "anon_inode:")
 
 
 @dataclass
@@ -29,8 +37,12 @@ class Usage:
     processes: int = 0
     """Processes and their threads."""
     memory: int = 0
-    """Bytes that are no file's."""
+    """Bytes that are no file's, with the page tables, and all that shared mappings, pipes and sockets can hold."""
     cpu_seconds: float = 0.0
+    unlinked: int = 0
+    """Bytes of files that have no name any more."""
+    hidden: set[int] = field(default_factory=set)
+    """Processes that do not let their files be seen: at a second look they are beyond any limit of memory."""
 
 
 def adopt_orphans() -> None:
@@ -56,16 +68,52 @@ def descendants() -> list[int]:
 def usage(processes: list[int]) -> Usage:
     """Return what these take; those that have ended meanwhile take nothing."""
     total = Usage()
+    held: dict[str, int] = {}
+    unlinked: dict[int, int] = {}
     for pid in processes:
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
-            with open(f"/proc/{pid}/statm", encoding="utf-8") as file:
-                pages = file.read().split()
+            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+                sizes = dict(line.split(None, 1) for line in file if line.startswith(_OF_MEMORY))
             total.processes += int(fields[17])
             total.cpu_seconds += sum(map(int, fields[11:15])) / _TICKS
-            total.memory += max(0, int(pages[1]) - int(pages[2])) * _PAGE
+            total.memory += sum(int(size.split()[0]) << 10 for size in sizes.values())
+            try:
+                _mapped(pid, held, unlinked)
+                _opened(pid, held, unlinked)
+            except PermissionError:  # so does one that is about to end
+                total.hidden |= set() if _is_ending(pid) else {pid}
+    total.memory += sum(held.values())
+    total.unlinked = sum(unlinked.values())
     return total
+
+
+def _mapped(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
+    """Note the size of what a process has mapped that has no name in the file system."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.endswith(" (deleted)\n"):
+                where, _, offset, _, inode, path = line.split(None, 5)
+                first, _, last = where.partition("-")
+                size = int(offset, 16) + int(last, 16) - int(first, 16)
+                if path.startswith(_SHARED):
+                    held[inode] = max(size, held.get(inode, 0))
+                else:
+                    unlinked[int(inode)] = max(size, unlinked.get(int(inode), 0))
+
+
+def _opened(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
+    """Note what the open files of a process hold that no folder shows."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            path = os.readlink(f"/proc/{pid}/fd/{name}")
+            if path.startswith(("pipe:", "socket:")):
+                held[path] = _PIPE if path.startswith("pipe:") else _SOCKET
+            elif path.endswith(" (deleted)"):
+                found = os.stat(f"/proc/{pid}/fd/{name}")
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                    unlinked[found.st_ino] = found.st_blocks * 512
 
 
 def kill_all(leader: int, seconds: float) -> bool:
@@ -110,6 +158,11 @@ def _children(parent: int) -> list[int]:
             with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
                 found += [pid for pid in map(int, file.read().split()) if not _is_zombie(pid)]
     return found
+
+
+def _is_ending(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
 
 
 def _is_zombie(pid: int) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import stat
+import sys
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -10,6 +14,9 @@ from typing import Final
 _BLOCK: Final = 512
 _LEAST: Final = 4096
 """Bytes that a file or a folder counts at least, so that many empty ones are bounded too."""
+DEPTH: Final = 200
+"""Folders within folders, beyond which a command has reached its limit of disk."""
+_OPEN: Final = stat.S_IRUSR | stat.S_IXUSR
 _FIRST_SECONDS: Final = 0.2
 _SHARE: Final = 20
 """Times the duration of a look that passes until the next one."""
@@ -20,10 +27,10 @@ class FolderSize:
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders
-        self._size = 0
+        self._size = 0.0
         self._next = 0.0
 
-    def look(self, *, now: bool = False) -> int:
+    def look(self, *, now: bool = False) -> float:
         """Return the size as it was at the last look, or with `now` as it is."""
         begun = time.monotonic()
         if now or begun >= self._next:
@@ -33,20 +40,28 @@ class FolderSize:
         return self._size
 
 
-def _size(folder: str) -> int:
-    total, waiting = 0, [folder]
-    while waiting:
-        try:
-            entries = os.scandir(waiting.pop())
-        except OSError:  # removed meanwhile, or closed to us
-            continue
-        with entries:
-            for entry in entries:
-                try:
-                    found = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue
+def _size(folder: str) -> float:
+    """Return the bytes of a folder; infinite if it is nested deeper than its bound."""
+    total = 0
+    if not os.path.isdir(folder):
+        return total
+    for place, below, names, opened in os.fwalk(folder):
+        if place.count(os.sep) - folder.count(os.sep) > DEPTH:
+            return math.inf
+        for name in (*below, *names):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                found = os.stat(name, dir_fd=opened, follow_symlinks=False)
                 total += max(_LEAST, found.st_blocks * _BLOCK)
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+                if stat.S_ISDIR(found.st_mode) and found.st_mode & _OPEN != _OPEN:
+                    _open(name, opened, stat.S_IMODE(found.st_mode) | _OPEN)
     return total
+
+
+def _open(name: str, above: int, mode: int) -> None:
+    """Let the owner of a folder see what it holds, without following a link that has taken its place."""
+    if sys.platform == "linux":
+        folder = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=above)
+        try:
+            os.chmod(f"/proc/self/fd/{folder}", mode)
+        finally:
+            os.close(folder)

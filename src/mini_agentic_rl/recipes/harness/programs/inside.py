@@ -1,14 +1,15 @@
 """The first program within a sandbox: lets the command reach the gateway, starts it, and ends with its exit code.
 
-    inside.py --processes 256 --relay 8000 /sandbox/gateway.sock -- claude -p "Mend it"
+    inside.py --measured --processes 256 --relay 8000 /sandbox/gateway.sock -- claude -p "Mend it"
 
 Where a sandbox has no network but a loopback of its own, a server listens there on the gateway's port, and carries
-every connection to a socket in the file system, behind which the gateway is. It needs no package; a container image
-needs `python3` for it.
+every connection to a socket in the file system, behind which the gateway is. `--measured` refuses memory that its
+supervisor cannot measure. It needs no package; a container image needs `python3` for it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import socket
@@ -29,8 +30,13 @@ def main(arguments: list[str]) -> int:
         at = options.index("--relay")
         _listen(int(options[at + 1]), options[at + 2])
     processes = int(options[options.index("--processes") + 1]) if "--processes" in options else None
+    if "--measured" in options:
+        sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        seccomp = importlib.import_module("programs.seccomp")
 
     def bound() -> None:
+        if "--measured" in options and seccomp.is_known():
+            seccomp.restrict(only_tcp=False)
         if processes is not None:
             resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -36,11 +37,9 @@ SCOPE_VERSION: Final = 6
 
 def version() -> int:
     """Return the version of the interface that the kernel knows; 0 where it has none."""
-    try:
-        found = int(_libc().syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
-    except (AttributeError, OSError):  # another system
+    if sys.platform != "linux":
         return 0
-    return max(0, found)
+    return max(0, int(_libc().syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))))
 
 
 def restrict(

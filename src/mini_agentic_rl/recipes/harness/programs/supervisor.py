@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from . import family
-from .confine import confine
+from .confine import confine, user_without_rights
 from .folder_size import FolderSize
 from .output import KeptOutput
 
 _LOOK_SECONDS: Final = 0.05
+_SHARE: Final = 5
+"""Times the duration of a look that passes until the next one."""
 _KILL_SECONDS: Final = 10.0
 _AFTER_SECONDS: Final = 30.0
 
@@ -40,9 +44,14 @@ class Supervised:
         self._begun = time.monotonic()
         self._reaped_cpu = 0.0
         self._memory = 0
+        self._hidden: set[int] = set()
         self._status: int | None = None
         self.ended_by: str | None = None
         self._sizes = FolderSize(task["folders"])
+        files = task["files"]
+        user = None if files is None else user_without_rights(files["readable"])
+        if user:
+            _give(task["folders"], user)
         self._process = subprocess.Popen(
             task["argv"],
             cwd=task["cwd"],
@@ -51,7 +60,7 @@ class Supervised:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: confine(task["rlimits"], task["files"]),
+            preexec_fn=lambda: confine(task["rlimits"], files, user),
         )
         pipes = (self._process.stdout, self._process.stderr)
         self._outputs = [KeptOutput(pipe.fileno(), self._limits["output"]) for pipe in pipes if pipe is not None]
@@ -72,9 +81,10 @@ class Supervised:
                             self.ended_by = "asker"
                     elif not key.data.read():
                         selector.unregister(key.fd)
-                if time.monotonic() >= look:
+                if (now := time.monotonic()) >= look:
                     self._look()
-                    look = time.monotonic() + _LOOK_SECONDS
+                    done = time.monotonic()
+                    look = done + max(_LOOK_SECONDS, _SHARE * (done - now))
         left = [pid for pid in family.descendants() if pid != self._process.pid]
         alive = not family.kill_all(self._process.pid, _KILL_SECONDS)
         for output in self._outputs:
@@ -106,13 +116,14 @@ class Supervised:
         found = {
             "seconds": time.monotonic() - self._begun,
             "cpu_seconds": self._reaped_cpu + taken.cpu_seconds,
-            "memory": taken.memory,
+            "memory": math.inf if taken.hidden & self._hidden else taken.memory,
             "processes": taken.processes,
-            "disk": self._sizes.look(),
+            "disk": self._sizes.look() + taken.unlinked,
         }
         for name, value in found.items():
             if name in self._limits and value > self._limits[name] and self.ended_by is None:
                 self.ended_by = name
+        self._hidden = taken.hidden
         if os.getppid() != self._task["parent"]:
             self.ended_by = "asker"
 
@@ -128,6 +139,16 @@ class Supervised:
                     timeout=_AFTER_SECONDS,
                     check=False,
                 )
+
+
+def _give(folders: Sequence[str], user: int) -> None:
+    """Make a user the owner of folders, and of the rollout's folder that they lie in."""
+    for above in {os.path.dirname(folder) for folder in folders}:
+        os.chown(above, user, user)
+    for folder in folders:
+        for place, below, names in os.walk(folder):
+            for name in (".", *below, *names):
+                os.chown(os.path.join(place, name), user, user, follow_symlinks=False)
 
 
 def main() -> None:
