@@ -16,6 +16,9 @@ from .algorithm import MiniGRPO as MiniGRPO
 from .algorithm import MiniPPO as MiniPPO
 from .algorithm import PPOSettings as PPOSettings
 from .algorithm import algo as algo
+from .apps.learning import Session as Session
+from .apps.learning import Sessions as Sessions
+from .apps.learning import session as session
 from .attribution import agent as agent
 from .attribution import rollout_environment as rollout_environment
 from .attribution import unrecorded as unrecorded
@@ -63,9 +66,6 @@ from .runner import LitAgentRunner as LitAgentRunner
 from .runner import LoggingHook as LoggingHook
 from .runner import RewardHook as RewardHook
 from .runner import Runner as Runner
-from .sessions import Session as Session
-from .sessions import Sessions as Sessions
-from .sessions import session as session
 from .store import InMemoryLightningStore as InMemoryLightningStore
 from .store import LightningStore as LightningStore
 from .store import LightningStoreCapabilities as LightningStoreCapabilities

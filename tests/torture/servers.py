@@ -35,7 +35,7 @@ sys.path.insert(0, "tests")
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.sessions import SessionSettings
+from mini_agentic_rl.gateway import SessionSettings
 from mini_agentic_rl.store import SqlLightningStore
 tokenizer = small_tokenizer(CHATML_TOOLS)
 backend = ScriptedSampler(tokenizer, ["ok"], context_length=32768)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.algorithm import UseLearner, UseSettings, use_loop
-from mini_agentic_rl.gateway import ServedPolicy
+from mini_agentic_rl.apps.learning import Sessions, UseFolder, UseLearner, UseSettings, use_loop
+from mini_agentic_rl.gateway import ServedPolicy, SessionSettings
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
-from mini_agentic_rl.sessions import Sessions, SessionSettings, UseFolder
 from mini_agentic_rl.store import SqlLightningStore
 from tiny import tiny_model, tiny_tokenizer
 

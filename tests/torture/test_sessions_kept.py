@@ -21,9 +21,10 @@ import pytest
 
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
+from mini_agentic_rl.apps.learning import Judgement, SessionBook, delete_old
+from mini_agentic_rl.gateway import SessionSettings
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Call
-from mini_agentic_rl.sessions import Judgement, SessionBook, SessionSettings, delete_old
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.types import Span
 from warm import WarmProcess

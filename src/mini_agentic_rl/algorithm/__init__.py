@@ -6,7 +6,6 @@
     grpo/, ppo/                 `MiniGRPO` and `MiniPPO`: two objectives for that loop; `grpo/trl_backend/` is a third
     verl/                       `VERL`: a verl configuration, run by one of them
     prompt_search/              prompts instead of weights: the base of `apo/`
-    from_use/                   sessions of agents in use instead of tasks
     measure                     evaluation alone
 
 Names whose modules need torch are loaded when they are asked for.

@@ -7,10 +7,6 @@ from .baseline import Baseline as Baseline
 from .baseline import FastAlgorithm as FastAlgorithm
 from .decorator import FunctionalAlgorithm as FunctionalAlgorithm
 from .decorator import algo as algo
-from .from_use import EndedSessions as EndedSessions
-from .from_use import UseLearner as UseLearner
-from .from_use import UseSettings as UseSettings
-from .from_use import use_loop as use_loop
 from .grpo import Backend as Backend
 from .grpo import GRPOSettings as GRPOSettings
 from .grpo import MiniGRPO as MiniGRPO

@@ -12,7 +12,6 @@ from ..jobs import (
     ChatSettings,
     CompareSettings,
     EvalSettings,
-    LearnSettings,
     ParitySettings,
     PlanSettings,
     ServeSettings,
@@ -20,7 +19,6 @@ from ..jobs import (
     TrainConfig,
     with_agent_defaults,
 )
-from ..metrics import counted
 from .comparisons import show_comparison
 from .data_commands import add_data_commands
 from .doctor import add_doctor_command
@@ -69,17 +67,6 @@ def _train(settings: TrainConfig) -> None:
 add_sweep_command(app)
 add_new_command(app)
 add_post_training_commands(app)
-
-
-@settings_command(app, "learn", LearnSettings, panel=TRAIN)
-def learn(settings: LearnSettings) -> None:
-    """Learn from the sessions of a server in use (serve --learn-from-use), and publish what was learnt to it."""
-    from ..jobs import learn_job
-
-    done = learn_job(settings)
-    steps, sessions = counted(done["steps"], "step"), counted(done["sessions"], "session")
-    taken = f"{steps} on {sessions}" if done["steps"] else "no step was taken"
-    typer.echo(f"{taken}; version {done['version']}")
 
 
 @settings_command(app, "eval", EvalSettings, panel=MEASURE)

@@ -74,6 +74,7 @@ MOVED: Final[dict[str, str]] = {
     "tools.calculator": "calculator.expression",
     "tools.numbers": "calculator.numbers",
     # names of version 0.1
+    "algorithm.from_use": "apps.learning",
     "algorithm.grpo.trl_backend": "integrations.trl.backend",
     "algorithm.prompt_search": "integrations.prompt_search",
     "dashboard": "apps.dashboard",
@@ -84,6 +85,7 @@ MOVED: Final[dict[str, str]] = {
     "rl_training_tool": "integrations.hello_agents.training_tool",
     "samplers.for_trl": "integrations.trl.sampler",
     "samplers.on_ray": "integrations.ray.samplers",
+    "sessions": "apps.learning",
     "tinker_api": "integrations.tinker",
 }
 """Older name → name now, both below the package. What is below an older name moves along with it."""

@@ -1,3 +1,4 @@
+from .caller import Caller as Caller
 from .http.server import MiniLLMServer as MiniLLMServer
 from .limits import GatewayLimits as GatewayLimits
 from .limits import GrammarLimits as GrammarLimits
@@ -20,5 +21,6 @@ from .served_policy import save_kept_tokenizer as save_kept_tokenizer
 from .settings import AddressSettings as AddressSettings
 from .settings import AnswerSettings as AnswerSettings
 from .settings import ServerSettings as ServerSettings
+from .settings import SessionSettings as SessionSettings
 from .tool_formats import Tool as Tool
 from .tool_formats import ToolFormatName as ToolFormatName

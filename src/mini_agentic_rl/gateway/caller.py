@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 
 from ..attribution import read_baggage
-from ..http import BadRequestError
+from ..http import Admission, BadRequestError, RequestMetrics
 from .dialects import CallScope
 
 _HOW: Final = (
@@ -37,6 +39,27 @@ class Caller:
     """Name of the agent, where the call carries one."""
     traceparent: str | None = None
     """W3C trace context of the request."""
+
+
+class SessionGate(Protocol):
+    """The sessions of agents in use, for a gateway: an optional part (`apps.learning`). Used from one event loop."""
+
+    async def caller(self, request: Request, key: str, caller: Caller) -> Caller:
+        """Return who makes a request with an API key: `caller`, in the session that the request's headers name.
+
+        Raises:
+            HttpError: a header cannot be read, or the session is that of another key.
+        """
+
+    def add_routes(
+        self,
+        app: Starlette,
+        admission: Admission,
+        metrics: RequestMetrics,
+        forget: Callable[[CallScope, str], None],
+    ) -> None:
+        """Serve the sessions to those whom the admission lets in; `forget` drops what the gateway remembers of an
+        attempt, by its scope and the API key."""
 
 
 def caller_of(request: Request, records: bool) -> Caller:

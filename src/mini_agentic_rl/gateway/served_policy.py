@@ -23,7 +23,6 @@ from ..policy import (
     resolve_model,
 )
 from ..samplers import Sampler, SamplerSettings, make_sampler
-from ..sessions import SessionSettings
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .http.server import MiniLLMServer
@@ -32,6 +31,7 @@ from .proxy import LLMProxy
 from .render import keep_tool_format, kept_tool_format
 from .render.thinking import ThinkingName
 from .resources import with_policy
+from .settings import SessionSettings
 from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)

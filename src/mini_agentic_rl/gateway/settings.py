@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -41,3 +42,13 @@ class ServerSettings(AddressSettings):
     port may ask."""
     api_key_file: Path | None = None
     """File with one such key on each line: other users of this computer cannot read it off the command line."""
+
+
+class SessionSettings(Settings):
+    """Consent of those whose conversations are recorded, and how long they are kept."""
+
+    consent: Literal["ask", "assume"] = "ask"
+    """Treatment of a session that says nothing about consent: `ask` records only those that say yes, `assume`
+    all but those that say no."""
+    keep_days: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    """Days after which a session is deleted, whether it was learnt from or not."""

@@ -9,7 +9,6 @@ from .data import check_splits_job as check_splits_job
 from .data import convert_job as convert_job
 from .data import dataset_job as dataset_job
 from .evaluate import eval_job as eval_job
-from .learn import learn_job as learn_job
 from .new_project import NewSettings as NewSettings
 from .new_project import new_job as new_job
 from .parity import parity_job as parity_job
@@ -27,9 +26,9 @@ from .settings import CompareSettings as CompareSettings
 from .settings import ConvertSettings as ConvertSettings
 from .settings import DatasetSettings as DatasetSettings
 from .settings import EvalSettings as EvalSettings
-from .settings import LearnSettings as LearnSettings
 from .settings import ParitySettings as ParitySettings
 from .settings import PlanSettings as PlanSettings
+from .settings import PollSettings as PollSettings
 from .settings import ServeSettings as ServeSettings
 from .sweep import sweep_job as sweep_job
 from .sweep_settings import SweepSettings as SweepSettings

@@ -14,11 +14,11 @@ from typing import Any
 from ..errors import UserError
 from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy
 from ..http import RequestLimits
+from ..plugins import load_part
 from ..policy import LoraSettings, TorchThread
 from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
 from ..processes import pass_over_what_is_there
 from .settings import ServeSettings
-from .use import UseOfServer
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,9 @@ def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
     """
     server, load = settings.server, settings.load
     keys = accepted_keys(server.api_key, server.api_key_file)
-    use = None if settings.learn_from_use is None else UseOfServer(settings)
+    use: Any = None
+    if settings.learn_from_use is not None:
+        use = load_part("learning", setting="learn_from_use").UseOfServer(settings)
     published = None if use is None else use.folder.published()
     served = ServedPolicy.load(
         **load.model_dump() | ({} if published is None else {"adapter": published.folder / "adapter"}),

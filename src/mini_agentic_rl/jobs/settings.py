@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ..algorithm import GRPOSettings, RolloutSettings, UseSettings
+from ..algorithm import GRPOSettings, RolloutSettings
 from ..config import JsonSettings, SeedSettings, Settings
-from ..gateway import AnswerSettings, GrammarLimits, ServerSettings
+from ..gateway import AnswerSettings, GrammarLimits, ServerSettings, SessionSettings
 from ..http import RequestLimits
 from ..policy import (
     AdaptedModelSettings,
@@ -22,7 +22,6 @@ from ..policy import (
 )
 from ..recipes.harness import HarnessSettings
 from ..samplers import SamplerSettings
-from ..sessions import SessionSettings
 from ..trainer import RunnerSettings, TraceExportSettings
 from .agents import TaskSettings
 
@@ -197,48 +196,13 @@ class ServeSettings(Settings):
     engine: EngineSettings = EngineSettings()
 
 
-class LearnSettings(Settings):
-    """The settings of `learn`."""
+class PollSettings(Settings):
+    """The pace of a command that looks again and again at what others write."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        # what people say is scarce and noisy: smaller steps than those of a training that can try again
-        "learner.learning_rate": 1e-4,
-        # old answers were sampled by other weights: what they differ by is a weight, up to importance_cap
-        "loop.importance_correction": "token",
-    }
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Sessions": ("folder", "use.*", "once", "poll_seconds"),
-        "Judge": ("judge_model", "judge_base_url", "judge_rubric"),
-        "Update": (
-            "learner.learning_rate",
-            "loop.policy_loss",
-            "loop.clip_ratio",
-            "loop.importance_correction",
-            "loop.importance_cap",
-            "loop.loss_aggregation",
-            "loop.kl_coef",
-            "loop.epochs_per_batch",
-        ),
-        "Memory": ("learner.max_batch_tokens", "learner.checkpointing"),
-    }
-
-    folder: Path = Field(default=Path("runs/use"), json_schema_extra={"argument": True})
-    """Folder that `serve --learn-from-use` records in."""
     once: bool = False
-    """Take the steps that can be taken now, and end; otherwise wait for further sessions until Ctrl-C."""
+    """Do what can be done now, and end; otherwise go on until Ctrl-C."""
     poll_seconds: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    """Seconds between two looks for sessions that were judged."""
-    judge_model: str | None = None
-    """Model that scores sessions which are over and that nobody has judged, beside others of their key; its key is
-    OPENAI_API_KEY. Without one only the numbers count that sessions were given."""
-    judge_base_url: str | None = None
-    """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
-    judge_rubric: str | None = None
-    """Criterion by which one conversation is better than another, in a sentence or two."""
-
-    use: UseSettings = UseSettings()
-    loop: GRPOSettings = GRPOSettings()
-    learner: LearnerSettings = LearnerSettings()
+    """Seconds between two looks."""
 
 
 class ConvertSettings(JsonSettings):

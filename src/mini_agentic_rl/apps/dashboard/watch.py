@@ -21,7 +21,7 @@ from ...cli.options import MEASURE, settings_command
 from ...config import Settings, restated
 from ...errors import UserError
 from ...files import is_written
-from ...jobs import LearnSettings
+from ...jobs import PollSettings
 from ...metrics import (
     ConsoleLogger,
     finding_text,
@@ -49,8 +49,8 @@ class WatchSettings(Settings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {"Watch": ("run", "once", "poll_seconds")}
 
     run: Path = restated(DoctorSettings, "run", ..., "Folder of a run, as `train` names it by --output-dir.")
-    once: bool = restated(LearnSettings, "once", False, "Show how it stands, and end.")
-    poll_seconds: float = restated(LearnSettings, "poll_seconds", 2.0, "Seconds between two looks.")
+    once: bool = restated(PollSettings, "once", False, "Show how it stands, and end.")
+    poll_seconds: float = restated(PollSettings, "poll_seconds", 2.0, "Seconds between two looks.")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ...http import (
     read_json,
     unless_disconnected,
 )
-from ..caller import Caller, caller_of
+from ..caller import Caller, SessionGate, caller_of
 from ..completion import ChatService, ChatStream, whole_answer
 from ..dialects import (
     CallScope,
@@ -33,7 +33,6 @@ from ..dialects import (
     shared_dialects,
 )
 from ..errors import BodyBeyondContextError
-from ..sessions import SessionGate
 from .routes import (
     TOKENS_HELP,
     IgnoredParameters,

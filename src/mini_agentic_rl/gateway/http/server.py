@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 from ...attribution import gateway_started, gateway_stopped
 from ...errors import UserError
 from ...http import Admission, AdmittingServer
+from ...plugins import load_part
 from ...samplers import Sampler
-from ...sessions import SessionBook, SessionSettings
 from ...store import LightningStore
 from ...tokens import CompletionRecord
 from ...types import ProxyLLM
 from ..completion import ChatService
 from ..limits import GatewayLimits, RolloutBudgets
 from ..render import ChatRenderer, ThinkingName, Tokenizer
-from ..sessions import SessionGate
+from ..settings import SessionSettings
 from ..tool_formats import ToolFormatName
 from .app import create_app
 
@@ -85,7 +85,7 @@ class MiniLLMServer(AdmittingServer):
         )
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
-        gate = None if sessions is None or store is None else SessionGate(SessionBook(store, sessions))
+        gate = None if sessions is None else load_part("learning").session_gate(store, sessions)
         super().__init__(create_app(self.service, admission, gate), admission, host, port, "gateway server")
 
     @property

@@ -29,13 +29,12 @@ from ...http import (
     unless_disconnected,
 )
 from ...store import LightningStore
-from ..caller import Caller, caller_of
+from ..caller import Caller, SessionGate, caller_of
 from ..completion import KnownAttempts
 from ..dialects import CallScope, ChatDialect, Dialect, shared_dialects
 from ..errors import NotFoundError
 from ..http.routes import TOKENS_HELP, IgnoredParameters, add_dialect, add_health, add_models, gateway_metrics
 from ..limits import RolloutBudgets
-from ..sessions import SessionGate
 from .call import ProxiedCall
 from .upstreams import Upstreams
 

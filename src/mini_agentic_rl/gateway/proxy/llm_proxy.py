@@ -9,12 +9,12 @@ from typing import Any, Final, Literal
 
 from ...attribution import gateway_started, gateway_stopped
 from ...http import Admission, AdmittingServer
+from ...plugins import load_part
 from ...processes import until_asked_to_stop
-from ...sessions import SessionBook, SessionSettings
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
 from ..limits import GatewayLimits, RolloutBudgets
-from ..sessions import SessionGate
+from ..settings import SessionSettings
 from .app import create_proxy_app
 from .upstream import Upstream
 from .upstreams import Upstreams
@@ -91,7 +91,7 @@ class LLMProxy:
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         self.admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
         budgets = RolloutBudgets(limits, self.get_store)
-        gate = None if sessions is None or store is None else SessionGate(SessionBook(store, sessions))
+        gate = None if sessions is None else load_part("learning").session_gate(store, sessions)
         app = create_proxy_app(self._upstreams, self.get_store, self.admission, budgets, gate)
         self._server = AdmittingServer(app, self.admission, host, port or 0, "LLM proxy")
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from mini_agentic_rl.algorithm import EndedSessions, UseSettings
+from apps.learning.test_learning import a_learner, answers, step
+from mini_agentic_rl.apps.learning import EndedSessions, SessionBook, Sessions, UseFolder, UseSettings
 from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
-from mini_agentic_rl.sessions import SessionBook, Sessions, UseFolder
 from mini_agentic_rl.store import LightningStore
-from sessions.test_learning import a_learner, answers, step
 
 LONE = 12
 
@@ -78,8 +77,8 @@ def test_a_learner_that_begins_again_passes_over_what_was_learnt_long_ago(
     reads: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mini_agentic_rl.algorithm.from_use.learner._PAGE", 2)
-    monkeypatch.setattr("mini_agentic_rl.algorithm.from_use.learner._OVERLAP_SECONDS", 0.0)
+    monkeypatch.setattr("mini_agentic_rl.apps.learning.learner._PAGE", 2)
+    monkeypatch.setattr("mini_agentic_rl.apps.learning.learner._OVERLAP_SECONDS", 0.0)
     learner = a_learner(served.policy, file_store, folder)
     for first in range(0, 12, 4):
         batch = [f"s{number}" for number in range(first, first + 4)]
@@ -129,8 +128,8 @@ def test_sessions_that_are_over_are_found_a_bounded_number_at_a_time(
     reads: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mini_agentic_rl.algorithm.from_use.judging._PAGE", 2)
-    monkeypatch.setattr("mini_agentic_rl.algorithm.from_use.judging._PAGES", 2)
+    monkeypatch.setattr("mini_agentic_rl.apps.learning.judging._PAGE", 2)
+    monkeypatch.setattr("mini_agentic_rl.apps.learning.judging._PAGES", 2)
     names = [f"s{number}" for number in range(7)]
     answers(gateway, names)
     for name in names:

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from ...rewards import JudgementError
-from ...sessions import Judgement, SessionBook, SessionError, SessionRecord, read_record, transcript
+from . import Judgement, SessionBook, SessionError, SessionRecord, read_record, transcript
 
 if TYPE_CHECKING:
     from ...rewards import RelativeJudge

@@ -18,17 +18,17 @@ from typing import Any, Final
 from transformers import PreTrainedTokenizerBase
 
 from ...adapter import TrainedCalls
+from ...algorithm.grpo.advantage import uncompared
+from ...algorithm.grpo.batch import TrainingBatch, make_batch
+from ...algorithm.grpo.objective import take_steps
+from ...algorithm.grpo.settings import GRPOSettings
+from ...algorithm.loop.groups import Group, Trajectory
 from ...files import read_json
 from ...gateway import save_kept_tokenizer
 from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
-from ...sessions import SessionRecord, UseFolder, metadata_with, read_record
 from ...store import LightningStore
-from ..grpo.advantage import uncompared
-from ..grpo.batch import TrainingBatch, make_batch
-from ..grpo.objective import take_steps
-from ..grpo.settings import GRPOSettings
-from ..loop.groups import Group, Trajectory
+from . import SessionRecord, UseFolder, metadata_with, read_record
 from .baselines import Baselines
 from .compare import advantages, attempts_of, choose
 from .lessons import JudgedSession, Lesson, read_session

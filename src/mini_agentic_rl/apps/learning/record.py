@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..types import Rollout
+from ...types import Rollout
 from .errors import SessionRequestError
 
 SESSION_KEY: Final = "session"

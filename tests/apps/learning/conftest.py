@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
+from mini_agentic_rl.apps.learning import Sessions, UseFolder
+from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy, SessionSettings
 from mini_agentic_rl.policy import EngineSettings, LoraSettings
-from mini_agentic_rl.sessions import Sessions, SessionSettings, UseFolder
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from tiny import tiny_model, tiny_tokenizer
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from ..semconv import CompletionSpanAttributes as Call
-from ..types import Span
+from ...semconv import CompletionSpanAttributes as Call
+from ...types import Span
 from .record import SessionRecord
 from .rewards import Answer, SessionReward
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from ...adapter import TrainedCalls, is_completion
 from ...semconv import CompletionSpanAttributes as Call
-from ...sessions import Answer, SessionRecord, SessionReward, latest_rewards
 from ...tokens import GREEDY_BELOW, CompletionRecord
 from ...types import Span
+from . import Answer, SessionRecord, SessionReward, latest_rewards
 
 GRACE_SECONDS: Final = 60.0
 """Time that the other sessions of a comparison have to be judged as well, one after another."""

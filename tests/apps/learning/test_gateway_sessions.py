@@ -12,15 +12,14 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
-from mini_agentic_rl.sessions import (
+from mini_agentic_rl.apps.learning import (
     SessionConflictError,
     SessionRequestError,
     Sessions,
-    SessionSettings,
     UnknownSessionError,
     session,
 )
+from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy, SessionSettings
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]

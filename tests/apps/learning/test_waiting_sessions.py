@@ -8,11 +8,11 @@ import time
 import numpy as np
 import pytest
 
-from mini_agentic_rl.algorithm.from_use.baselines import Baselines
-from mini_agentic_rl.algorithm.from_use.compare import choose
-from mini_agentic_rl.algorithm.from_use.lessons import JudgedSession, Lesson
-from mini_agentic_rl.algorithm.from_use.waiting import WaitingSessions
-from mini_agentic_rl.sessions import SessionRecord
+from mini_agentic_rl.apps.learning import SessionRecord
+from mini_agentic_rl.apps.learning.baselines import Baselines
+from mini_agentic_rl.apps.learning.compare import choose
+from mini_agentic_rl.apps.learning.lessons import JudgedSession, Lesson
+from mini_agentic_rl.apps.learning.waiting import WaitingSessions
 from mini_agentic_rl.tokens import CompletionRecord
 
 CALL = CompletionRecord(

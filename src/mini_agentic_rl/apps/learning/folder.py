@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import UserError
-from ..files import make_private_folder, read_json, remove_folder, write_folder, write_json
+from ...errors import UserError
+from ...files import make_private_folder, read_json, remove_folder, write_folder, write_json
 
 _KEPT: Final = 3
 """Versions that stay: a server may be reading the last but one."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...sessions import SessionRecord
-from ..grpo.advantage import EPSILON, group_normalized
+from ...algorithm.grpo.advantage import EPSILON, group_normalized
+from . import SessionRecord
 from .baselines import Baselines
 from .lessons import JudgedSession, Lesson, is_recent
 

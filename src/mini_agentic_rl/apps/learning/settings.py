@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from ...algorithm.grpo.settings import GRPOSettings
 from ...config import Settings
-from ..grpo.settings import GRPOSettings
 
 USE_LOOP: Final[Mapping[str, Any]] = {
     "baseline": "none",  # advantages are made before: sessions have no groups of one size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import UserError
+from ...errors import UserError
 
 
 class SessionError(UserError):

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..emitter import get_reward_value
-from ..semconv import AGL_ANNOTATION, LightningSpanAttributes
-from ..types import Attributes, Span, TraceStatus
+from ...emitter import get_reward_value
+from ...semconv import AGL_ANNOTATION, LightningSpanAttributes
+from ...types import Attributes, Span, TraceStatus
 
 COMPARISON: Final = "agentlightning.session.comparison"
 RESPONSE_ID: Final = "agentlightning.session.response_id"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from ..store import LightningStore
+from ...store import LightningStore
 from .record import is_session
 
 _PAGE: Final = 256

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 from starlette.applications import Starlette
@@ -16,8 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..errors import log_failure
-from ..http import (
+from ...errors import log_failure
+from ...gateway import Caller, SessionSettings
+from ...gateway.dialects import CallScope
+from ...gateway.errors import NotFoundError, RecordingError
+from ...http import (
     Admission,
     AdmittedEndpoint,
     BadRequestError,
@@ -31,21 +34,12 @@ from ..http import (
     read_body,
     read_json,
 )
-from ..sessions import (
-    Answer,
-    Judgement,
-    SessionBook,
-    SessionConflictError,
-    SessionError,
-    SessionRecord,
-    UnknownSessionError,
-    conversation,
-    is_session,
-    told,
-)
-from .caller import Caller
-from .dialects import CallScope
-from .errors import NotFoundError, RecordingError
+from ...store import LightningStore
+from .book import Judgement, SessionBook
+from .errors import SessionConflictError, SessionError, UnknownSessionError
+from .record import SessionRecord, is_session
+from .rewards import Answer
+from .shown import conversation, told
 
 T = TypeVar("T")
 
@@ -59,9 +53,6 @@ _MOST_JUDGED: Final = 256
 """Sessions or answers of one comparison."""
 _MOST_BYTES: Final = 128 * 1024
 """Of a request: a comparison of so many fits, and no request takes long to read."""
-
-Forget: TypeAlias = Callable[[CallScope, str], None]
-"""Drops what a gateway remembers of an attempt, by its scope and the API key."""
 
 
 class ConflictError(HttpError):
@@ -168,7 +159,13 @@ class SessionGate:
         scope = None if found is None else (found.rollout_id, found.attempt_id)
         return Caller(scope, caller.agent, caller.traceparent)
 
-    def add_routes(self, app: Starlette, admission: Admission, metrics: RequestMetrics, forget: Forget) -> None:
+    def add_routes(
+        self,
+        app: Starlette,
+        admission: Admission,
+        metrics: RequestMetrics,
+        forget: Callable[[CallScope, str], None],
+    ) -> None:
         """Serve sessions at `/v1/sessions`, to those whom the admission lets in, each its own."""
         limits, book = admission.limits, self.book
 
@@ -232,6 +229,11 @@ class SessionGate:
         for method, path, answer in serves:
             endpoint = AdmittedEndpoint("sessions", _keyed(answer, admission), admission, metrics, openai_response)
             app.router.routes.append(Route(path, endpoint, methods=[method]))
+
+
+def session_gate(store: LightningStore, settings: SessionSettings) -> SessionGate:
+    """Return what a gateway asks about the sessions in a store."""
+    return SessionGate(SessionBook(store, settings))
 
 
 def _keyed(answer: Callable[[Request, str], Awaitable[Response]], admission: Admission) -> Endpoint:

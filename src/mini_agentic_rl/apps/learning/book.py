@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any, Final, TypeVar
 
-from ..store import LightningStore
-from ..types import Rollout, Span
+from ...gateway import SessionSettings
+from ...store import LightningStore
+from ...types import Rollout, Span
 from .calls import answer_of, calls_from, count_calls, judgements_of, last_call
 from .errors import SessionConflictError, SessionRequestError, UnknownSessionError
 from .record import (
@@ -24,7 +25,6 @@ from .record import (
     rollout_id_of,
 )
 from .rewards import Answer, SessionReward, all_rewards, latest_rewards, reward_span
-from .settings import SessionSettings
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from ..semconv import AGL_ANNOTATION
-from ..semconv import CompletionSpanAttributes as Call
-from ..store import LightningStore
-from ..types import Span
+from ...semconv import AGL_ANNOTATION
+from ...semconv import CompletionSpanAttributes as Call
+from ...store import LightningStore
+from ...types import Span
 from .record import SessionRecord
 from .rewards import Answer
 

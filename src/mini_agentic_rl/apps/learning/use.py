@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ..errors import UserError, log_failure
-from ..gateway import ServedPolicy
-from ..policy import load_weights
-from ..sessions import Published, UseFolder, delete_old
-from ..store import LightningStore, LightningStoreThreaded, open_store
-from .settings import ServeSettings
+from ...errors import UserError, log_failure
+from ...gateway import ServedPolicy
+from ...jobs import ServeSettings
+from ...policy import load_weights
+from ...store import LightningStore, LightningStoreThreaded, open_store
+from .folder import Published, UseFolder
+from .retention import delete_old
 
 logger = logging.getLogger(__name__)
 

@@ -9,16 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
-from mini_agentic_rl.algorithm import UseLearner, UseSettings, use_loop
-from mini_agentic_rl.algorithm.from_use.judging import EndedSessions
+from apps.learning.conftest import TOKENIZER
+from mini_agentic_rl.apps.learning import SessionBook, Sessions, UseFolder, UseLearner, UseSettings, use_loop
+from mini_agentic_rl.apps.learning.judging import EndedSessions
+from mini_agentic_rl.apps.learning.use import follow
 from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
-from mini_agentic_rl.jobs.use import follow
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, Policy
 from mini_agentic_rl.rewards import RelativeJudge
-from mini_agentic_rl.sessions import SessionBook, Sessions, UseFolder
 from mini_agentic_rl.store import LightningStore
 from rewards.servers import serving
-from sessions.conftest import TOKENIZER
 from tiny import tiny_model
 
 

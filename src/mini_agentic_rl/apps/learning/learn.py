@@ -7,15 +7,18 @@ import contextlib
 import logging
 from typing import Any
 
-from ..algorithm import EndedSessions, UseLearner, use_loop
-from ..files import one_writer
-from ..gateway import load_tokenizer
-from ..metrics import JsonlLogger, counted
-from ..policy import DEFAULT_ADAPTER, LoraSettings, Policy
-from ..rewards import RelativeJudge
-from ..sessions import SessionBook, UseFolder
-from ..store import open_store
-from .settings import LearnSettings
+from ...files import one_writer
+from ...gateway import load_tokenizer
+from ...metrics import JsonlLogger, counted
+from ...policy import DEFAULT_ADAPTER, LoraSettings, Policy
+from ...rewards import RelativeJudge
+from ...store import open_store
+from .book import SessionBook
+from .command import LearnSettings
+from .folder import UseFolder
+from .judging import EndedSessions
+from .learner import UseLearner
+from .settings import use_loop
 
 logger = logging.getLogger(__name__)
 
