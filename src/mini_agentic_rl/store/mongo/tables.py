@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, ReturnDocument
@@ -28,12 +29,13 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import Query, WalkStep
+from ..tables import Kind, Query, WalkStep
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,
     COUNTERS,
     DELETED,
+    OUTCOMES,
     RESOURCES,
     ROLLOUTS,
     SPANS,
@@ -67,6 +69,7 @@ class MongoTables:
         self._spans = database[SPANS]
         self._resources = database[RESOURCES]
         self._workers = database[WORKERS]
+        self._outcomes = database[OUTCOMES]
         self._of_kind = {kind: database[name] for kind, name in COLLECTION_OF.items()}
         self._counters = counters
         self._counted: set[str] = set()
@@ -230,6 +233,24 @@ class MongoTables:
             total = self._total(collection.name)
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
+    def handles(self, query: Query) -> PaginatedResult[Any]:
+        collection, matching = self._of_kind[query.kind], filter_of(query)
+        limit = 1 if query.limit == 0 else max(0, query.limit)  # to MongoDB, a limit of 0 is none
+        found = collection.find(
+            matching, {"_id": 1}, sort=sort_of(query), skip=query.offset, limit=limit, session=self._session
+        )
+        numbers = [document["_id"] for document in found][: None if query.limit == -1 else query.limit]
+        total = collection.count_documents(matching, session=self._session)
+        return PaginatedResult.model_construct(items=numbers, limit=query.limit, offset=query.offset, total=total)
+
+    def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
+        place = {number: index for index, number in enumerate(handles)}
+        found = self._of_kind[kind].find({"_id": {"$in": list(handles)}}, session=self._session)
+        documents = sorted(found, key=lambda document: place[document["_id"]])
+        if kind == "rollout":
+            return [lifecycle.with_attempt(*each) for each in self._with_latest(documents)]
+        return [OBJECT_OF[kind](document) for document in documents]
+
     def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         wanted: dict[str, Any] = {} if step.statuses is None else {"status": {"$in": list(step.statuses)}}
         if step.beyond is not None:
@@ -278,6 +299,14 @@ class MongoTables:
             total_resources=self._total(RESOURCES),
             total_workers=self._total(WORKERS),
         )
+
+    def outcome(self, key: str) -> str | None:
+        document = self._outcomes.find_one({"_id": key}, session=self._session)
+        return None if document is None else str(document["outcome_json"])
+
+    def keep_outcome(self, key: str, outcome: str) -> None:
+        document = {"_id": key, "time": datetime.now(timezone.utc), "outcome_json": outcome}
+        self._outcomes.insert_one(document, session=self._session)
 
     def _with_latest(self, cursor: Iterable[Any]) -> Iterator[tuple[Rollout, Attempt | None]]:
         documents = list(cursor)

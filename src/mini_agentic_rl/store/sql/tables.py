@@ -25,8 +25,8 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import Query, WalkStep
-from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
+from ..tables import MOST_OUTCOMES, Kind, Query, WalkStep
+from .schema import ATTEMPTS, OUTCOMES, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
     Statement,
@@ -36,12 +36,16 @@ from .statements import (
     insert_new,
     insert_or_replace,
     item_of,
+    numbers_of,
     page_of,
     rollout_and_latest,
+    rows_of,
     step_of,
     stored_columns,
     total_of,
 )
+
+_FORGOTTEN_AT_ONCE: Final = 256
 
 # Parameters of the statements: an id to look for is the_…, a new value has the name of its column.
 _THE_ROLLOUT: Final = ROLLOUTS.c.rollout_id == bindparam("the_rollout")
@@ -132,6 +136,10 @@ _LAST_RESOURCES: Final = Statement(select(func.max(RESOURCES.c.write_number)))
 _WRITE_RESOURCES: Final = Statement(insert_or_replace(RESOURCES, "resources_id"))
 _ONE_WORKER: Final = Statement(select(WORKERS).where(WORKERS.c.worker_id == bindparam("the_worker")))
 _WRITE_WORKER: Final = Statement(insert_or_replace(WORKERS, "worker_id"))
+_OUTCOME: Final = Statement(select(OUTCOMES.c.outcome_json).where(OUTCOMES.c.key == bindparam("the_key")))
+_KEEP_OUTCOME: Final = Statement(insert_or_replace(OUTCOMES, "key"))
+_LAST_OUTCOME: Final = Statement(select(func.max(OUTCOMES.c.number)))
+_FORGET_OUTCOMES: Final = Statement(delete(OUTCOMES).where(OUTCOMES.c.number <= bindparam("last")))
 _COUNTS: Final = Statement(
     select(
         *(
@@ -269,7 +277,16 @@ class SqlTables:
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         rows = self._session.select(page_of(query))
-        items = [item_of(query.kind, row) for row in rows]
+        return self._page(query, [item_of(query.kind, row) for row in rows])
+
+    def handles(self, query: Query) -> PaginatedResult[Any]:
+        return self._page(query, [row["number"] for row in self._session.select(numbers_of(query))])
+
+    def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
+        rows = {row["number"]: row for row in self._session.select(rows_of(kind, handles))}
+        return [item_of(kind, rows[number]) for number in handles if number in rows]
+
+    def _page(self, query: Query, items: list[Any]) -> PaginatedResult[Any]:
         whole = query.limit == -1 and query.offset == 0
         total = len(items) if whole else self._session.select(total_of(query))[0]["total"]
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
@@ -298,6 +315,16 @@ class SqlTables:
     def counts(self) -> LightningStoreStatistics:
         (totals,) = self._session.rows(_COUNTS, {})
         return cast("LightningStoreStatistics", totals)
+
+    def outcome(self, key: str) -> str | None:
+        kept: str | None = self._session.scalar(_OUTCOME, {"the_key": key})
+        return kept
+
+    def keep_outcome(self, key: str, outcome: str) -> None:
+        self._session.run(_KEEP_OUTCOME, {"key": key, "outcome_json": outcome})
+        last = self._session.scalar(_LAST_OUTCOME, {})
+        if last % _FORGOTTEN_AT_ONCE == 0:
+            self._session.run(_FORGET_OUTCOMES, {"last": last - MOST_OUTCOMES})
 
     def _queue_end(self) -> int:
         last: int | None = self._session.scalar(_LAST_QUEUED, {})
