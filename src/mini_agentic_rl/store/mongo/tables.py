@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -16,10 +16,12 @@ from ..capabilities import LightningStoreStatistics
 from ..reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
 from ..rows import (
     OBJECT_OF,
+    Row,
     Values,
     attempt_columns,
     attempt_of,
     content_changed,
+    readable,
     resources_columns,
     resources_of,
     rollout_columns,
@@ -89,13 +91,14 @@ class MongoTables:
             self._state.update_one(THE_LOCK, {"$set": fields}, session=self._session)
 
     def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
-        return next(self._with_latest(self._rollouts.find({"rollout_id": rollout_id}, session=self._session)), None)
+        found = self._with_latest(self._rollouts.find({"rollout_id": rollout_id}, session=self._session))
+        return found[0] if found else None
 
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
         if limit == 0:  # to MongoDB, a limit of 0 is none
             return []
         cursor = self._rollouts.find(_QUEUED, session=self._session).sort("queue_position", ASCENDING).limit(limit)
-        return list(self._with_latest(cursor))
+        return self._with_latest(cursor)
 
     def has_queued(self) -> bool:
         return self._rollouts.find_one(_QUEUED, {"_id": 1}, session=self._session) is not None
@@ -224,7 +227,7 @@ class MongoTables:
             if query.kind == "rollout":
                 items = [lifecycle.with_attempt(*found) for found in self._with_latest(documents)]
             else:
-                items = [OBJECT_OF[query.kind](document) for document in documents]
+                items = readable(OBJECT_OF[query.kind], documents)
         if query.limit == -1 and query.offset == 0:
             total = len(items)
         elif matching:
@@ -249,7 +252,7 @@ class MongoTables:
         documents = sorted(found, key=lambda document: place[document["_id"]])
         if kind == "rollout":
             return [lifecycle.with_attempt(*each) for each in self._with_latest(documents)]
-        return [OBJECT_OF[kind](document) for document in documents]
+        return readable(OBJECT_OF[kind], documents)
 
     def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         wanted: dict[str, Any] = {} if step.statuses is None else {"status": {"$in": list(step.statuses)}}
@@ -275,7 +278,7 @@ class MongoTables:
             return []
         wanted = {"$or": ids, "name": {"$ne": NEVER_NAMED}, "body_json": {"$regex": WORD}}
         order = [("sequence_id", ASCENDING), ("_id", ASCENDING)]
-        return that_may_carry_rewards(map(span_of, self._spans.find(wanted, sort=order, session=self._session)))
+        return that_may_carry_rewards(readable(span_of, self._spans.find(wanted, sort=order, session=self._session)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         fields = {"rollout_id": 1, "status": 1}
@@ -289,7 +292,7 @@ class MongoTables:
                 rollout.rollout_id: lifecycle.with_attempt(rollout, latest)
                 for rollout, latest in self._with_latest(documents)
             }
-        return [rollouts[i] for i in done], [i for i in rollout_ids if i not in status_of]
+        return [rollouts[i] for i in done if i in rollouts], [i for i in rollout_ids if i not in status_of]
 
     def counts(self) -> LightningStoreStatistics:
         return LightningStoreStatistics(
@@ -308,12 +311,17 @@ class MongoTables:
         document = {"_id": key, "time": datetime.now(timezone.utc), "outcome_json": outcome}
         self._outcomes.insert_one(document, session=self._session)
 
-    def _with_latest(self, cursor: Iterable[Any]) -> Iterator[tuple[Rollout, Attempt | None]]:
+    def _with_latest(self, cursor: Iterable[Any]) -> list[tuple[Rollout, Attempt | None]]:
         documents = list(cursor)
         numbers = [document["latest_attempt"] for document in documents if document["latest_attempt"] is not None]
         found = self._attempts.find({"_id": {"$in": numbers}}, session=self._session) if numbers else ()
-        attempts = {document["_id"]: attempt_of(document) for document in found}
-        return ((rollout_of(document), attempts.get(document["latest_attempt"])) for document in documents)
+        attempts = {document["_id"]: document for document in found}
+
+        def with_latest(document: Row) -> tuple[Rollout, Attempt | None]:
+            latest = attempts.get(document["latest_attempt"])
+            return rollout_of(document), None if latest is None else attempt_of(latest)
+
+        return readable(with_latest, documents)
 
     def _write(self, name: str, key: str, document: Values) -> None:
         """Insert a document, or replace all of it but its number."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, update
@@ -13,10 +15,12 @@ from .. import lifecycle
 from ..capabilities import LightningStoreStatistics
 from ..reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
 from ..rows import (
+    Row,
     Values,
     attempt_columns,
     attempt_of,
     content_changed,
+    readable,
     resources_columns,
     resources_of,
     rollout_columns,
@@ -172,8 +176,16 @@ class SqlTables:
         return rollout_and_latest(row)
 
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
-        rows = self._session.rows(_QUEUED, {"count": limit})
-        return [rollout_and_latest(row) for row in rows]
+        while True:
+            rows = self._session.rows(_QUEUED, {"count": limit})
+            found = readable(rollout_and_latest, rows, self._give_up)
+            if len(found) == len(rows):
+                return found
+
+    def _give_up(self, row: Row) -> None:
+        """Take a rollout that cannot be read out of the queue."""
+        move = {"status": "failed", "end_time": time.time(), "queue_position": None}
+        self._session.run(_MOVE_ROLLOUT, {"the_rollout": row["rollout_id"]} | move)
 
     def has_queued(self) -> bool:
         return self._session.scalar(_HAS_QUEUED, {}) is not None
@@ -277,14 +289,14 @@ class SqlTables:
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         rows = self._session.select(page_of(query))
-        return self._page(query, [item_of(query.kind, row) for row in rows])
+        return self._page(query, readable(partial(item_of, query.kind), rows))
 
     def handles(self, query: Query) -> PaginatedResult[Any]:
         return self._page(query, [row["number"] for row in self._session.select(numbers_of(query))])
 
     def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
         rows = {row["number"]: row for row in self._session.select(rows_of(kind, handles))}
-        return [item_of(kind, rows[number]) for number in handles if number in rows]
+        return readable(partial(item_of, kind), (rows[number] for number in handles if number in rows))
 
     def _page(self, query: Query, items: list[Any]) -> PaginatedResult[Any]:
         whole = query.limit == -1 and query.offset == 0
@@ -298,19 +310,19 @@ class SqlTables:
             if number is None:
                 return None
         rows = self._session.select(step_of(step, number))
-        return [lifecycle.with_attempt(*rollout_and_latest(row)) for row in rows]
+        return readable(partial(item_of, "rollout"), rows)
 
     def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": NEVER_NAMED, "word": WORD}
-        return that_may_carry_rewards(map(span_of, self._session.rows(_MAY_REWARD, wanted)))
+        return that_may_carry_rewards(readable(span_of, self._session.rows(_MAY_REWARD, wanted)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = self._session.rows(_SOME_STATUSES, {"the_rollouts": json.dumps(list(rollout_ids))})
         status_of = {row["rollout_id"]: row["status"] for row in rows}
         done = [i for i in rollout_ids if status_of.get(i) in TERMINAL_ROLLOUT_STATUSES]
         found = self._session.rows(_SOME_ROLLOUTS, {"the_rollouts": json.dumps(done)})
-        rollouts = {row["rollout_id"]: lifecycle.with_attempt(*rollout_and_latest(row)) for row in found}
-        return [rollouts[i] for i in done], [i for i in rollout_ids if i not in status_of]
+        rollouts: dict[str, Rollout] = {one.rollout_id: one for one in readable(partial(item_of, "rollout"), found)}
+        return [rollouts[i] for i in done if i in rollouts], [i for i in rollout_ids if i not in status_of]
 
     def counts(self) -> LightningStoreStatistics:
         (totals,) = self._session.rows(_COUNTS, {})
