@@ -43,6 +43,7 @@ from .pages import page_in_parts
 from .responses import (
     STOPPING,
     LongPolls,
+    RunningRequests,
     StoreResponse,
     error_response,
     failure,
@@ -80,6 +81,7 @@ def create_app(
         origins: Web pages that may use the store from a browser; `*` means every page.
         pages: Shown at `/`.
     """
+    running = RunningRequests()
     intake = OtlpIntake(store)
     metrics = StoreMetrics(store)
     limits = admission.limits
@@ -103,11 +105,12 @@ def create_app(
         if len(key) > _LONGEST_KEY:
             told = f"{wire.KEY_HEADER}: longer than {_LONGEST_KEY} characters"
             return http_response(failure(400, told, "ValueError"))
-        work = _answer(store, route, ids, request, body, f"{path} {key}" if key else "")
+        key = f"{path} {key}" if key else ""
+        work = _answer(store, route, ids, request, body, key)
         if route.waits:
             with admission.resting(request.headers):
                 return http_response(await polls.hold(work, request.receive))
-        return http_response(await work)
+        return http_response(await (running.once(key, work) if key else work))
 
     async def traces(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PROTOBUF:

@@ -72,6 +72,24 @@ def error_response(error: HttpError) -> Response:
     return Response(failure(error.status, error.message, kind).body, error.status, headers, "application/json")
 
 
+class RunningRequests:
+    """Requests under way by idempotency key; the store knows those that are done. Used from one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, asyncio.Task[StoreResponse]] = {}
+
+    async def once(self, key: str, work: Coroutine[Any, Any, StoreResponse]) -> StoreResponse:
+        """Return the response of `work`, or of what is being carried out under this key. It goes on when the caller is
+        cancelled."""
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(lambda done: self._running.pop(key))
+        else:
+            work.close()
+        return await asyncio.shield(task)
+
+
 class LongPolls:
     """Hold requests that wait. Used from one event loop, ended from any thread."""
 
