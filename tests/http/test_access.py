@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
-from mini_agentic_rl.http import ApiKeys, AuthenticationError, is_from_web_page, is_loopback
+from mini_agentic_rl.cli.app import app
+from mini_agentic_rl.gateway import LLMProxy
+from mini_agentic_rl.http import ApiKeys, AuthenticationError, ServerStartError, is_from_web_page, is_loopback
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 
 
 def test_without_keys_everybody_comes_in():
@@ -33,6 +37,40 @@ def test_where_only_a_bearer_token_counts_nothing_else_lets_in(headers):
         assert ApiKeys(["one"], bearer_only=True).check({"authorization": f"{scheme} one"}) == "one"
 
 
+@pytest.mark.parametrize("key", ["", " ", "\n"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: ApiKeys(["one", key]),
+        lambda key: LLMProxy(api_key=key),
+        lambda key: LightningStoreServer(InMemoryLightningStore(), port=0, api_key=key),
+    ],
+)
+def test_an_empty_key_is_refused_and_does_not_let_everybody_in(make, key):
+    with pytest.raises(ServerStartError, match=r"^api_key: an API key is empty"):
+        make(key)
+
+
+@pytest.mark.parametrize(
+    ("command", "variables"),
+    [
+        (["serve", "--model", "nowhere", "--api-key", ""], {}),
+        (["score-server", "--model", "nowhere", "--api-key", "one", "--api-key", ""], {}),
+        (["tinker", "--model", "nowhere", "--api-key", ""], {}),
+        (["store", "--port", "0", "--api-key", ""], {}),
+        (["store", "--port", "0"], {"AGL_API_KEY": ""}),
+        (["dashboard", ".", "--port", "0", "--api-key", ""], {}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_no_command_serves_with_an_empty_key(command, variables, tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, command, env=variables)
+    assert result.exit_code != 0
+    assert "an API key is empty" in f"{result.output}{result.exception}"
+
+
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
@@ -45,6 +83,11 @@ def test_where_only_a_bearer_token_counts_nothing_else_lets_in(headers):
         ({"host": "localhost:4747", "origin": "http://evil.example"}, True),
         ({"host": "localhost:4747", "origin": "null"}, True),
         ({"host": "[::1"}, True),
+        ({"host": "localhost:4747", "sec-fetch-site": "cross-site"}, True),
+        ({"host": "localhost:4747", "sec-fetch-site": "same-site"}, True),
+        ({"host": "127.0.0.1:4747", "origin": "http://127.0.0.1:4747", "sec-fetch-site": "cross-site"}, True),
+        ({"host": "localhost:4747", "sec-fetch-site": "same-origin"}, False),
+        ({"host": "localhost:4747", "sec-fetch-site": "none"}, False),
     ],
 )
 def test_a_request_of_another_site_is_known_by_its_origin_or_its_host(headers, expected):

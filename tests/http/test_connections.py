@@ -25,7 +25,7 @@ from mini_agentic_rl.http import (
     openai_response,
     read_body,
 )
-from mini_agentic_rl.http.connections import HEAD_BYTES, BoundedConnection
+from mini_agentic_rl.http.connections import FRAMING_BYTES, HEAD_BYTES, READ_BYTES, BoundedConnection
 
 HEAD = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -103,6 +103,64 @@ def test_a_body_has_to_arrive_in_time():
             answer += part
         assert answer.startswith(b"HTTP/1.1 408")
         assert b"max_body_seconds" in answer
+
+
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "chunk"),
+    [
+        (CHUNKED, b"1\r\na\r\n"),
+        (CHUNKED, b"000000000000001\r\na\r\n"),
+        (CHUNKED, b"3;a=" + b"b" * 50 + b"\r\nabc\r\n"),
+        (HEAD + b"Content-Length: 1\r\n\r\na" + CHUNKED, b"1\r\na\r\n"),
+    ],
+    ids=["one byte", "one byte, a long length", "extensions", "behind another request"],
+)
+def test_a_body_in_tiny_chunks_is_refused_and_holds_nobody_up(head, chunk):
+    answer = b""
+    with _serving() as server, _connect(server) as connection, httpx.Client(base_url=server.root, timeout=20) as client:
+        client.post("/echo", content=b"a")
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(head + chunk * 40_000)
+        began = time.monotonic()
+        assert client.post("/echo", content=b"a").content == b"a"
+        assert time.monotonic() - began < 1.0
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(chunk * 260_000 + b"0\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(4096):
+                answer += part
+    assert b"HTTP/1.1 400" in answer
+    assert f"more than {FRAMING_BYTES} bytes".encode() in answer
+
+
+@pytest.mark.parametrize("size", [64, 100])
+def test_a_body_in_chunks_of_some_size_is_taken(size):
+    with _serving() as server:
+        parts = [b"a"] * 100 + [b"b" * size] * (900 // size)
+        answer = httpx.post(f"{server.root}/echo", content=iter(parts), timeout=20)
+        assert (answer.status_code, answer.content) == (200, b"".join(parts))
+
+
+def test_no_more_is_read_at_once_than_the_body_and_a_little():
+    read: list[tuple[int, int]] = []
+
+    class Watched(BoundedConnection):
+        def read(self, data: bytes) -> None:
+            read.append((self._body_left, len(data)))
+            super().read(data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mini_agentic_rl.http.server.BoundedConnection", Watched)
+        with _serving() as server, _connect(server) as connection:
+            connection.sendall((HEAD + b"Content-Length: 900\r\n\r\n" + b"a" * 900) * 200)
+            connection.settimeout(1.0)
+            with contextlib.suppress(TimeoutError):
+                while connection.recv(65536):
+                    pass
+    assert max(size - left for left, size in read) <= READ_BYTES
 
 
 def test_who_reads_no_more_of_an_answer_is_cut_off():

@@ -22,7 +22,6 @@ from mini_agentic_rl.store import (
     StoreLimits,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
-from mini_agentic_rl.store.http.responses import RememberedResponses, StoreResponse
 
 LIMIT = 20_000
 
@@ -107,22 +106,6 @@ async def test_a_web_page_that_knows_the_key_may_ask() -> None:
     async with httpx.AsyncClient(headers=headers) as http:
         assert (await http.get(f"{server.endpoint}/v1/agl/statistics")).status_code == 200
     await server.close()
-
-
-async def test_the_oldest_answers_are_forgotten_first() -> None:
-    done: list[str] = []
-
-    async def work(key: str, size: int) -> StoreResponse:
-        done.append(key)
-        return StoreResponse(200, b"x" * size)
-
-    remembered = RememberedResponses(most_responses=3, most_bytes=100)
-    for key in ("a", "b", "c", "a", "d", "b", "a"):
-        await remembered.once(key, lambda key=key: work(key, 1))
-    assert done == ["a", "b", "c", "d", "a"]
-    await remembered.once("large", lambda: work("large", 99))
-    await asyncio.gather(*(remembered.once(key, lambda key=key: work(key, 1)) for key in ("a", "e", "e")))
-    assert done[5:] == ["large", "e"]
 
 
 async def test_a_body_over_the_limit_is_refused_whether_it_comes_plain_or_inflates(http: httpx.AsyncClient) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -10,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from mini_agentic_rl.store.http import otlp_wire
-from mini_agentic_rl.store.http.otlp_wire import FoundSpan, TooMuchError, find_spans, header_of
+from mini_agentic_rl.store.http.otlp_wire import FoundSpans, TooMuchError, find_spans, header_of
 
 SOME = ExportTraceServiceRequest(
     resource_spans=[
@@ -24,7 +26,7 @@ SOME = ExportTraceServiceRequest(
 ).SerializeToString()
 
 
-def found_in(body: bytes) -> list[FoundSpan]:
+def found_in(body: bytes) -> FoundSpans:
     finder = find_spans(body)
     while True:
         try:
@@ -39,9 +41,22 @@ def as_protobuf_reads(body: bytes) -> list[tuple[str, Span]]:
 
 
 def as_found(body: bytes) -> list[tuple[str, Span]]:
-    return [
-        (header_of(body, one.group).schema_url, Span.FromString(body[one.start : one.end])) for one in found_in(body)
-    ]
+    found = found_in(body)
+    return [(header_of(body, found, one.group).schema_url, Span.FromString(body[one.start : one.end])) for one in found]
+
+
+def test_the_collector_of_garbage_has_no_more_to_look_through_for_many_spans_each_of_its_own_attempt() -> None:
+    request = ExportTraceServiceRequest()
+    for number in range(5000):
+        spans = request.resource_spans.add()
+        spans.resource.attributes.add(key="agentlightning.attempt_id").value.string_value = str(number)
+        spans.scope_spans.add().spans.add(name="a")
+    body = request.SerializeToString()
+    gc.collect()
+    before = len(gc.get_objects())
+    found = found_in(body)
+    assert len(found) == 5000
+    assert len(gc.get_objects()) - before < 100
 
 
 def test_the_spans_found_are_those_that_protobuf_reads() -> None:

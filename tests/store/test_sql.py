@@ -15,12 +15,12 @@ import pytest
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.pool import Pool
 
-from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
+from mini_agentic_rl.store import LightningStoreClient, LightningStoreError, LightningStoreServer, SqlLightningStore
 from mini_agentic_rl.store.sql import tables as sql_tables
 from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
 from mini_agentic_rl.store.sql.statements import Statement, page_of, total_of
 from mini_agentic_rl.store.tables import Query, conditions
-from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
 
 from .test_contract import span_of
 
@@ -202,4 +202,84 @@ async def test_text_and_numbers_that_the_file_cannot_hold_are_refused_and_change
         with pytest.raises(ValueError, match=r"surrogates|64 bits"):
             await store.add_span(span_of(claimed, **field))
     assert list(await store.query_spans(claimed.rollout_id)) == []
+    await store.close()
+
+
+_DAMAGES = [
+    ("agl_rollouts", "input_json", "{", "rollout_id"),
+    ("agl_rollouts", "config_json", '{"max_attempts":"many"}', "rollout_id"),
+    ("agl_rollouts", "metadata_json", "", "rollout_id"),
+    ("agl_attempts", "metadata_json", "{]", "rollout_id"),
+    ("agl_spans", "body_json", "[1]", "span_id"),
+    ("agl_spans", "body_json", "\x00", "span_id"),
+    ("agl_resources", "resources_json", "{", "resources_id"),
+    ("agl_resources", "resources_json", '{"a":{"resource_type":"none"}}', "resources_id"),
+    ("agl_workers", "heartbeat_stats_json", "{", "worker_id"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "text", "named"), _DAMAGES)
+async def test_a_damaged_row_is_named_and_left_out_of_every_listing(tmp_path, caplog, table, column, text, named):
+    store = SqlLightningStore(tmp_path / "store.db")
+    claimed = [await store.start_rollout(number, worker_id=f"w{number}") for number in range(3)]
+    await store.add_many_spans(
+        [
+            Span(
+                rollout_id=one.rollout_id,
+                attempt_id=one.attempt.attempt_id,
+                sequence_id=1,
+                trace_id="0",
+                span_id=f"s{one.input}",
+                name="reward",
+                attributes={"reward": 1.0},
+            )
+            for one in claimed
+        ]
+    )
+    for _ in range(3):
+        await store.add_resources({})
+    ids = [one.rollout_id for one in claimed]
+    for rollout_id in ids:
+        await store.update_attempt(rollout_id, "latest", status="succeeded")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        (name,) = connection.execute(f"SELECT {named} FROM {table} WHERE number = 2").fetchone()
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE number = 2", (text,))
+        connection.commit()
+    left = 2 if table in ("agl_rollouts", "agl_attempts") else 3
+    assert len(await store.query_rollouts()) == left
+    assert len(await store.query_rollouts(limit=3, sort_by="start_time")) == left
+    assert len(await store.walk_rollouts()) == left
+    assert len(await store.wait_for_rollouts(rollout_ids=ids, timeout=0)) == left
+    assert len(await store.query_workers()) == (2 if table == "agl_workers" else 3)
+    assert len(await store.query_resources()) == (2 if table == "agl_resources" else 3)
+    attempts, spans = await store.query_attempts(ids[1]), await store.query_spans(ids[1])
+    assert (len(attempts), len(spans)) == (table != "agl_attempts", table != "agl_spans")
+    assert len(await store.get_reward_spans(ids)) == (2 if table == "agl_spans" else 3)
+    server = LightningStoreServer(store, port=0)
+    await server.start()
+    client = LightningStoreClient(server.endpoint)
+    assert len(await client.query_rollouts()) == left
+    await client.close()
+    await server.close()
+    assert "is damaged in the database" in caplog.text
+    assert name in caplog.text
+
+
+async def test_a_damaged_rollout_leaves_the_queue_and_stops_no_other(tmp_path, caplog):
+    store = SqlLightningStore(tmp_path / "store.db", scan_debounce_seconds=0.0)
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
+    limits = RolloutConfig(unresponsive_seconds=0.001)
+    running = await store.start_rollout("running", config=limits)
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        damaged = [queued[0].rollout_id, running.rollout_id]
+        for rollout_id in damaged:
+            connection.execute("UPDATE agl_rollouts SET input_json = '{' WHERE rollout_id = ?", (rollout_id,))
+        connection.commit()
+    assert [one.input for one in await store.dequeue_many_rollouts(limit=1)] == [1]
+    assert [one.input for one in await store.dequeue_many_rollouts(limit=9)] == [2]
+    for rollout_id in damaged:
+        assert rollout_id in caplog.text
+        with pytest.raises(LightningStoreError, match=f"rollout {rollout_id} is damaged in the database"):
+            await store.get_rollout_by_id(rollout_id)
+    assert await store.delete_rollouts(damaged) == damaged
     await store.close()

@@ -82,6 +82,8 @@ FOREIGN: Final = (
     {"Host": "127.0.0.1.evil.example"},
     {"Host": "[::1"},
     {"Host": "evil.example:port"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+    {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate"},
 )
 """As a page of another site sends them, or one whose owner has pointed its name to this computer."""
 METHODS: Final = ("GET", "POST", "OPTIONS", "DELETE")

@@ -2,6 +2,7 @@ from .access import ANYBODY as ANYBODY
 from .access import AccessCheck as AccessCheck
 from .access import ApiKeys as ApiKeys
 from .access import check_address as check_address
+from .access import checked_keys as checked_keys
 from .access import is_from_web_page as is_from_web_page
 from .access import is_loopback as is_loopback
 from .admission import Admission as Admission

@@ -18,6 +18,20 @@ ANYBODY = ""
 """The key of a client where none is asked for."""
 
 
+def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the API keys of a server, each once.
+
+    Raises:
+        ServerStartError: one is empty, which every request without a key would carry.
+    """
+    if not all(key.strip() for key in keys):
+        raise ServerStartError(
+            "an API key is empty, as one from an unset variable is: give one, or leave the setting out to ask for none",
+            setting="api_key",
+        )
+    return tuple(dict.fromkeys(keys))
+
+
 class ApiKeys:
     """The keys that are accepted; a client is known by the one that it sends.
 
@@ -25,6 +39,9 @@ class ApiKeys:
         keys: those accepted; none lets everybody in.
         bearer_only: take a key from `Authorization: Bearer KEY` alone, not from `x-api-key` too.
         hint: how a key is sent, for the message of a refusal.
+
+    Raises:
+        ServerStartError: a key is empty.
     """
 
     def __init__(
@@ -34,7 +51,7 @@ class ApiKeys:
         bearer_only: bool = False,
         hint: str = "'Authorization: Bearer KEY' or 'x-api-key: KEY'",
     ) -> None:
-        self._keys = tuple(dict.fromkeys(keys))
+        self._keys = checked_keys(keys)
         self._bearer_only = bearer_only
         self._hint = hint
 
@@ -132,16 +149,21 @@ class AccessCheck:
 
 
 _NO_PAGES: Final = "without an API key, only requests to localhost or an IP address and from no web page are taken"
+_OWN_SITE: Final = ("none", "same-origin")
+"""What a browser says of a request that its user made, or a page of this server."""
 
 
 def is_from_web_page(headers: Mapping[str, str]) -> bool:
     """Return True if a web page of another site may have had the browser send this request.
 
     A server without keys listens on the loopback, where a browser can be told by any page to send it requests. Such a
-    request has another site's `Origin`, or comes under a name that its owner could have pointed here (DNS rebinding).
+    request has another site's `Origin`, which a GET comes without, or another `Sec-Fetch-Site`, or comes under a name
+    that its owner could have pointed here (DNS rebinding).
     """
     host, origin = headers.get("host", ""), headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
+        return True
+    if headers.get("sec-fetch-site", "none") not in _OWN_SITE:
         return True
     try:
         name = urlsplit(f"//{host}").hostname or "localhost"

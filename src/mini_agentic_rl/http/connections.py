@@ -1,4 +1,5 @@
-"""Connections within bounds: of their number, of the time that a request's head may take, and of waiting for a reader.
+"""Connections within bounds: of their number, of what is read of them at once, of the time that a request's head may
+take, and of waiting for a reader.
 
 A connection takes a descriptor for as long as it stays open, and descriptors are few. So each has to get on: its
 request's head has to arrive within a time and a size, and whoever reads no more of an answer is cut off. When there are
@@ -13,6 +14,7 @@ import heapq
 import resource
 import time
 from collections import deque
+from itertools import count
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -21,6 +23,19 @@ HEAD_SECONDS: Final = 20.0
 """The head of a request has to arrive within this time, from the connection's beginning or from the head's."""
 HEAD_BYTES: Final = 64 * 1024
 """Most bytes of a head."""
+READ_BYTES: Final = 4 * 1024
+"""Bytes that are read of one connection at once: chunks of one byte take 20 ms then."""
+_WHOLE_BYTES: Final = 64 * 1024
+"""Bytes that are read at once of a body whose length is known."""
+TURN_SECONDS: Final = 0.02
+"""Time in a turn of the event loop, after which connections that have sent something wait for the next one."""
+FRAMING_BYTES: Final = 16 * 1024
+"""Bytes around the chunks of a body that are always taken; more are, up to this share of the body."""
+_CHUNK_SHARE: Final = 8
+_TINY_CHUNKS: Final = (
+    f"the chunks of the body are too small: more than {FRAMING_BYTES} bytes and 1/{_CHUNK_SHARE} of the body stand "
+    "around them; send it with a Content-Length, or in chunks of 64 bytes and more"
+)
 STALLED_SECONDS: Final = 60.0
 """An answer whose reader takes nothing of it for so long is given up."""
 _MOST: Final = 4096
@@ -40,6 +55,40 @@ def most_connections() -> int:
     return _MOST if soft == resource.RLIM_INFINITY else max(16, min(_MOST, soft // _SHARE))
 
 
+class ReadingTurn:
+    """What the connections of one server read in one turn of the event loop."""
+
+    def __init__(self) -> None:
+        self._spent = 0.0
+        self._waiting: list[tuple[float, int, BoundedConnection]] = []
+        """Those that have sent something beyond it; the one whose request has taken the least time comes first."""
+        self._numbers = count()
+
+    @property
+    def over(self) -> bool:
+        """True if who has sent something waits for the next turn."""
+        return self._spent >= TURN_SECONDS
+
+    def wait(self, connection: BoundedConnection) -> None:
+        """Have `read_held` of a connection called in a later turn."""
+        heapq.heappush(self._waiting, (connection.seconds, next(self._numbers), connection))
+
+    def read(self, connection: BoundedConnection, data: bytes) -> None:
+        """Read data of a connection, and note the time."""
+        if not self._spent:
+            connection.loop.call_soon(self._end)
+        began = time.perf_counter()
+        connection.read(data)
+        took = time.perf_counter() - began
+        connection.seconds += took
+        self._spent += took
+
+    def _end(self) -> None:
+        self._spent = 0.0
+        while self._waiting and not self.over:
+            heapq.heappop(self._waiting)[2].read_held()
+
+
 class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # uvicorn chooses its base when it runs
     """Uvicorn's own protocol, whichever of its two is installed, within the bounds of this file."""
 
@@ -53,31 +102,76 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     collector of garbage looks through them: a third of a second where there are 4,096."""
     unfinished: ClassVar[dict[BoundedConnection, None]] = {}
     """Those of one server whose request's body is awaited; the one that has sent nothing for longest comes first."""
+    turn: ClassVar[ReadingTurn] = ReadingTurn()
+    """Shared by those of one server."""
     head_seconds = HEAD_SECONDS
     stalled_seconds = STALLED_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._head_bytes = 0
+        self._framing_bytes = 0.0
+        self._body_left = 0
+        self._held = b""
+        self.seconds = 0.0
         self._since = time.monotonic()
         self._head_timer: asyncio.TimerHandle | None = None
         self._stalled_timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
+        self.transport.max_size = READ_BYTES
         if len(self.connections) - len(self.ending) > self.most:
             self._make_room()
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        if not self._held:
+            if not self.turn.over:
+                self.turn.read(self, data)
+                return
+            self.turn.wait(self)
+        self._held += data
+        self.transport.pause_reading()
+
+    def read_held(self) -> None:
+        """Read what waited for its turn."""
+        data, self._held = self._held, b""
+        if not self.transport.is_closing():
+            self.turn.read(self, data)
+            if not self.flow.read_paused:
+                self.transport.resume_reading()
+
+    def read(self, data: bytes) -> None:
+        """Read what has been sent: a head, a body, or parts of them."""
         fresh = not self._answering()
         if fresh:
             self._await_head()
             self._head_bytes += len(data)
+            self._framing_bytes = self.seconds = 0.0
+            self._body_left = 0
+        cycle, known = self.cycle, 0 if fresh else len(self.cycle.body)
         super().data_received(data)
+        if self._answering() and self.cycle.more_body:
+            body = len(self.cycle.body) - (known if cycle is self.cycle else 0)
+            if cycle is not self.cycle:
+                self._body_left = int(dict(self.headers).get(b"content-length", 0))
+            elif not self._body_left:
+                self._framing_bytes += len(data) - body - body / _CHUNK_SHARE
+            self._body_left = max(0, self._body_left - body)
+            if self._framing_bytes > FRAMING_BYTES:
+                self._refuse_chunks()
+        # No more than the rest of the body is read at once: what comes after it may be tiny chunks.
+        self.transport.max_size = max(READ_BYTES, min(self._body_left, _WHOLE_BYTES))
         if self._answering() or not fresh:
             self._head_bytes = 0
             self._drop_head_timer()
         elif self._head_bytes > HEAD_BYTES:
             self._cut_off()
         self._await_body()
+
+    def _refuse_chunks(self) -> None:
+        if self.cycle.response_started or self.transport.is_closing():
+            self._cut_off()
+        else:
+            self.send_400_response(_TINY_CHUNKS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ending.discard(self)

@@ -19,7 +19,7 @@ from typing_extensions import Self
 
 from .access import check_address
 from .admission import Admission
-from .connections import ACCEPTED_AT_ONCE, BoundedConnection, most_connections
+from .connections import ACCEPTED_AT_ONCE, BoundedConnection, ReadingTurn, most_connections
 from .errors import ServerStartError
 
 logger = logging.getLogger(__name__)
@@ -96,12 +96,18 @@ class ServerThread:
             return self
         listener = _listen(self.host, self._wanted_port)
         self._bound_port = int(listener.getsockname()[1])
-        own = {"most": most_connections(), "ending": set(), "next_out": deque(), "unfinished": {}} | self._bounds
+        own = {
+            "most": most_connections(),
+            "ending": set(),
+            "next_out": deque(),
+            "unfinished": {},
+            "turn": ReadingTurn(),
+        }
         server = _Server(
             uvicorn.Config(
                 self._app,
                 loop="asyncio",
-                http=type("Connection", (BoundedConnection,), own),
+                http=type("Connection", (BoundedConnection,), own | self._bounds),
                 ws="none",
                 lifespan="auto",
                 access_log=False,

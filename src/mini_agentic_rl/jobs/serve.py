@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy
-from ..http import RequestLimits
+from ..http import RequestLimits, checked_keys
 from ..plugins import load_part
 from ..policy import LoraSettings, TorchThread
 from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
@@ -132,10 +132,11 @@ def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
     """Return the API keys of a server: those given, and those in a file.
 
     Raises:
-        UserError: the file cannot be read, or holds none.
+        UserError: one is empty, the file cannot be read, or holds none.
     """
+    keys = list(checked_keys(given))
     if file is None:
-        return list(given)
+        return keys
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -143,4 +144,4 @@ def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
     found = [key for line in lines if (key := line.strip())]
     if not found:
         raise UserError(f"{file} holds no key: write one on each line", setting="api_key_file")
-    return [*given, *found]
+    return [*keys, *found]

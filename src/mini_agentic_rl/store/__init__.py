@@ -11,6 +11,7 @@ Follow a call down to the data, `update_attempt` for example:
     ledger_store.py    `LedgerStore`: the method for every store that keeps its data itself; it runs an operation of the
                        ledger in a transaction, and waits for what other callers do (waiting.py, clock.py)
     ledger.py          `Ledger`: the operation: reads rows, asks the rules what becomes of them, writes rows
+    once.py            what a write made, kept under the key of its request: sent again, it is not done again
     lifecycle.py       the rules: state machines of rollouts, attempts and workers, as pure functions
     tables.py          `Tables`: the reads and writes that a backend supplies, and `Query`, a filter and page as data;
                        reward_spans.py finds spans that may carry a reward, paged_walk.py walks through a store that

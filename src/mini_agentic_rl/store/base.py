@@ -104,7 +104,11 @@ class LightningStore:
         return (await self.enqueue_many_rollouts([request]))[0]
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
-        """Put rollouts at the end of the queue, in this order: all of them or, on an error, none."""
+        """Put rollouts at the end of the queue, in this order.
+
+        Longer lists than a store writes at once (`ROWS_AT_ONCE`) are written in parts, between which others write. An
+        error leaves the parts before it, and its message tells how many rollouts they have.
+        """
         raise NotImplementedError
 
     async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
@@ -152,7 +156,8 @@ class LightningStore:
         """Store spans, of any attempts, in one go, and return those that were new.
 
         Raises:
-            ValueError: a span names no known rollout or attempt; then none is stored.
+            ValueError: a span names no known rollout or attempt; then none of its part is stored, where a longer list
+                is stored in parts as `enqueue_many_rollouts` does.
         """
         raise NotImplementedError
 

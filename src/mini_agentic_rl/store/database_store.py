@@ -135,9 +135,9 @@ class DatabaseStore(LedgerStore):
             raise self._is_closed() from error
         return called.result()
 
-    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False) -> T:
+    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
         self._check_process()
-        write = Write(operation, check_health)
+        write = Write(operation, check_health, rows)
         try:
             self._write_thread.submit(write)
         except RuntimeError as error:

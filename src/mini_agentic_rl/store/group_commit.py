@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -30,9 +31,11 @@ _MOST: Final = 64
 class Write:
     """Operation of one caller and, later, its outcome: a result or an error."""
 
-    def __init__(self, operation: Callable[[Ledger], Any], check_health: bool) -> None:
+    def __init__(self, operation: Callable[[Ledger], Any], check_health: bool, rows: int) -> None:
         self.operation = operation
         self.check_health = check_health
+        self.short = rows <= 1
+        """True if it goes before those that write more: they are parts of long calls, which others would wait for."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.committed = False
@@ -76,6 +79,30 @@ _END: Final = _FunctionCall(lambda: None)
 """Marks the end of the queue."""
 
 
+class _Jobs:
+    """The queue: short jobs first, each kind in the order in which it came."""
+
+    def __init__(self) -> None:
+        self._coming: SimpleQueue[None] = SimpleQueue()
+        self._short: deque[Write | _FunctionCall] = deque()
+        self._long: deque[Write | _FunctionCall] = deque()
+
+    def put(self, job: Write | _FunctionCall, *, short: bool) -> None:
+        """Add a job."""
+        (self._short if short else self._long).append(job)
+        self._coming.put(None)
+
+    def get(self, *, short: bool = True) -> Write | _FunctionCall:
+        """Wait for a job, and return it: a short one, or else a long one, unless long ones are to come first."""
+        self._coming.get()
+        first, second = (self._short, self._long) if short else (self._long, self._short)
+        return (first or second).popleft()
+
+    def empty(self) -> bool:
+        """Return True if no job waits."""
+        return self._coming.empty()
+
+
 class WriteThread:
     """Thread that writes. It ends when this object is closed or garbage-collected.
 
@@ -87,10 +114,10 @@ class WriteThread:
         self._commit = commit
         self._lock = threading.Lock()
         self._closed = False
-        self._jobs: SimpleQueue[Write | _FunctionCall] = SimpleQueue()
+        self._jobs = _Jobs()
         self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="store-write", daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._jobs.put, _END)
+        weakref.finalize(self, self._jobs.put, _END, short=False)
 
     def submit(self, write: Write) -> None:
         """Queue a write to be committed; its caller is answered after the commit.
@@ -99,7 +126,7 @@ class WriteThread:
             RuntimeError: the thread was closed.
         """
         write.commit = self._commit
-        self._put(write)
+        self._put(write, short=write.short)
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run a function in the thread, between transactions, after the writes that came before.
@@ -108,7 +135,7 @@ class WriteThread:
             RuntimeError: the thread was closed.
         """
         call = _FunctionCall(function)
-        self._put(call)
+        self._put(call, short=True)
         return call.outcome
 
     def close(self) -> None:
@@ -116,17 +143,17 @@ class WriteThread:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._jobs.put(_END)
+                self._jobs.put(_END, short=False)
         self._thread.join()
 
-    def _put(self, job: Write | _FunctionCall) -> None:
+    def _put(self, job: Write | _FunctionCall, *, short: bool) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the writing thread was closed")
-            self._jobs.put(job)
+            self._jobs.put(job, short=short)
 
 
-def _serve(jobs: SimpleQueue[Write | _FunctionCall]) -> None:
+def _serve(jobs: _Jobs) -> None:
     """Serve the queue until its end.
 
     Between two jobs the thread refers to nothing but the queue, so it keeps no store alive.
@@ -135,7 +162,7 @@ def _serve(jobs: SimpleQueue[Write | _FunctionCall]) -> None:
         pass
 
 
-def _serve_once(jobs: SimpleQueue[Write | _FunctionCall]) -> bool:
+def _serve_once(jobs: _Jobs) -> bool:
     writes, call = _waiting(jobs)
     wanted = [write for write in writes if not write.unwanted]
     if wanted:
@@ -153,15 +180,19 @@ def _serve_once(jobs: SimpleQueue[Write | _FunctionCall]) -> bool:
     return call is not _END
 
 
-def _waiting(jobs: SimpleQueue[Write | _FunctionCall]) -> tuple[list[Write], _FunctionCall | None]:
-    """Take the writes that wait now, up to `_MOST`, and what came after them if that is something else."""
+def _waiting(jobs: _Jobs) -> tuple[list[Write], _FunctionCall | None]:
+    """Take the short writes that wait now, up to `_MOST`, and one long one; and what came after them if that is
+    something else."""
     writes: list[Write] = []
     while True:
-        job = jobs.get()
+        job = jobs.get(short=len(writes) < _MOST)
         if not isinstance(job, Write):
+            if job is _END and not jobs.empty():  # short ones still wait, which go first
+                jobs.put(job, short=False)
+                return writes, None
             return writes, job
         writes.append(job)
-        if len(writes) == _MOST or jobs.empty():
+        if not job.short or len(writes) > _MOST or jobs.empty():
             return writes, None
 
 

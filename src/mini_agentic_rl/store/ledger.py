@@ -6,6 +6,7 @@ to hear of.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -25,9 +26,12 @@ from ..types import (
 from . import lifecycle
 from .clock import Now
 from .lifecycle import construct
+from .rows import DamagedRowError
 from .tables import Query, Tables, conditions
 from .unset import UNSET, Unset
 from .waiting import Changes
+
+logger = logging.getLogger(__name__)
 
 _FAR: Final = 1e18
 """A time after all others."""
@@ -100,10 +104,14 @@ class Ledger:
         """Remove rollouts with all that belongs to them; workers that ran one are at nothing then."""
         deleted = []
         for rollout_id in dict.fromkeys(rollout_ids):
-            found = self.tables.rollout(rollout_id)
-            if found is None:
-                continue
-            attempt = found[1]
+            try:
+                found = self.tables.rollout(rollout_id)
+            except DamagedRowError:  # nobody can read who ran it
+                attempt = None
+            else:
+                if found is None:
+                    continue
+                attempt = found[1]
             if attempt is not None and attempt.worker_id is not None:
                 worker = self._worker(attempt.worker_id)
                 self._write_worker(worker, lifecycle.worker_without_attempt(worker, attempt, time.time()))
@@ -209,7 +217,11 @@ class Ledger:
         One whose limit was passed by a jump of the clock alone, or while no store was open, gets a new deadline.
         """
         for rollout_id, attempt_id in self.tables.overdue(_FAR if now.went_back else now.time):
-            rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
+            try:
+                rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
+            except DamagedRowError as error:  # its row is damaged, and no reason to stop the others
+                logger.error("%s; its limits are not checked", error)
+                continue
             status = lifecycle.overdue_status(attempt, rollout.config, now.time, now)
             if status is None:
                 self.tables.replace_attempt(attempt, self._new_deadline(attempt, rollout, now))

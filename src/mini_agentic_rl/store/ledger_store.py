@@ -7,7 +7,10 @@ import functools
 import inspect
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from ..types import (
@@ -26,14 +29,21 @@ from . import lifecycle
 from .base import LightningStore
 from .capabilities import LightningStoreStatistics, check_heartbeats
 from .clock import StoreClock
-from .errors import StoreUnreachableError
+from .errors import LightningStoreError, StoreUnreachableError
 from .ledger import Ledger
+from .once import once
 from .tables import Kind, Query, Tables, WalkStep, conditions
 from .unset import UNSET, Unset
 from .waiting import FOR_EVER, Notifier, monotonic_of
 
 T = TypeVar("T")
+U = TypeVar("U")
 
+ROWS_AT_ONCE: Final = 64
+"""Rows that one transaction of a longer write has: some 30 ms of a database, for which the next writer waits."""
+
+_handles_of: ContextVar[list[Kind] | None] = ContextVar("handles_of", default=None)
+"""Where a query of this context notes its kind, if it is to return handles."""
 _AWAY_SECONDS: Final = 30.0
 """Seconds for which a waiting call tries a server that does not answer: about as long as a restart takes."""
 _RETRY_SECONDS: Final = 0.2
@@ -62,8 +72,9 @@ class LedgerStore(LightningStore):
         self._clock = StoreClock()
 
     @abstractmethod
-    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False) -> T:
-        """Run `operation` in a transaction: all of it or nothing, unseen by others until it is whole.
+    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
+        """Run `operation`, which writes about `rows` rows, in a transaction: all of it or nothing, unseen by others
+        until it is whole.
 
         Attempts past their limits are marked first, if that was not done a short while ago or `check_health` is set.
         The ledger's `changes` are announced after the transaction.
@@ -86,15 +97,29 @@ class LedgerStore(LightningStore):
     @_by_contract
     async def start_rollout(self, worker_id: str | None, rollout_id: str | None, **request: Any) -> AttemptedRollout:
         wanted = EnqueueRolloutRequest(**request)
-        return await self._write(lambda ledger: ledger.start_rollout(wanted, worker_id, rollout_id))
+        return await self._change(lambda ledger: ledger.start_rollout(wanted, worker_id, rollout_id))
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
-        return await self._write(lambda ledger: ledger.enqueue(rollouts))
+        return await self._in_slices(rollouts, Ledger.enqueue)
 
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None
     ) -> Sequence[AttemptedRollout]:
-        return await self._write(lambda ledger: ledger.dequeue(limit, worker_id))
+        claimed: list[AttemptedRollout] = []
+        for part in count():
+            wanted = min(limit - len(claimed), ROWS_AT_ONCE)
+            claim = partial(Ledger.dequeue, limit=wanted, worker_id=worker_id)
+            try:
+                found = await self._change(claim, wanted, part)
+            except LightningStoreError:
+                if not claimed:
+                    raise
+                break
+            claimed += found
+            if len(found) < wanted or len(claimed) == limit:
+                break
+            await asyncio.sleep(0)
+        return claimed
 
     async def wait_for_work(self, timeout: float) -> bool:
         end = time.monotonic() + timeout
@@ -106,13 +131,13 @@ class LedgerStore(LightningStore):
                 await listener.wait(min(end, deadline))
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        return await self._write(lambda ledger: ledger.start_attempt(rollout_id, worker_id))
+        return await self._change(lambda ledger: ledger.start_attempt(rollout_id, worker_id))
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        return await self._write(lambda ledger: ledger.add_spans(spans))
+        return await self._in_slices(spans, Ledger.add_spans)
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
-        return await self._write(lambda ledger: ledger.span_numbers(rollout_attempt_ids))
+        return await self._in_slices(rollout_attempt_ids, Ledger.span_numbers)
 
     @_by_contract
     async def query_rollouts(
@@ -160,14 +185,14 @@ class LedgerStore(LightningStore):
 
     @_by_contract
     async def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
-        return await self._write(lambda ledger: ledger.update_rollout(rollout_id, **fields))
+        return await self._change(lambda ledger: ledger.update_rollout(rollout_id, **fields))
 
     @_by_contract
     async def update_attempt(self, rollout_id: str, attempt_id: str, **fields: Any) -> Attempt:
-        return await self._write(lambda ledger: ledger.update_attempt(rollout_id, attempt_id, **fields))
+        return await self._change(lambda ledger: ledger.update_attempt(rollout_id, attempt_id, **fields))
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
-        return await self._write(lambda ledger: ledger.delete_rollouts(rollout_ids))
+        return await self._in_slices(list(dict.fromkeys(rollout_ids)), Ledger.delete_rollouts)
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
         end = FOR_EVER if timeout is None else time.monotonic() + timeout
@@ -181,10 +206,10 @@ class LedgerStore(LightningStore):
                 await listener.wait(min(end, deadline))
 
     async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self._write(lambda ledger: ledger.write_resources(resources))
+        return await self._change(lambda ledger: ledger.write_resources(resources))
 
     async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        return await self._write(lambda ledger: ledger.write_resources(resources, resources_id))
+        return await self._change(lambda ledger: ledger.write_resources(resources, resources_id))
 
     @_by_contract
     async def query_resources(self, **asked: Any) -> PaginatedResult[ResourcesUpdate]:
@@ -197,7 +222,7 @@ class LedgerStore(LightningStore):
         return await self._read(lambda ledger: ledger.tables.latest_resources())
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        return await self._write(lambda ledger: ledger.update_worker(worker_id, heartbeat_stats))
+        return await self._change(lambda ledger: ledger.update_worker(worker_id, heartbeat_stats))
 
     async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
         check_heartbeats(heartbeats)
@@ -206,7 +231,7 @@ class LedgerStore(LightningStore):
             for worker_id, stats in heartbeats.items():
                 ledger.update_worker(worker_id, stats)
 
-        await self._write(record)
+        await self._change(record, len(heartbeats))
 
     @_by_contract
     async def query_workers(self, **asked: Any) -> PaginatedResult[Worker]:
@@ -215,11 +240,61 @@ class LedgerStore(LightningStore):
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         return await self._read(lambda ledger: ledger.tables.worker(worker_id))
 
+    async def _change(self, operation: Callable[[Ledger], T], rows: int = 1, part: int = 0) -> T:
+        """Run one transaction of a method, once for each key under which the method is called.
+
+        Args:
+            operation: the transaction.
+            rows: about how many rows it writes.
+            part: its number among those of the method.
+        """
+        return await self._write(once(operation, part), rows=rows)
+
+    async def _in_slices(self, items: Sequence[U], write: Callable[[Ledger, Sequence[U]], list[T]]) -> list[T]:
+        """Write items in transactions of bounded length, between which others write; return what all of them gave.
+
+        Raises:
+            ValueError, LightningStoreError: one could not be written; the message says how many were before it.
+        """
+        done: list[T] = []
+        for part, start in enumerate(range(0, max(1, len(items)), ROWS_AT_ONCE)):
+            some = items[start : start + ROWS_AT_ONCE]
+            try:
+                done += await self._change(partial(_written, write, some), len(some), part)
+            except (ValueError, LightningStoreError) as error:
+                if not start:
+                    raise
+                raise type(error)(f"{error} (the first {start} of {len(items)} had been written)") from error
+            if start + ROWS_AT_ONCE < len(items):
+                await asyncio.sleep(0)
+        return done
+
+    async def handles(self, call: str, arguments: Mapping[str, Any]) -> tuple[Kind, PaginatedResult[Any]]:
+        """Return what one of the query methods would, with a small handle in place of each item, which `items` takes.
+
+        A page of any length is read so in slices, whatever is written meanwhile.
+        """
+        kinds: list[Kind] = []
+        token = _handles_of.set(kinds)
+        try:
+            page = await getattr(self, call)(**arguments)
+        finally:
+            _handles_of.reset(token)
+        return kinds[0], page
+
+    async def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
+        """Return the items of some of the handles that `handles` has given, but for those deleted since."""
+        return await self._read(lambda ledger: ledger.tables.items(kind, handles))
+
     async def _select(self, kind: Kind, asked: dict[str, Any], **scope: str | None) -> PaginatedResult[Any]:
         """Return the page that the arguments of a query ask for, within a scope that always applies."""
         order = {name: asked.pop(name) for name in ("sort_by", "sort_order", "limit", "offset")}
         logic = asked.pop("filter_logic", "and")
         query = Query(kind, conditions(scope), conditions(asked), logic, **order)
+        kinds = _handles_of.get()
+        if kinds is not None:
+            kinds.append(kind)
+            return await self._read(lambda ledger: ledger.tables.handles(query))
         return await self._read(lambda ledger: ledger.tables.select(query))
 
     async def _look_patiently(self, operation: Callable[[Ledger], T], end: float) -> tuple[T, float]:
@@ -239,6 +314,10 @@ class LedgerStore(LightningStore):
             await self._write(lambda ledger: None, check_health=True)
         answer, deadline = await self._read(lambda ledger: (operation(ledger), ledger.tables.next_deadline()))
         return answer, FOR_EVER if deadline is None else monotonic_of(deadline)
+
+
+def _written(write: Callable[[Ledger, Sequence[U]], list[T]], items: Sequence[U], ledger: Ledger) -> list[T]:
+    return write(ledger, items)
 
 
 def has_overdue(ledger: Ledger) -> bool:

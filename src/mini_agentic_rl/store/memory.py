@@ -66,7 +66,7 @@ class InMemoryLightningStore(LedgerStore):
     def capabilities(self) -> LightningStoreCapabilities:
         return LightningStoreCapabilities(thread_safe=True, async_safe=True, zero_copy=False, otlp_traces=False)
 
-    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False) -> T:
+    async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
         return self._run(operation, check_health)
 
     async def _read(self, operation: Callable[[Ledger], T]) -> T:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import chain, dropwhile, islice, takewhile
-from typing import Any
+from typing import Any, Final
 
 from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
 from . import lifecycle
 from .capabilities import LightningStoreStatistics
 from .reward_spans import that_may_carry_rewards
-from .tables import Query, WalkStep
+from .tables import MOST_OUTCOMES, Kind, Query, WalkStep
 from .untracked import hide_alone, hide_from_collector
+
+_MOST_OUTCOME_BYTES: Final = 64 * 1024 * 1024
+_ENTRY_BYTES: Final = 200
+"""What an entry of an ordered dictionary takes beside its key and value."""
 
 
 class _AttemptRow:
@@ -61,6 +66,8 @@ class MemoryTables:
         self._resources: dict[str, ResourcesUpdate] = {}
         self._latest_resources: ResourcesUpdate | None = None
         self._workers: dict[str, Worker] = {}
+        self._outcomes: OrderedDict[str, str] = OrderedDict()
+        self._outcome_bytes = 0
         self._rollout_number = 0
         self._attempt_count = 0
         self._span_count = 0
@@ -197,6 +204,12 @@ class MemoryTables:
             return query.page(row.attempt for row in attempts)
         return query.page(chain.from_iterable(row.spans.values() for row in attempts))
 
+    def handles(self, query: Query) -> PaginatedResult[Any]:
+        return self.select(query)
+
+    def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
+        return list(handles)
+
     def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         start = None if step.beyond is None else self._rollouts.get(step.beyond)
         if start is None and step.beyond is not None:
@@ -227,6 +240,15 @@ class MemoryTables:
             total_resources=len(self._resources),
             total_workers=len(self._workers),
         )
+
+    def outcome(self, key: str) -> str | None:
+        return self._outcomes.get(key)
+
+    def keep_outcome(self, key: str, outcome: str) -> None:
+        self._outcomes[key] = outcome
+        self._outcome_bytes += _held(key, outcome)
+        while len(self._outcomes) > MOST_OUTCOMES or self._outcome_bytes > _MOST_OUTCOME_BYTES:
+            self._outcome_bytes -= _held(*self._outcomes.popitem(last=False))
 
     def _enter(self, rollout: Rollout) -> None:
         self._by_status.setdefault(rollout.status, {})[rollout.rollout_id] = None
@@ -292,6 +314,10 @@ class MemoryTables:
             return self._rollouts.values()
         found = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
         return sorted(found.values(), key=lambda row: row.number)
+
+
+def _held(key: str, outcome: str) -> int:
+    return sys.getsizeof(key) + sys.getsizeof(outcome) + _ENTRY_BYTES
 
 
 def _hide_ended(attempt: Attempt) -> None:

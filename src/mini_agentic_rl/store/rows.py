@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, Final, TypeAlias
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, wraps
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import pydantic_core
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
+from typing_extensions import ParamSpec
 
 from ..types import Attempt, NamedResources, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
+from .errors import LightningStoreError
 from .lifecycle import construct
 from .tables import SORTABLE, Kind
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+logger = logging.getLogger(__name__)
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
 _RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
@@ -24,6 +32,56 @@ Row: TypeAlias = Mapping[str, Any]
 """Columns of a row that was read."""
 Values: TypeAlias = dict[str, Any]
 """Columns of a row to be written."""
+
+
+class DamagedRowError(LightningStoreError):
+    """A row of the database is not what a store has written."""
+
+
+def readable(make: Callable[[Row], T], rows: Iterable[Row], on_damage: Callable[[Row], None] | None = None) -> list[T]:
+    """Return the objects of rows; one that is damaged is logged and left out.
+
+    Args:
+        make: returns the object of a row.
+        on_damage: called with each that is left out.
+    """
+    found = []
+    for row in rows:
+        try:
+            found.append(make(row))
+        except DamagedRowError as error:
+            logger.error("%s; it is left out", error)
+            if on_damage is not None:
+                on_damage(row)
+    return found
+
+
+_NAMES: Final[dict[Kind, tuple[str, ...]]] = {
+    "rollout": ("rollout_id",),
+    "attempt": ("rollout_id", "attempt_id"),
+    "span": ("rollout_id", "attempt_id", "span_id"),
+    "resources": ("resources_id",),
+    "worker": ("worker_id",),
+}
+
+
+def _naming(kind: Kind) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make a reader of rows tell which row is damaged."""
+
+    def decorate(read: Callable[P, T]) -> Callable[P, T]:
+        @wraps(read)
+        def named(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return read(*args, **kwargs)
+            except (ValueError, TypeError) as error:
+                row = cast("Row", args[0])
+                names = " ".join(str(row[name]) for name in _NAMES[kind] if name in row)
+                reason = str(error).partition("\n")[0]
+                raise DamagedRowError(f"the row of the {kind} {names} is damaged in the database ({reason})") from error
+
+        return named
+
+    return decorate
 
 
 _CONTENT: Final = ("mode", "resources_id", "input", "config", "metadata")
@@ -59,6 +117,7 @@ def content_changed(old: Rollout, new: Rollout) -> bool:
     return any(after[name] is not before[name] for name in _CONTENT)
 
 
+@_naming("rollout")
 def rollout_of(row: Row) -> Rollout:
     """Return the rollout of a row."""
     values = {name: row[name] for name in SORTABLE["rollout"]}
@@ -90,6 +149,7 @@ def attempt_columns(attempt: Attempt) -> Values:
     return values
 
 
+@_naming("attempt")
 def attempt_of(row: Row, prefix: str = "") -> Attempt:
     """Return the attempt of a row whose column names start with `prefix`."""
     values = {name: row[prefix + name] for name in SORTABLE["attempt"]}
@@ -117,6 +177,7 @@ def body_json(span: Span) -> str:
         return to_json(body)
 
 
+@_naming("span")
 def span_of(row: Row) -> Span:
     """Return the span of a row."""
     return Span(**json.loads(row["body_json"]), **{name: row[name] for name in _SPAN_COLUMNS})
@@ -129,6 +190,7 @@ def resources_columns(update: ResourcesUpdate) -> Values:
     return values
 
 
+@_naming("resources")
 def resources_of(row: Row) -> ResourcesUpdate:
     """Return the set of resources of a row."""
     values = {name: row[name] for name in SORTABLE["resources"]}
@@ -142,6 +204,7 @@ def worker_columns(worker: Worker) -> Values:
     return values
 
 
+@_naming("worker")
 def worker_of(row: Row) -> Worker:
     """Return the worker of a row."""
     values = {name: row[name] for name in SORTABLE["worker"]}

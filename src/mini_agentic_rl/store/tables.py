@@ -16,6 +16,13 @@ from pydantic import BaseModel
 from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
 from .capabilities import LightningStoreStatistics
 
+T = TypeVar("T")
+
+Kind = Literal["rollout", "attempt", "span", "resources", "worker"]
+
+MOST_OUTCOMES: Final = 32_768
+"""Outcomes of writes that are kept for those who send them again, about."""
+
 
 class Tables(Protocol):
     """Tables of one backend, in one transaction.
@@ -81,6 +88,12 @@ class Tables(Protocol):
     def select(self, query: Query) -> PaginatedResult[Any]:
         """Return one page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
 
+    def handles(self, query: Query) -> PaginatedResult[Any]:
+        """Return what stands for each item of a page, and takes little memory: `items` makes the items of them."""
+
+    def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
+        """Return the items of some handles, in this order, as they are now, without those deleted since."""
+
     def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         """Return the rollouts of a step with their latest attempts; None if there is none that it begins beyond."""
 
@@ -93,10 +106,11 @@ class Tables(Protocol):
     def counts(self) -> LightningStoreStatistics:
         """Return the totals of the statistics."""
 
+    def outcome(self, key: str) -> str | None:
+        """Return what a write left under its key; None if none has that is among the last `MOST_OUTCOMES`."""
 
-T = TypeVar("T")
-
-Kind = Literal["rollout", "attempt", "span", "resources", "worker"]
+    def keep_outcome(self, key: str, outcome: str) -> None:
+        """Keep what a write leaves under its key, and forget the oldest beyond `MOST_OUTCOMES`."""
 
 
 def _fields_but(model: type[BaseModel], *left_out: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from mini_agentic_rl.http import OverloadedError, RequestLimits
 from mini_agentic_rl.integrations.tinker import ClientSettings, TinkerServer
+from mini_agentic_rl.integrations.tinker.errors import NoWeightsError
 from mini_agentic_rl.integrations.tinker.sessions import TinkerSessions
 from mini_agentic_rl.integrations.tinker.wire.messages import read_message
 from tiny import tiny_model, tiny_tokenizer
@@ -153,6 +155,45 @@ def test_a_model_learns_is_saved_and_goes_on_in_the_next_server(tmp_path):
     server.stop()
 
 
+@pytest.mark.parametrize("damage", ["removed", "truncated", "deleted", "overwritten"])
+def test_weights_that_go_while_they_are_used_are_told_of_without_the_server_s_places(tmp_path, damage):
+    server = start(tmp_path)
+    client = Client(server.root)
+    model = client.create()
+    path = client.do("save_weights", model, path="one")["path"]
+    sampling = client.do("save_weights_for_sampler", model, path="two")["path"]
+    session = client.post(
+        "create_sampling_session", session_id=client.session, sampling_session_seq_id=7, model_path=sampling
+    )
+    for kind, name in (("weights", "one"), ("sampler_weights", "two")):
+        (folder,) = tmp_path.glob(f"runs/*/{kind}/{name}")
+        if damage == "removed":
+            shutil.rmtree(folder)
+        elif damage == "truncated":
+            (folder / "adapter_model.safetensors").write_bytes(b"no tensors")
+        elif damage == "deleted":
+            assert client.http.delete(f"training_runs/{model}/checkpoints/{kind}/{name}").status_code == 200
+    if damage == "overwritten":
+        service = server.service
+        known = service.checkpoints.get(path, "")
+        client.do("save_weights", model, path="one", overwrite=True)
+        with pytest.raises(NoWeightsError, match="no weights at"):
+            service.checkpoints.read(known, lambda folder: None)
+    else:
+        answers = [
+            client.do("load_weights", model, path=path, optimizer=False),
+            client.sample(session["sampling_session_id"]),
+        ]
+        for answer in answers:
+            assert answer["category"] == "user"
+            assert str(tmp_path) not in answer["error"]
+            assert "weights" in answer["error"]
+    body = {"session_id": client.session, "sampling_session_seq_id": 8, "model_path": f"{path}x"}
+    refused = client.http.post("create_sampling_session", json=body)
+    assert (refused.status_code, str(tmp_path) in refused.text) == (404, False)
+    server.stop()
+
+
 def test_sampled_tokens_and_prompts_have_the_learner_s_logprobs(client):
     model = client.create()
     client.loss(model)
@@ -255,7 +296,7 @@ def test_a_failing_request_leaves_gradients_as_they_were(client):
         ("asample", {"prompt": {"chunks": []}}, 400, "needs a sampling_session_id"),
         ("asample", {"prompt": {"chunks": []}, "num_samples": 10**9}, 400, "num_samples"),
         ("retrieve_future", {"request_id": "x"}, 410, "no request 'x' any more"),
-        ("create_sampling_session", {"model_path": "tinker://a/weights/../x"}, 400, "no weights at"),
+        ("create_sampling_session", {"model_path": "tinker://a/weights/../x"}, 404, "no weights at"),
         ("create_sampling_session", {"base_model": "other"}, 400, "'other' is not served here"),
         ("forward_backward", {"model_id": "m"}, 400, "no data"),
     ],

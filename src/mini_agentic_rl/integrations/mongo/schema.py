@@ -30,6 +30,9 @@ ATTEMPTS: Final = "agl_attempts"
 SPANS: Final = "agl_spans"
 RESOURCES: Final = "agl_resources"
 WORKERS: Final = "agl_workers"
+OUTCOMES: Final = "agl_outcomes"
+"""What writes made, under their idempotency keys; MongoDB deletes a document after its time."""
+_OUTCOME_SECONDS: Final = 3600
 
 THE_SCHEMA: Final = {"_id": "schema"}
 THE_LOCK: Final = {"_id": "lock"}
@@ -65,6 +68,7 @@ _INDEXES: Final[dict[str, list[IndexModel]]] = {
         IndexModel([("write_number", DESCENDING)]),
     ],
     WORKERS: [IndexModel([("worker_id", ASCENDING)], unique=True)],
+    OUTCOMES: [IndexModel([("time", ASCENDING)], expireAfterSeconds=_OUTCOME_SECONDS)],
 }
 
 

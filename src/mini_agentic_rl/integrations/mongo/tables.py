@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, ReturnDocument
@@ -14,10 +15,12 @@ from ...store.capabilities import LightningStoreStatistics
 from ...store.reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
 from ...store.rows import (
     OBJECT_OF,
+    Row,
     Values,
     attempt_columns,
     attempt_of,
     content_changed,
+    readable,
     resources_columns,
     resources_of,
     rollout_columns,
@@ -27,13 +30,14 @@ from ...store.rows import (
     worker_columns,
     worker_of,
 )
-from ...store.tables import Query, WalkStep
+from ...store.tables import Kind, Query, WalkStep
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .schema import (
     ATTEMPTS,
     COLLECTION_OF,
     COUNTERS,
     DELETED,
+    OUTCOMES,
     RESOURCES,
     ROLLOUTS,
     SPANS,
@@ -67,6 +71,7 @@ class MongoTables:
         self._spans = database[SPANS]
         self._resources = database[RESOURCES]
         self._workers = database[WORKERS]
+        self._outcomes = database[OUTCOMES]
         self._of_kind = {kind: database[name] for kind, name in COLLECTION_OF.items()}
         self._counters = counters
         self._counted: set[str] = set()
@@ -86,13 +91,14 @@ class MongoTables:
             self._state.update_one(THE_LOCK, {"$set": fields}, session=self._session)
 
     def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
-        return next(self._with_latest(self._rollouts.find({"rollout_id": rollout_id}, session=self._session)), None)
+        found = self._with_latest(self._rollouts.find({"rollout_id": rollout_id}, session=self._session))
+        return found[0] if found else None
 
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
         if limit == 0:  # to MongoDB, a limit of 0 is none
             return []
         cursor = self._rollouts.find(_QUEUED, session=self._session).sort("queue_position", ASCENDING).limit(limit)
-        return list(self._with_latest(cursor))
+        return self._with_latest(cursor)
 
     def has_queued(self) -> bool:
         return self._rollouts.find_one(_QUEUED, {"_id": 1}, session=self._session) is not None
@@ -221,7 +227,7 @@ class MongoTables:
             if query.kind == "rollout":
                 items = [lifecycle.with_attempt(*found) for found in self._with_latest(documents)]
             else:
-                items = [OBJECT_OF[query.kind](document) for document in documents]
+                items = readable(OBJECT_OF[query.kind], documents)
         if query.limit == -1 and query.offset == 0:
             total = len(items)
         elif matching:
@@ -229,6 +235,24 @@ class MongoTables:
         else:
             total = self._total(collection.name)
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+    def handles(self, query: Query) -> PaginatedResult[Any]:
+        collection, matching = self._of_kind[query.kind], filter_of(query)
+        limit = 1 if query.limit == 0 else max(0, query.limit)  # to MongoDB, a limit of 0 is none
+        found = collection.find(
+            matching, {"_id": 1}, sort=sort_of(query), skip=query.offset, limit=limit, session=self._session
+        )
+        numbers = [document["_id"] for document in found][: None if query.limit == -1 else query.limit]
+        total = collection.count_documents(matching, session=self._session)
+        return PaginatedResult.model_construct(items=numbers, limit=query.limit, offset=query.offset, total=total)
+
+    def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
+        place = {number: index for index, number in enumerate(handles)}
+        found = self._of_kind[kind].find({"_id": {"$in": list(handles)}}, session=self._session)
+        documents = sorted(found, key=lambda document: place[document["_id"]])
+        if kind == "rollout":
+            return [lifecycle.with_attempt(*each) for each in self._with_latest(documents)]
+        return readable(OBJECT_OF[kind], documents)
 
     def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
         wanted: dict[str, Any] = {} if step.statuses is None else {"status": {"$in": list(step.statuses)}}
@@ -254,7 +278,7 @@ class MongoTables:
             return []
         wanted = {"$or": ids, "name": {"$ne": NEVER_NAMED}, "body_json": {"$regex": WORD}}
         order = [("sequence_id", ASCENDING), ("_id", ASCENDING)]
-        return that_may_carry_rewards(map(span_of, self._spans.find(wanted, sort=order, session=self._session)))
+        return that_may_carry_rewards(readable(span_of, self._spans.find(wanted, sort=order, session=self._session)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         fields = {"rollout_id": 1, "status": 1}
@@ -268,7 +292,7 @@ class MongoTables:
                 rollout.rollout_id: lifecycle.with_attempt(rollout, latest)
                 for rollout, latest in self._with_latest(documents)
             }
-        return [rollouts[i] for i in done], [i for i in rollout_ids if i not in status_of]
+        return [rollouts[i] for i in done if i in rollouts], [i for i in rollout_ids if i not in status_of]
 
     def counts(self) -> LightningStoreStatistics:
         return LightningStoreStatistics(
@@ -279,12 +303,25 @@ class MongoTables:
             total_workers=self._total(WORKERS),
         )
 
-    def _with_latest(self, cursor: Iterable[Any]) -> Iterator[tuple[Rollout, Attempt | None]]:
+    def outcome(self, key: str) -> str | None:
+        document = self._outcomes.find_one({"_id": key}, session=self._session)
+        return None if document is None else str(document["outcome_json"])
+
+    def keep_outcome(self, key: str, outcome: str) -> None:
+        document = {"_id": key, "time": datetime.now(timezone.utc), "outcome_json": outcome}
+        self._outcomes.insert_one(document, session=self._session)
+
+    def _with_latest(self, cursor: Iterable[Any]) -> list[tuple[Rollout, Attempt | None]]:
         documents = list(cursor)
         numbers = [document["latest_attempt"] for document in documents if document["latest_attempt"] is not None]
         found = self._attempts.find({"_id": {"$in": numbers}}, session=self._session) if numbers else ()
-        attempts = {document["_id"]: attempt_of(document) for document in found}
-        return ((rollout_of(document), attempts.get(document["latest_attempt"])) for document in documents)
+        attempts = {document["_id"]: document for document in found}
+
+        def with_latest(document: Row) -> tuple[Rollout, Attempt | None]:
+            latest = attempts.get(document["latest_attempt"])
+            return rollout_of(document), None if latest is None else attempt_of(latest)
+
+        return readable(with_latest, documents)
 
     def _write(self, name: str, key: str, document: Values) -> None:
         """Insert a document, or replace all of it but its number."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ...files import read_json, reading, remove_folder, remove_leftovers, write_folder, write_json
-from .errors import RefusedError
+from .errors import NoWeightsError, RefusedError
 from .training import AdapterShape
 
 Kind = Literal["weights", "sampler_weights"]
@@ -183,11 +183,11 @@ class CheckpointFolder:
         """Return the checkpoint of a path.
 
         Raises:
-            RefusedError: there is none that the owner may know of.
+            NoWeightsError: there is none that the owner may know of.
         """
         found = self.find(path, owner)
         if found is None:
-            raise RefusedError(f"there are no weights at {path!r} on this server")
+            raise NoWeightsError(f"there are no weights at {path!r} on this server")
         return found
 
     def find(self, path: str, owner: str) -> SavedCheckpoint | None:
@@ -214,6 +214,17 @@ class CheckpointFolder:
                 del self._saved[checkpoint.path]
                 remove_folder(checkpoint.folder)
 
+    def read(self, checkpoint: SavedCheckpoint, load: Callable[[Path], None]) -> None:
+        """Have the folder of a checkpoint read by `load`; it is not removed or overwritten meanwhile.
+
+        Raises:
+            NoWeightsError: it was before.
+        """
+        with self._changing:
+            if self._saved.get(checkpoint.path) != checkpoint:
+                raise NoWeightsError(f"there are no weights at {checkpoint.path!r} any more")
+            load(checkpoint.folder)
+
     def keep_for(self, checkpoint: SavedCheckpoint, ttl_seconds: int | None) -> None:
         """Let a checkpoint live for so long from now on; None is for ever. Touches the disk, as `remove` does.
 
@@ -223,7 +234,7 @@ class CheckpointFolder:
         expires = self._expiry(ttl_seconds)
         with self._changing:
             if self._saved.get(checkpoint.path) != checkpoint:
-                raise RefusedError(f"there are no weights at {checkpoint.path!r} any more")
+                raise NoWeightsError(f"there are no weights at {checkpoint.path!r} any more")
             write_json(checkpoint.folder / _ABOUT, read_json(checkpoint.folder / _ABOUT) | {"expires": expires})
             self._saved[checkpoint.path] = replace(checkpoint, expires=expires)
 

@@ -26,7 +26,7 @@ from ...http import (
     read_body,
     read_json,
 )
-from .errors import RefusedError
+from .errors import NoWeightsError, RefusedError
 from .promises import Promise
 from .service import TinkerService
 from .sessions import UnknownClientError, owner_of
@@ -82,6 +82,8 @@ class TinkerRoutes:
         async def answer(request: Request) -> Response:
             try:
                 return await endpoint(request)
+            except NoWeightsError as error:
+                raise UnknownClientError(str(error)) from error
             except RefusedError as error:  # of what is answered at once
                 raise BadRequestError(str(error)) from error
 

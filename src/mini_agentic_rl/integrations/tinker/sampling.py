@@ -69,8 +69,7 @@ class ClientSampler:
         """Return continuations of the prompt, and what was asked of the prompt.
 
         Raises:
-            RefusedError: the request cannot be done; the text names the field.
-            UserError: the weights cannot be read.
+            RefusedError: the request cannot be done, and the text names the field; or the weights cannot be read.
         """
         prompt = given.tokens_T
         if not prompt.size:

@@ -7,13 +7,18 @@ into one of a few slots when they are needed. A slot that nobody samples with ta
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...errors import UserError
 from ...policy import Policy, remove_adapter
+from .errors import GONE, UNREADABLE, NoWeightsError, RefusedError
 from .training import AdapterShape, add_client_adapter
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class SamplerSlots:
         """Yield the name of an adapter that has these weights for as long as the block; None is the bare model.
 
         Raises:
-            UserError: the weights cannot be read.
+            RefusedError: the weights cannot be read, or are gone.
         """
         if weights is None:
             yield None
@@ -108,5 +113,11 @@ class SamplerSlots:
             slot.shape = None
             add_client_adapter(self._policy, slot.name, weights.shape, self._alpha)
             slot.shape = weights.shape
-        self._policy.read_weights(weights.folder, slot.name)
+        try:
+            self._policy.read_weights(weights.folder, slot.name)
+        except UserError as error:  # it names places of the server
+            if not weights.folder.is_dir():
+                raise NoWeightsError(GONE) from error
+            logger.error("%s", error)
+            raise RefusedError(UNREADABLE) from error
         slot.loaded = weights.key

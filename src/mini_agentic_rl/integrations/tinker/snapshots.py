@@ -8,7 +8,7 @@ from collections import Counter, OrderedDict
 from pathlib import Path
 
 from ...policy import Policy
-from .errors import RefusedError
+from .errors import GONE, NoWeightsError
 from .sessions import ClientModel
 from .slots import SavedWeights
 
@@ -70,15 +70,12 @@ class Snapshots:
         """Note that weights are sampled with.
 
         Raises:
-            RefusedError: they are gone.
+            NoWeightsError: they are gone.
         """
         if weights.key in self._kept:
             self._kept.move_to_end(weights.key)
         elif not weights.folder.is_dir():
-            raise RefusedError(
-                "these weights are gone: their checkpoint was removed, or they had no name and were not used for long "
-                "(max_snapshots)"
-            )
+            raise NoWeightsError(GONE)
 
     def close(self) -> None:
         """Remove all copies."""

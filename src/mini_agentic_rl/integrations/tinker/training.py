@@ -6,6 +6,7 @@ the turns of `Policy`.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +29,10 @@ from ...policy import (
     remove_adapter,
     save_weights,
 )
-from .errors import RefusedError
+from .errors import UNREADABLE, RefusedError
 from .losses import LossBatch
+
+logger = logging.getLogger(__name__)
 
 OPTIMIZER_FILE = "optimizer.pt"
 LARGEST_STEP = 1e9
@@ -173,8 +176,9 @@ class TrainedAdapter:
             load_weights(self._policy.model, folder, self.name)
             if optimizer:
                 self._learner.load_state(folder / OPTIMIZER_FILE)
-        except UserError as error:
-            raise RefusedError(str(error)) from error
+        except UserError as error:  # it names places of the server
+            logger.error("%s", error)
+            raise RefusedError(UNREADABLE) from error
         self._learner.optimizer.zero_grad(set_to_none=True)
         self._policy.weights_changed(self.name)
         self.changes += 1

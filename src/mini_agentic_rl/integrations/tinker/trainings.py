@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ...http import OverloadedError
@@ -86,7 +87,7 @@ class ClientTrainings:
                 adapter = model.made()
                 if checkpoint.run.shape != adapter.shape:
                     raise RefusedError(f"{body.path} has an adapter of another shape: {checkpoint.run.shape}")
-                await self._policy.run_async(lambda: adapter.load(checkpoint.folder, optimizer=body.optimizer))
+                await self._load(adapter, checkpoint, optimizer=body.optimizer)
                 return self._loaded(body.path, model.model_id)
 
             return self._numbered(model, owner, body.seq_id, work), model.model_id
@@ -100,7 +101,7 @@ class ClientTrainings:
             self._check_optimizer("adamw" if body.optimizer_config is None else body.optimizer_config.type)
             base = self._check_base(body.base_model or checkpoint.run.base_model)
             adapter = await self._make(session, model_id, base, checkpoint.run.shape, None, body.user_metadata)
-            await self._policy.run_async(lambda: adapter.load(checkpoint.folder, optimizer=body.optimizer))
+            await self._load(adapter, checkpoint, optimizer=body.optimizer)
             return self._loaded(body.path, model_id)
 
         return self._first(session, model_id, body.base_model or "", begin), model_id
@@ -255,6 +256,10 @@ class ClientTrainings:
         self.count -= 1
         if not made.cancelled() and made.exception() is None:
             self._policy.submit_turn(made.result().remove, learning=False)
+
+    async def _load(self, adapter: TrainedAdapter, checkpoint: SavedCheckpoint, *, optimizer: bool) -> None:
+        load = partial(adapter.load, optimizer=optimizer)
+        await self._policy.run_async(lambda: self._checkpoints.read(checkpoint, load))
 
     async def _save(self, model: ClientModel, body: SaveBody, kind: Kind) -> str:
         adapter = model.made()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import nullcontext
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -31,19 +31,24 @@ from ...http import (
 from ...types import AttemptedRollout
 from ..base import LightningStore
 from ..errors import LightningStoreError
+from ..ledger_store import LedgerStore
+from ..once import carried_out_once
 from . import wire
+from .limits import TooManyItemsError, check_counts
 from .metrics import StoreMetrics
 from .openapi import store_document
 from .otlp import PROTOBUF, OtlpIntake, status_message
 from .otlp_wire import TooMuchError
+from .pages import page_in_parts
 from .responses import (
     STOPPING,
     LongPolls,
-    RememberedResponses,
+    RunningRequests,
     StoreResponse,
     error_response,
     failure,
     http_response,
+    joined,
 )
 from .route import Route
 from .wire_json import encode, is_large
@@ -76,7 +81,7 @@ def create_app(
         origins: Web pages that may use the store from a browser; `*` means every page.
         pages: Shown at `/`.
     """
-    remembered = RememberedResponses()
+    running = RunningRequests()
     intake = OtlpIntake(store)
     metrics = StoreMetrics(store)
     limits = admission.limits
@@ -96,16 +101,16 @@ def create_app(
         body = await read(request) if request.method == "POST" else b""
         if body and not is_json(request.headers):
             return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
-        work = partial(_answer, store, route, ids, request, body)
         key = request.headers.get(wire.KEY_HEADER, "") if route.changes else ""
+        if len(key) > _LONGEST_KEY:
+            told = f"{wire.KEY_HEADER}: longer than {_LONGEST_KEY} characters"
+            return http_response(failure(400, told, "ValueError"))
+        key = f"{path} {key}" if key else ""
+        work = _answer(store, route, ids, request, body, key)
         if route.waits:
             with admission.resting(request.headers):
-                return http_response(await polls.hold(work(), request.receive))
-        if len(key) > _LONGEST_KEY:
-            return http_response(
-                failure(400, f"{wire.KEY_HEADER}: longer than {_LONGEST_KEY} characters", "ValueError")
-            )
-        return http_response(await (remembered.once(f"{path} {key}", work) if key else work()))
+                return http_response(await polls.hold(work, request.receive))
+        return http_response(await (running.once(key, work) if key else work))
 
     async def traces(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PROTOBUF:
@@ -152,21 +157,29 @@ def create_app(
 
 
 async def _answer(
-    store: LightningStore, route: Route, ids: Mapping[str, str], request: Request, body: bytes
+    store: LightningStore, route: Route, ids: Mapping[str, str], request: Request, body: bytes, key: str
 ) -> StoreResponse:
     """Carry out a request; whatever goes wrong becomes a response."""
     try:
         query = request.query_params.multi_items()
         arguments = await off_loop(len(body), lambda: route.arguments_from(ids, query, body))
+        check_counts(arguments if not route.pages else {**arguments, "limit": 0})
         if route.waits:
             arguments = route.held(arguments)
     except ValidationError as error:
         is_null = any(fault["input"] is None for fault in error.errors(include_url=False))
         return failure(400 if is_null else 422, _told(error), "ValueError")
+    except TooManyItemsError as error:
+        return failure(413, str(error), "ValueError")
     except ValueError as error:
         return failure(422, str(error), "ValueError")
     try:
-        result = await getattr(store, route.call)(**arguments)
+        if route.pages and isinstance(store, LedgerStore):
+            parts = page_in_parts(store, route.call, arguments)
+            first, second = await anext(parts), await anext(parts, None)
+            return StoreResponse(route.status, first, None if second is None else joined(second, parts))
+        with carried_out_once(key) if key else nullcontext():
+            result = await getattr(store, route.call)(**arguments)
         try:
             return StoreResponse(route.status, await _encoded(route, result, arguments))
         except ValueError:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from .limits import check_counts
 from .wire_json import read_json
 
 AT_ONCE: Final = 256 * 1024
@@ -49,6 +50,7 @@ def read_fields(body: bytes, fields: TypeAdapter[BaseModel], lists_known: frozen
     sent = read_json(body)
     known = lists_known if isinstance(sent, dict) else frozenset[str]()
     lists = {name: sent[name] for name in known if isinstance(sent.get(name), list)}
+    check_counts(lists)
     if not lists:
         return given(fields.validate_python(sent))
     rest = {**sent, **dict.fromkeys(lists, ())}

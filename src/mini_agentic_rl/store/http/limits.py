@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ...http import RequestLimits
 
@@ -15,3 +15,23 @@ class StoreLimits(RequestLimits):
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {"max_body_bytes": 32 * 2**20}
+
+
+MOST_ITEMS: Final = 65_536
+"""Rollouts, spans or ids that one request brings, or claims."""
+
+
+class TooManyItemsError(ValueError):
+    """A request brings or claims more than `MOST_ITEMS`."""
+
+
+def check_counts(arguments: Mapping[str, Any]) -> None:
+    """Check the lists of a request, and how many rollouts it claims.
+
+    Raises:
+        TooManyItemsError: it is more than `MOST_ITEMS`; the message names the argument.
+    """
+    for name, value in arguments.items():
+        count = len(value) if isinstance(value, list | dict) else value if name == "limit" else 0
+        if count > MOST_ITEMS:
+            raise TooManyItemsError(f"{name}: {count} are too many, at most {MOST_ITEMS} in one request")

@@ -25,7 +25,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 from ...semconv import LightningResourceAttributes
 from ...types import Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from ..base import LightningStore
-from .otlp_wire import FoundSpan, ResourceGroup, TooMuchError, find_spans, header_of
+from .otlp_wire import FoundSpan, FoundSpans, TooMuchError, find_spans, header_of
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class OtlpIntake:
         except ValueError as error:
             raise ValueError(f"the body is no ExportTraceServiceRequest: {error}") from None
         refused = Refusals()
-        decoder = _Decoder(body, refused)
+        decoder = _Decoder(body, found, refused)
         for part in _slices(found):
             spans = await run(decoder.spans_of, part)
             await _store_spans(self._store, spans, refused)
@@ -118,10 +118,11 @@ class Refusals:
 class _Decoder:
     """Decode the spans of one request, and the resource of each group once."""
 
-    def __init__(self, body: bytes, refused: Refusals) -> None:
+    def __init__(self, body: bytes, found: FoundSpans, refused: Refusals) -> None:
         self._body = body
+        self._found = found
         self._refused = refused
-        self._group: ResourceGroup | None = None
+        self._group: int | None = None
         self._resource: OtelResource | DecodeError = OtelResource()
 
     def spans_of(self, part: Sequence[FoundSpan]) -> list[Span]:
@@ -137,40 +138,42 @@ class _Decoder:
         return spans
 
     def _resource_of(self, span: FoundSpan) -> OtelResource:
-        if span.group is not self._group:
+        if span.group != self._group:
             self._group, self._resource = span.group, self._decoded(span.group)
         if isinstance(self._resource, DecodeError):
             raise self._resource
         return self._resource
 
-    def _decoded(self, group: ResourceGroup) -> OtelResource | DecodeError:
+    def _decoded(self, group: int) -> OtelResource | DecodeError:
         try:
-            header = header_of(self._body, group)
+            header = header_of(self._body, self._found, group)
         except DecodeError as error:
             return error
         return OtelResource(attributes=_attributes(header.resource.attributes), schema_url=header.schema_url)
 
 
-def _stepped(finder: Generator[None, None, list[FoundSpan]]) -> list[FoundSpan] | None:
+def _stepped(finder: Generator[None, None, FoundSpans]) -> FoundSpans | None:
     """Go on by one step; return the spans when all are found."""
     try:
         next(finder)
     except StopIteration as end:
-        found: list[FoundSpan] = end.value
+        found: FoundSpans = end.value
         return found
     return None
 
 
-def _slices(found: Sequence[FoundSpan]) -> Iterator[Sequence[FoundSpan]]:
+def _slices(found: FoundSpans) -> Iterator[list[FoundSpan]]:
     """Cut the spans into slices of a bounded number of spans and, but for a large span, of fields."""
-    start = fields = 0
-    for index, span in enumerate(found):
-        if index > start and (index - start == _SPANS_A_SLICE or fields + span.fields > _FIELDS_A_SLICE):
-            yield found[start:index]
-            start, fields = index, 0
+    part: list[FoundSpan] = []
+    fields = 0
+    for span in found:
+        if part and (len(part) == _SPANS_A_SLICE or fields + span.fields > _FIELDS_A_SLICE):
+            yield part
+            part, fields = [], 0
+        part.append(span)
         fields += span.fields
-    if start < len(found):
-        yield found[start:]
+    if part:
+        yield part
 
 
 async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Refusals) -> None:

@@ -1,19 +1,14 @@
-"""Responses that a client may ask for again, and requests that wait for something to happen.
-
-A request that changes something is carried out once per idempotency key: asked again, because the first response was
-lost on the way, the server sends the same response. Nothing is claimed or enqueued twice, and no claim is lost.
-"""
+"""Responses of the store server, and requests that wait for something to happen."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive
 
 from ...http import (
@@ -26,10 +21,6 @@ from ...http import (
     disconnected,
 )
 
-MOST_RESPONSES: Final = 32_768
-MOST_BYTES: Final = 64 * 1024 * 1024
-
-
 _ERROR_TYPES: Final[dict[type[HttpError], str]] = {
     AuthenticationError: "Unauthorized",
     ForbiddenError: "Forbidden",
@@ -41,10 +32,12 @@ _ERROR_TYPES: Final[dict[type[HttpError], str]] = {
 
 @dataclass(frozen=True)
 class StoreResponse:
-    """A status and a body of JSON, which can be sent any number of times."""
+    """A status and a body of JSON."""
 
     status: int
     body: bytes
+    rest: AsyncIterator[bytes] | None = None
+    """Further parts of the body, where it is long: then it is sent once."""
 
 
 def failure(status: int, detail: str, error_type: str) -> StoreResponse:
@@ -57,8 +50,17 @@ STOPPING: Final = failure(503, "the store server is stopping", "ServerStopping")
 
 def http_response(response: StoreResponse) -> Response:
     """Return the response as ASGI sends it."""
+    if response.rest is not None:
+        return StreamingResponse(joined(response.body, response.rest), response.status, media_type="application/json")
     headers = {"Retry-After": "1"} if response is STOPPING else None
     return Response(response.body, response.status, headers, "application/json")
+
+
+async def joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the first part, then the rest."""
+    yield first
+    async for part in rest:
+        yield part
 
 
 def error_response(error: HttpError) -> Response:
@@ -70,46 +72,22 @@ def error_response(error: HttpError) -> Response:
     return Response(failure(error.status, error.message, kind).body, error.status, headers, "application/json")
 
 
-class RememberedResponses:
-    """Keep the latest responses by idempotency key. Used from one event loop.
+class RunningRequests:
+    """Requests under way by idempotency key; the store knows those that are done. Used from one event loop."""
 
-    Args:
-        most_responses: How many are kept; the oldest is forgotten first.
-        most_bytes: How many bytes of bodies are kept.
-    """
-
-    def __init__(self, most_responses: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
-        self._most_responses = most_responses
-        self._most_bytes = most_bytes
+    def __init__(self) -> None:
         self._running: dict[str, asyncio.Task[StoreResponse]] = {}
-        self._given: OrderedDict[str, StoreResponse] = OrderedDict()
-        self._bytes = 0
 
-    async def once(self, key: str, work: Callable[[], Coroutine[Any, Any, StoreResponse]]) -> StoreResponse:
-        """Return the response of `work`, which is carried out unless it was, or is being, under this key.
-
-        It goes on when the caller is cancelled. A response of status 500 or above is not remembered: the work may be
-        tried again.
-        """
-        given = self._given.get(key)
-        if given is not None:
-            return given
+    async def once(self, key: str, work: Coroutine[Any, Any, StoreResponse]) -> StoreResponse:
+        """Return the response of `work`, or of what is being carried out under this key. It goes on when the caller is
+        cancelled."""
         task = self._running.get(key)
         if task is None:
-            task = asyncio.get_running_loop().create_task(work())
-            self._running[key] = task
-            task.add_done_callback(lambda done: self._keep(key, done))
+            task = self._running[key] = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(lambda done: self._running.pop(key))
+        else:
+            work.close()
         return await asyncio.shield(task)
-
-    def _keep(self, key: str, task: asyncio.Task[StoreResponse]) -> None:
-        del self._running[key]
-        if task.cancelled() or task.exception() is not None or task.result().status >= 500:
-            return
-        self._given[key] = task.result()
-        self._bytes += len(task.result().body)
-        while len(self._given) > self._most_responses or self._bytes > self._most_bytes:
-            _, oldest = self._given.popitem(last=False)
-            self._bytes -= len(oldest.body)
 
 
 class LongPolls:

@@ -125,6 +125,12 @@ class Route:
         return TypeAdapter(_on_wire(get_type_hints(getattr(LightningStore, self.call))["return"]))
 
     @cached_property
+    def pages(self) -> bool:
+        """True if the result is a page of what the store holds."""
+        result = get_type_hints(getattr(LightningStore, self.call))["return"]
+        return isinstance(result, type) and issubclass(result, PaginatedResult)
+
+    @cached_property
     def repeated(self) -> frozenset[str]:
         """Names of the arguments that a query string may hold several times."""
         fields = {} if self.request is None else self.request.model_fields

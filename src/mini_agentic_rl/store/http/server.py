@@ -78,7 +78,7 @@ class LightningStoreServer(ForwardingStore):
             logger.warning("LightningStoreServer(%s) has no effect: one thread of this process serves", given)
         origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else list(cors_allow_origins or ())
         self.store = store if store.capabilities["thread_safe"] else LightningStoreThreaded(store)
-        self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key) or None
+        self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key)
         if self._api_key is None and not is_loopback(host):
             raise ServerStartError(
                 f"listening on {host} lets other computers in: set an API key (`api_key` or AGL_API_KEY), "

@@ -131,6 +131,13 @@ WORKERS: Final = _table(
 )
 
 
+OUTCOMES: Final = _table(
+    "agl_outcomes",
+    Column("key", ExactText, nullable=False, unique=True),
+    Column("outcome_json", Text, nullable=False),
+)
+
+
 def _index_where_set(name: str, column: ColumnElement[object]) -> None:
     """Create an index of the rows that have a value in the column, for statements that ask for just those rows."""
     is_set = column.is_not(None)
@@ -161,15 +168,28 @@ def _index_of_those_that_ended_last(connection: Connection) -> None:
     )
 
 
+def _outcomes_by_key(connection: Connection) -> None:
+    """Keep what a write made under its idempotency key."""
+    number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGSERIAL"
+    collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
+    connection.execute(
+        text(
+            f"CREATE TABLE agl_outcomes (number {number} NOT NULL PRIMARY KEY, "
+            f"key VARCHAR{collation} NOT NULL UNIQUE, outcome_json TEXT NOT NULL)"
+        )
+    )
+
+
 MIGRATIONS: Final[tuple[Callable[[Connection], None], ...]] = (
     _indexes_that_are_used,
     _index_of_those_that_ended_last,
+    _outcomes_by_key,
 )
 """Migrations; the one at index n - 1 leads from version n to version n + 1."""
 SCHEMA_VERSION: Final = len(MIGRATIONS) + 1
 SAME_TABLES_SINCE: Final = 1
-"""The oldest version that has the tables and columns of today; those after it differ in indexes, which a reader that
-changes nothing can do without."""
+"""The oldest version that has the tables and columns of today; those after it differ in indexes and in the table of
+outcomes, which a reader that changes nothing can do without."""
 
 
 def prepare(connection: Connection, name: str, *, alone: bool) -> None:

@@ -198,27 +198,45 @@ def item_of(kind: Kind, row: Row) -> Any:
     return lifecycle.with_attempt(*rollout_and_latest(row)) if kind == "rollout" else OBJECT_OF[kind](row)
 
 
+def numbers_of(query: Query) -> Select[Any]:
+    """Select the numbers of the rows of the page, in order."""
+    table = _TABLES[query.kind]
+    return _cut(select(table.c.number), query, _order(query, table))
+
+
+def rows_of(kind: Kind, numbers: Sequence[int]) -> Select[Any]:
+    """Select the rows of these numbers, in any order."""
+    table = _TABLES[kind]
+    whole = ROLLOUTS_WITH_LATEST if kind == "rollout" else select(table)
+    return whole.where(table.c.number.in_(numbers))
+
+
 def page_of(query: Query) -> Select[Any]:
     """Select the rows of the page, in order."""
     table = _TABLES[query.kind]
-    descending = query.sort_order == "desc"
-    order = [table.c.number.desc() if descending else table.c.number.asc()]
-    if query.sort_by is not None:
-        field = table.c[query.sort_by]
-        order = [field.desc().nulls_last() if descending else field.asc().nulls_first(), table.c.number.asc()]
-
-    def cut(statement: Select[Any]) -> Select[Any]:
-        statement = statement.where(_where(query, table)).order_by(*order)
-        if query.limit != -1:
-            statement = statement.limit(query.limit)
-        return statement.offset(query.offset) if query.offset else statement
-
+    order = _order(query, table)
     whole = ROLLOUTS_WITH_LATEST if query.kind == "rollout" else select(table)
     if query.kind not in ("rollout", "span") or query.limit == -1:
-        return cut(whole)
+        return _cut(whole, query, order)
     # What a database sorts, or passes over, it copies: the numbers of the rows are, and the page alone is read.
-    page = cut(select(table.c.number)).subquery()
+    page = numbers_of(query).subquery()
     return whole.where(table.c.number.in_(select(page.c.number))).order_by(*order)
+
+
+def _order(query: Query, table: Table) -> list[ColumnElement[Any]]:
+    descending = query.sort_order == "desc"
+    if query.sort_by is None:
+        return [table.c.number.desc() if descending else table.c.number.asc()]
+    field = table.c[query.sort_by]
+    return [field.desc().nulls_last() if descending else field.asc().nulls_first(), table.c.number.asc()]
+
+
+def _cut(statement: Select[Any], query: Query, order: list[ColumnElement[Any]]) -> Select[Any]:
+    """Return a statement for the page alone."""
+    statement = statement.where(_where(query, _TABLES[query.kind])).order_by(*order)
+    if query.limit != -1:
+        statement = statement.limit(query.limit)
+    return statement.offset(query.offset) if query.offset else statement
 
 
 def step_of(step: WalkStep, number: int | None) -> Select[Any]:

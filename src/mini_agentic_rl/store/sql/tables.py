@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, update
@@ -13,10 +15,12 @@ from .. import lifecycle
 from ..capabilities import LightningStoreStatistics
 from ..reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
 from ..rows import (
+    Row,
     Values,
     attempt_columns,
     attempt_of,
     content_changed,
+    readable,
     resources_columns,
     resources_of,
     rollout_columns,
@@ -25,8 +29,8 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import Query, WalkStep
-from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
+from ..tables import MOST_OUTCOMES, Kind, Query, WalkStep
+from .schema import ATTEMPTS, OUTCOMES, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
     Statement,
@@ -36,12 +40,16 @@ from .statements import (
     insert_new,
     insert_or_replace,
     item_of,
+    numbers_of,
     page_of,
     rollout_and_latest,
+    rows_of,
     step_of,
     stored_columns,
     total_of,
 )
+
+_FORGOTTEN_AT_ONCE: Final = 256
 
 # Parameters of the statements: an id to look for is the_…, a new value has the name of its column.
 _THE_ROLLOUT: Final = ROLLOUTS.c.rollout_id == bindparam("the_rollout")
@@ -132,6 +140,10 @@ _LAST_RESOURCES: Final = Statement(select(func.max(RESOURCES.c.write_number)))
 _WRITE_RESOURCES: Final = Statement(insert_or_replace(RESOURCES, "resources_id"))
 _ONE_WORKER: Final = Statement(select(WORKERS).where(WORKERS.c.worker_id == bindparam("the_worker")))
 _WRITE_WORKER: Final = Statement(insert_or_replace(WORKERS, "worker_id"))
+_OUTCOME: Final = Statement(select(OUTCOMES.c.outcome_json).where(OUTCOMES.c.key == bindparam("the_key")))
+_KEEP_OUTCOME: Final = Statement(insert_or_replace(OUTCOMES, "key"))
+_LAST_OUTCOME: Final = Statement(select(func.max(OUTCOMES.c.number)))
+_FORGET_OUTCOMES: Final = Statement(delete(OUTCOMES).where(OUTCOMES.c.number <= bindparam("last")))
 _COUNTS: Final = Statement(
     select(
         *(
@@ -164,8 +176,16 @@ class SqlTables:
         return rollout_and_latest(row)
 
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
-        rows = self._session.rows(_QUEUED, {"count": limit})
-        return [rollout_and_latest(row) for row in rows]
+        while True:
+            rows = self._session.rows(_QUEUED, {"count": limit})
+            found = readable(rollout_and_latest, rows, self._give_up)
+            if len(found) == len(rows):
+                return found
+
+    def _give_up(self, row: Row) -> None:
+        """Take a rollout that cannot be read out of the queue."""
+        move = {"status": "failed", "end_time": time.time(), "queue_position": None}
+        self._session.run(_MOVE_ROLLOUT, {"the_rollout": row["rollout_id"]} | move)
 
     def has_queued(self) -> bool:
         return self._session.scalar(_HAS_QUEUED, {}) is not None
@@ -269,7 +289,16 @@ class SqlTables:
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         rows = self._session.select(page_of(query))
-        items = [item_of(query.kind, row) for row in rows]
+        return self._page(query, readable(partial(item_of, query.kind), rows))
+
+    def handles(self, query: Query) -> PaginatedResult[Any]:
+        return self._page(query, [row["number"] for row in self._session.select(numbers_of(query))])
+
+    def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
+        rows = {row["number"]: row for row in self._session.select(rows_of(kind, handles))}
+        return readable(partial(item_of, kind), (rows[number] for number in handles if number in rows))
+
+    def _page(self, query: Query, items: list[Any]) -> PaginatedResult[Any]:
         whole = query.limit == -1 and query.offset == 0
         total = len(items) if whole else self._session.select(total_of(query))[0]["total"]
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
@@ -281,23 +310,33 @@ class SqlTables:
             if number is None:
                 return None
         rows = self._session.select(step_of(step, number))
-        return [lifecycle.with_attempt(*rollout_and_latest(row)) for row in rows]
+        return readable(partial(item_of, "rollout"), rows)
 
     def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
         wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": NEVER_NAMED, "word": WORD}
-        return that_may_carry_rewards(map(span_of, self._session.rows(_MAY_REWARD, wanted)))
+        return that_may_carry_rewards(readable(span_of, self._session.rows(_MAY_REWARD, wanted)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = self._session.rows(_SOME_STATUSES, {"the_rollouts": json.dumps(list(rollout_ids))})
         status_of = {row["rollout_id"]: row["status"] for row in rows}
         done = [i for i in rollout_ids if status_of.get(i) in TERMINAL_ROLLOUT_STATUSES]
         found = self._session.rows(_SOME_ROLLOUTS, {"the_rollouts": json.dumps(done)})
-        rollouts = {row["rollout_id"]: lifecycle.with_attempt(*rollout_and_latest(row)) for row in found}
-        return [rollouts[i] for i in done], [i for i in rollout_ids if i not in status_of]
+        rollouts: dict[str, Rollout] = {one.rollout_id: one for one in readable(partial(item_of, "rollout"), found)}
+        return [rollouts[i] for i in done if i in rollouts], [i for i in rollout_ids if i not in status_of]
 
     def counts(self) -> LightningStoreStatistics:
         (totals,) = self._session.rows(_COUNTS, {})
         return cast("LightningStoreStatistics", totals)
+
+    def outcome(self, key: str) -> str | None:
+        kept: str | None = self._session.scalar(_OUTCOME, {"the_key": key})
+        return kept
+
+    def keep_outcome(self, key: str, outcome: str) -> None:
+        self._session.run(_KEEP_OUTCOME, {"key": key, "outcome_json": outcome})
+        last = self._session.scalar(_LAST_OUTCOME, {})
+        if last % _FORGOTTEN_AT_ONCE == 0:
+            self._session.run(_FORGET_OUTCOMES, {"last": last - MOST_OUTCOMES})
 
     def _queue_end(self) -> int:
         last: int | None = self._session.scalar(_LAST_QUEUED, {})
