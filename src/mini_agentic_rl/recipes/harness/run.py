@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ...redaction import without_secrets
 from ..environments import Endpoint
 from .environment import base_variables, given_variables, model_variables, task_variables
 from .make import make_sandbox
@@ -119,7 +120,7 @@ class HarnessRun:
             return result
         tests = await self._tests(scratch, folder, words)
         if tests.exit_code in _NOT_FOUND:
-            raise HarnessError(f"the test command cannot be run: {tests.stderr.strip()[-300:]}")
+            raise HarnessError(f"the test command cannot be run: {without_secrets(tests.stderr).strip()[-300:]}")
         written = _number(folder / "out" / _REWARD)
         return HarnessResult(agent, scratch.workspace, changed, tampered, tests, written)
 
