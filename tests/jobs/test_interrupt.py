@@ -82,10 +82,10 @@ def test_a_server_that_still_loads_its_model_is_ended_at_once(tiny_folder, tmp_p
     weights = tmp_path / "adapter_model.safetensors"
     weights.unlink()
     os.mkfifo(weights)  # the disk never answers
-    with WarmProcess("mini_agentic_rl", "serve", "--adapter", str(tmp_path), "--model", tiny_folder) as process:
-        with open(weights, "wb"):  # once it reads
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) in (143, -signal.SIGTERM), process.stderr
+    options = ["--adapter", str(tmp_path), "--model", tiny_folder]
+    with WarmProcess("mini_agentic_rl", "serve", *options) as process, open(weights, "wb"):  # once it reads
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (143, -signal.SIGTERM), process.stderr
 
 
 def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_path, monkeypatch):

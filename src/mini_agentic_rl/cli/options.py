@@ -23,8 +23,8 @@ from ..config import COMMAS, VALUES, Setting, Settings, called_here, extra_of
 from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
-from ..redaction import remember_secrets, without_secrets
 from ..processes import TERMINATED, Terminated, stops_cleanly
+from ..redaction import remember_secrets, without_secrets
 from ..visible_text import visible
 from .config_file import as_yaml, read_config
 from .help_pages import COMMAND_PANEL, SHORT_HELP, PagedCommand, show_all
