@@ -166,7 +166,7 @@ def _tools(request: ResponsesRequest) -> tuple[list[Json] | None, Any]:
         return _allowed(tools, choice)
     if choice.get("type") not in TOOL_KINDS or not isinstance(choice.get("name"), str):
         raise BadRequestError(
-            f'tool_choice: {choice.get("type")!r} cannot be chosen; name a tool as {{"type": "function", "name": "..."}}',
+            f'tool_choice: {choice.get("type")!r} cannot be chosen; name one as {{"type": "function", "name": "..."}}',
             param="tool_choice",
         )
     _named(tools, choice["name"])
