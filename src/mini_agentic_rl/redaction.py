@@ -22,7 +22,7 @@ _QUERY: Final = re.compile(
     re.IGNORECASE,
 )
 _HEADER: Final = re.compile(
-    r"((?:authorization|x-api-key|api-key)[\"']?\s{0,5}[:=]\s{0,5}b?[\"']?(?:bearer\s{1,5}|basic\s{1,5})?|\bbearer\s{1,5})(?!bearer\b|basic\b|\*)[^\s\"',;]{4,}",
+    r"((?:authorization|x-api-key|api-key)[\"']?\s{0,5}[:=]\s{0,5}(?:b?[\"'])?(?:bearer\s{1,5}|basic\s{1,5})?|\bbearer\s{1,5})(?!bearer\b|basic\b|\*)[^\s\"',;]{4,}",
     re.IGNORECASE,
 )
 

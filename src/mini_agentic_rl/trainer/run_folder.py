@@ -392,7 +392,7 @@ class RunFolder:
             )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        before = {**json.loads(json.dumps(self._usual)), **self.read_config()}
+        before = without_secrets_within({**json.loads(json.dumps(self._usual)), **self.read_config()})
         changed = changed_settings(before, without_secrets_within(config), may_change)
         if changed:
             raise UserError(

@@ -126,7 +126,8 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
 
 def _effort(request: MessagesRequest) -> str | None:
     """Return how much the model is to think; None leaves it to the model."""
-    thinking, asked = request.thinking, request.output_config and request.output_config.effort
+    thinking = request.thinking
+    asked = None if request.output_config is None else request.output_config.effort
     if thinking is not None and thinking.type == "disabled":
         return "none"
     if asked is not None or thinking is None or thinking.type != "enabled":

@@ -115,8 +115,9 @@ class ResponsesDialect(Dialect):
         return ResponsesExchange(chat, request, conversation, self._memory, (key, scope))
 
     def left_out(self, body: Json) -> list[str]:
-        tools = body.get("tools") if isinstance(body.get("tools"), list) else []
-        held = [at for at, tool in enumerate(tools) if isinstance(tool, dict) and grammar_of(tool) is not None]
+        tools = body.get("tools")
+        placed = enumerate(tools) if isinstance(tools, list) else ()
+        held = [at for at, tool in placed if isinstance(tool, dict) and grammar_of(tool) is not None]
         cut = ["truncation"] if body.get("truncation") == "auto" else []
         return [*super().left_out(body), *cut, *(f"tools[{at}].format" for at in held)]
 
