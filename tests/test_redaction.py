@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import os
 import pkgutil
 import stat
+import uuid
 from importlib import import_module
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from mini_agentic_rl.logging import setup_logging
 from mini_agentic_rl.redaction import without_secrets, without_secrets_within
 from mini_agentic_rl.store import LightningStoreServer, SqlLightningStore
 from mini_agentic_rl.store.open import open_store
+from mini_agentic_rl.trainer.report import write_report
 from mini_agentic_rl.trainer.run_folder import RunFolder
 from mini_agentic_rl.types import LLM, ProxyLLM, ResourcesUpdate
 
@@ -210,3 +213,55 @@ def test_a_file_that_others_could_read_is_theirs_no_more(tmp_path: Path) -> None
     before = stat.S_IMODE(tmp_path.stat().st_mode)
     make_private_folder(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"agent_env": ["OPENAI_API_KEY=KEY"]},
+        {"agent_env": ["DATABASE_URL=postgresql://me:KEY@host/db"]},
+        {"agent_env": ["CREDS=KEY"]},
+        {"agent_env": ['CONFIG={"auth_token": "KEY"}']},
+        {"harness": {"agent_env": ["GH_PAT=KEY"]}},
+        {"agent_command": "agent --api-key KEY --verbose"},
+        {"agent_command": "agent --hf-token='KEY'"},
+        {"agent_command": "env OPENAI_API_KEY=KEY agent"},
+        {"agent_command": "curl -H 'Authorization: Bearer KEY' host"},
+        {"agent_command": "agent KEY"},
+        {"test_command": """sh -c 'echo "{\\"api_key\\": \\"KEY\\"}" > keys'"""},
+        {"runner_env": {"env_vars": {"ANTHROPIC_API_KEY": "KEY"}}},
+        {"runner_env": "https://host/code.zip?token=KEY"},
+        {"judge": {"api_key": ["KEY"]}},
+    ],
+)
+def test_a_key_in_the_settings_of_a_run_is_hidden_by_its_value_wherever_the_run_writes(
+    settings: dict[str, object], tmp_path: Path
+) -> None:
+    key = f"ghp_{uuid.uuid4().hex}"
+    settings = json.loads(json.dumps(settings).replace("KEY", key).replace("API_" + key, "API_KEY"))
+    folder = RunFolder(tmp_path / "run")
+    folder.begin({"steps": 3, **settings})
+    setup_logging(console=False, files=tmp_path / "run" / "logs" / "run.log")
+    logging.getLogger("mini_agentic_rl").warning("it said %s", key)
+    setup_logging("WARNING")
+    folder.add_log("rank_0", f"x{key}")
+    folder.save_answers([{"evaluation": "before", "answer": f"the key is {key}"}], {"before"})
+    folder.write_summary({"untrained": {f"the tool said {key}": 1}})
+    write_report(
+        folder,
+        summary={"untrained": {f"the tool said {key}": 1}},
+        metrics_rows=[],
+        transcripts=[{"messages": [{"role": "tool", "content": f"key: {key}"}]}],
+    )
+    written = {path.name: path.read_text() for path in folder.path.rglob("*") if path.is_file()}
+    assert {"config.json", "run.log", "rank_0.log", "evaluations.jsonl", "summary.json", "report.html"} <= set(written)
+    assert [name for name, text in written.items() if key in text] == []
+    assert folder.read_config()["steps"] == 3
+    assert RunFolder(tmp_path / "run").begin({"steps": 3, **settings}, resume=True) == "finished"
+
+
+def test_what_a_run_is_given_beside_keys_stays_readable(tmp_path: Path) -> None:
+    given = {"agent_env": ["MODE=fast", "WORKERS=12345678", "PLACE=/data/of/agents", "DEBUG=true"], "max_tokens": 5}
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(given)
+    assert folder.read_config() == given

@@ -176,9 +176,11 @@ def _console_handler(console: bool | Console, color: bool, formatter: logging.Fo
         color = False
     if not color:
         return _PlainHandler(console, formatter or _LINES)
-    return RichHandler(
+    handler = RichHandler(
         console=console, show_path=False, markup=False, rich_tracebacks=False, log_time_format=_TIME_ON_TERMINAL
     )
+    handler.setFormatter(VisibleFormatter("%(message)s"))
+    return handler
 
 
 def _silence_others(kept: set[str]) -> None:

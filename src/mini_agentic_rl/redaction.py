@@ -1,13 +1,17 @@
 """Passwords and keys, taken out of what is shown: one function for every log line, error, metric and report.
 
-A URL may hold a password (`https://user:password@host`) or a key (`?api_key=…`), and a text may quote a header.
+A URL may hold a password (`https://user:password@host`) or a key (`?api_key=…`), and a text may quote a header. What
+a process was given as a key is hidden by its value, wherever it appears: `remember_secrets` finds it in settings.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 HIDDEN: Final = "***"
 
@@ -18,7 +22,7 @@ _QUERY: Final = re.compile(
     re.IGNORECASE,
 )
 _HEADER: Final = re.compile(
-    r"((?:authorization|x-api-key|api-key)[\"']?\s{0,5}[:=]\s{0,5}b?[\"']?(?:bearer\s{1,5}|basic\s{1,5})?|\bbearer\s{1,5})(?!bearer\b|basic\b|\*)[^\s\"',;]{4,}",
+    r"((?:authorization|x-api-key|api-key)[\"']?\s{0,5}[:=]\s{0,5}(?:b?[\"'])?(?:bearer\s{1,5}|basic\s{1,5})?|\bbearer\s{1,5})(?!bearer\b|basic\b|\*)[^\s\"',;]{4,}",
     re.IGNORECASE,
 )
 
@@ -33,12 +37,89 @@ _NAME: Final = re.compile(
 )
 """Names whose value is a key, whatever it looks like."""
 
+_KEY: Final = (
+    r"(?:[A-Za-z0-9]{1,40}[_-]){0,8}"
+    r"(?:api_?key|key|token|secret|pass|pwd|pat|credentials?|auth|authorization|cookie|dsn|webhook"
+    r"|[A-Za-z0-9]{0,40}(?:apikey|token|secret|passw(?:or)?d|passphrase))(?:[_-][A-Za-z0-9]{1,40}){0,8}"
+)
+"""Names of variables and options whose value is a key."""
+_VARIABLE: Final = re.compile(_KEY, re.IGNORECASE)
+_ASSIGNED: Final = re.compile(rf"({_KEY}=).+", re.IGNORECASE | re.DOTALL)
+_OPTION: Final = re.compile(rf"(?<![\w-])(?:--?{_KEY}(?:=|\s{{1,5}})|{_KEY}=)[\"']?([^\s\"']+)", re.IGNORECASE)
+"""A key that a command passes to a program."""
+_IN_TEXT: Final = re.compile(
+    r"\b(?:authorization|x-[\w-]{1,40}|[\w-]{0,40}(?:key|token|secret|password)(?=\\?[\"']))\\?[\"']?\s{0,5}:\s{0,5}\\?[\"']?"
+    r"(?:(?:bearer|basic|token)\s{1,5})?([^\s\"',;\\]+)"
+    r"|://[^\s/?#\"'<>:@]*:([^\s/?#\"'<>@]+)@"
+    r"|\b((?:[sprg]k|hf|gh[opsur]|github_pat|glpat|xox[abeoprs])[_-][\w-]{12,}|AKIA[A-Z0-9]{12,}|AIza[\w-]{20,})",
+    re.IGNORECASE,
+)
+"""The key of a header or of a JSON object, the password of a URL, and keys of well-known services."""
+_PLAIN: Final = re.compile(r"[\d.,:+-]*|[a-z_.-]*|[./~].*|[a-z][\w+.-]*://.*", re.IGNORECASE | re.DOTALL)
+"""Values that are a number, a word, a path or an address: what has no name of a key, and these, is none."""
+_LONG: Final = 8
+"""Characters of a value that is searched for within words too."""
+_known: tuple[frozenset[str], re.Pattern[str] | None] = (frozenset(), None)
+
+
+def remember_secrets(settings: Any) -> None:
+    """From now on, hide the keys in these settings by their value: `without_secrets` takes them out of every text.
+
+    Keys are the values of settings and variables with such names, those that a command passes to a program, and the
+    values of environment variables for agents and runners, unless they are plainly something else. So are the keys in
+    the environment of this process.
+    """
+    global _known
+    found = {value for name, value in os.environ.items() if _VARIABLE.fullmatch(name) and _may_be_key(value)}
+    found |= {value for value in _keys_in(settings) if len(value) > (2 * _SHORT if _PLAIN.fullmatch(value) else _SHORT)}
+    if found <= _known[0]:
+        return
+    known = _known[0] | found
+    forms = {form for value in known for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))}
+    words = [
+        re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)"
+        for form in sorted(forms, key=len, reverse=True)
+    ]
+    _known = known, re.compile("|".join(words))
+
+
+def _keys_in(value: Any, name: str = "") -> Iterator[str]:
+    """Yield the keys in settings, of any JSON values, or in environment variables."""
+    if isinstance(value, Mapping):
+        is_environment = name.lower() in ("env", "env_vars")
+        for key, one in value.items():
+            if is_environment and isinstance(one, str):
+                yield from _keys_in([f"{key}={one}"], "env")
+            else:
+                yield from _keys_in(one, str(key))
+    elif isinstance(value, list | tuple):
+        for one in value:
+            variable, equals, text = str(one).partition("=")
+            if name.endswith("env") and equals:
+                if _VARIABLE.fullmatch(variable) or _may_be_key(text):
+                    yield text
+                yield from _keys_in(text)
+            else:
+                yield from _keys_in(one, name)
+    elif isinstance(value, str):
+        if _NAME.search(name):
+            yield value
+        yield from (found[1] for found in _OPTION.finditer(value))
+        yield from (key for found in _IN_TEXT.finditer(value) if _may_be_key(key := found[found.lastindex or 0]))
+
+
+def _may_be_key(value: str) -> bool:
+    return len(value) >= _LONG and not _PLAIN.fullmatch(value)
+
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs have no user, password or key, and whose quoted headers have no key.
+    """Return a text whose URLs have no user, password or key, whose quoted headers have no key, and that has none of
+    the keys that were remembered.
 
     The time that it takes is proportional to the text's length.
     """
+    if (known := _known[1]) is not None:
+        text = known.sub(HIDDEN, text)
     if "://" in text:
         text = _USER.sub(f"{HIDDEN}@", text)
     if "=" in text:
@@ -71,12 +152,15 @@ def without_those_of(address: str, text: str) -> str:
 
 def without_secrets_within(value: Any) -> Any:
     """Return a value of JSON's types with every text in it redacted, as `without_secrets` does, and texts that have the
-    name of a key hidden."""
+    name of a key hidden, also as `NAME=VALUE`."""
     if isinstance(value, str):
-        return without_secrets(value)
+        assigned = _ASSIGNED.fullmatch(value)
+        return f"{assigned[1]}{HIDDEN}" if assigned and assigned[1].isupper() else without_secrets(value)
     if isinstance(value, dict):
         return {
-            key: HIDDEN if one and isinstance(one, str) and _NAME.search(str(key)) else without_secrets_within(one)
+            without_secrets(key) if isinstance(key, str) else key: (
+                HIDDEN if one and isinstance(one, str) and _NAME.search(str(key)) else without_secrets_within(one)
+            )
             for key, one in value.items()
         }
     if isinstance(value, list | tuple):

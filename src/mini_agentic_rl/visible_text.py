@@ -14,6 +14,8 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from .redaction import without_secrets
+
 _STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tabs and ends of lines, marks of direction, and halves of surrogate pairs."""
 
@@ -48,10 +50,10 @@ class VisibleConsole(Console):
 
 
 class VisibleFormatter(logging.Formatter):
-    """A formatter of log records whose lines steer no terminal, also when a file of them is shown on one."""
+    """A formatter of log records whose lines have no keys, and steer no terminal, also when a file of them is shown."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
+        return visible(without_secrets(super().format(record)))
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -96,7 +96,8 @@ def test_a_null_that_json_text_had_is_kept_in_every_file_type(tmp_path: Path) ->
 
 @pytest.mark.parametrize("mark", [{"loss": False}, {"weight": 0}, {"weight": 0.0}, {"train": "false"},
                                   {"train_on_turn": False}, {"training": 0}, {"loss_weight": 0.0},
-                                  {"masked": True}])  # fmt: skip
+                                  {"masked": True}, {"mask": True}, {"loss_mask": 0}, {"ignore": 1},
+                                  {"skip_loss": True}, {"learn": False}])  # fmt: skip
 def test_a_turn_that_is_marked_as_not_trained_keeps_its_mark(tmp_path: Path, mark: dict[str, Any]) -> None:
     [name] = mark
     messages = [{**chat()[0], **mark}, chat(**mark)[1], *chat(**{name: not mark[name] if name != "train" else "true"})]
@@ -113,6 +114,18 @@ def test_of_a_prompt_and_its_completion_the_completion_is_trained(tmp_path: Path
     assert [message.get("train") for message in example["messages"]] == [None, False, None, None]
 
 
+@pytest.mark.parametrize("mark", [{"label": False}, {"label": "0"}, {"kto_tag": "false"}, {"desirable": "no"}])
+@pytest.mark.parametrize("answer", [{"prompt": "p", "completion": "bad"}, {"messages": chat()}])
+def test_an_answer_that_its_label_calls_bad_is_not_imitated(
+    tmp_path: Path, answer: dict[str, Any], mark: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    [name] = mark
+    rows = [{**answer, **mark}, {"prompt": "q", "completion": "good", name: True}]
+    [example] = load_examples(write_jsonl(tmp_path / "rows.jsonl", rows), "sft", split="all")
+    assert example["messages"][-1]["content"] == "good"
+    assert "1 row left out" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("record", "form", "complaint"),
     [
@@ -121,6 +134,9 @@ def test_of_a_prompt_and_its_completion_the_completion_is_trained(tmp_path: Path
         ({"messages": chat(weight=0)}, "sft", "every answer is marked as not to be trained"),
         ({"messages": [{**chat()[0], "train": True}, chat()[1]]}, "sft", "wants a message of the role user trained"),
         ({"messages": chat(train_detail=[{"begin_offset": 0}])}, "sft", "has a train_detail"),
+        ({"messages": chat(loss_mask=[0, 1])}, "sft", "has a loss_mask that is neither 0 nor 1"),
+        ({"messages": chat(mask="User")}, "sft", "has a mask that is neither 0 nor 1"),
+        ({"prompt": "p", "completion": "c", "label": False}, "sft", "1 row left out: .* and no row is left"),
         ({"messages": chat(thinking={"steps": []})}, "sft", "has a thinking that is no text: dict"),
         ({"messages": chat(thinking=["steps"])}, "sft", "has a thinking that is no text: list"),
         ({"prompt": "p", "chosen": chat(train=0)[1:], "rejected": "r"}, "preference", "chosen is marked as not"),

@@ -16,6 +16,7 @@ from mini_agentic_rl.algorithm.loop import measuring
 from mini_agentic_rl.jobs import train
 from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
+from mini_agentic_rl.policy import LoraSettings, load_model, save_weights
 from mini_agentic_rl.trainer import recorded_run
 from warm import WarmProcess, run_warm
 
@@ -74,6 +75,17 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(
     assert learnt == sorted(set(learnt))
     assert (learnt[0], learnt[-1]) == (1, steps)
     assert {row["step"] for row in rows if "accuracy" in row} == {0, steps}
+
+
+def test_a_server_that_still_loads_its_model_is_ended_at_once(tiny_folder, tmp_path):
+    save_weights(load_model(tiny_folder, lora=LoraSettings(r=2), device="cpu"), tmp_path)
+    weights = tmp_path / "adapter_model.safetensors"
+    weights.unlink()
+    os.mkfifo(weights)  # the disk never answers
+    options = ["--adapter", str(tmp_path), "--model", tiny_folder]
+    with WarmProcess("mini_agentic_rl", "serve", *options) as process, open(weights, "wb"):  # once it reads
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (143, -signal.SIGTERM), process.stderr
 
 
 def test_an_interruption_during_an_update_counts_that_update(tiny_folder, tmp_path, monkeypatch):

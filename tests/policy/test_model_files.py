@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 
+from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import LoraSettings, ModelNotFoundError, PolicyError, load_model
 from mini_agentic_rl.policy.load import resolve_model, save_weights
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER, adapter_folder, base_model_of
@@ -76,3 +77,56 @@ def test_loading_says_nothing_that_only_the_authors_of_libraries_can_act_on(tiny
     load_model(tiny_folder, lora=LoraSettings(r=4), device="cpu", dtype="float32")
     load_model(tiny_folder, adapter=adapter, device="cpu", dtype="float32")
     assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []
+
+
+def changed(adapter, folder, **settings):
+    shutil.copytree(adapter, folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, **settings}))
+    return folder
+
+
+SLOW = r"(.|\w)+!"
+"""A pattern that takes Python's engine exponential time on a name that it does not match."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": SLOW},
+        {"target_modules": r"(\w+\.?)+\.nothing"},
+        {"target_modules": r".*\.(q|k|v|o|gate|up|down)_proj"},
+        {"exclude_modules": SLOW},
+        {"layers_to_transform": [0], "layers_pattern": [SLOW]},
+    ],
+)
+def test_the_layers_of_an_adapter_are_those_of_its_weights_whatever_its_patterns(
+    tiny_folder, adapter, tmp_path, settings
+):
+    expected = load_model(tiny_folder, adapter=adapter, device="cpu", dtype="float32")
+    folder = changed(adapter, tmp_path / "adapter", **settings)
+    assert same_weights(load_model(tiny_folder, adapter=folder, device="cpu", dtype="float32"), expected)
+
+
+@pytest.mark.parametrize("setting", ["rank_pattern", "alpha_pattern", "modules_to_save"])
+@pytest.mark.parametrize(
+    "patterns", [[SLOW], ["(a|a)" * 40], [".*" * 40], ["a?" * 40], [f"{'k' * number}*" for number in range(200)]]
+)
+def test_a_pattern_that_could_take_long_is_refused(tiny_folder, adapter, tmp_path, setting, patterns):
+    value = patterns if setting == "modules_to_save" else dict.fromkeys(patterns, 4)
+    folder = changed(adapter, tmp_path / "adapter", **{setting: value})
+    with pytest.raises(UserError, match=f"`{setting}` has the pattern"):
+        load_model(tiny_folder, adapter=folder, device="cpu", dtype="float32")
+
+
+def test_names_and_simple_patterns_of_an_adapter_are_kept(tiny_folder, adapter, tmp_path):
+    patterns = {r"layers.0.self_attn.q_proj": 4, r"layers\.\d+\.self_attn\.k_proj": 4, "^.*v_proj$": 4}
+    folder = changed(adapter, tmp_path / "adapter", rank_pattern=patterns, alpha_pattern={"^.*q_proj": 3})
+    model = load_model(tiny_folder, adapter=folder, device="cpu", dtype="float32")
+    scaling = {
+        name.rpartition(".")[2]: module.scaling["default"]
+        for name, module in model.peft_model.named_modules()
+        if "lora_A" in dict(module.named_children()) and "layers.0.self_attn" in name
+    }
+    usual = scaling["o_proj"]
+    assert scaling == {"q_proj": 0.75, "k_proj": usual, "v_proj": usual, "o_proj": usual}

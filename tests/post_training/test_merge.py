@@ -53,6 +53,18 @@ def test_the_merged_model_is_base_and_adapter_in_plain_transformers(adapter, tin
     json.dumps(summary)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_pattern_for_layers_costs_a_merge_no_time(adapter, tiny_folder, tmp_path, count):
+    slow = save_adapter(tmp_path / "slow", tiny_folder)
+    config = json.loads((slow / "adapter_config.json").read_text())
+    (slow / "adapter_config.json").write_text(json.dumps({**config, "target_modules": r"(.|\w)+!"}))
+    others = [save_adapter(tmp_path / "other", tiny_folder, seed=2)][: count - 1]
+    merge(_settings(*others, adapter, output_dir=tmp_path / "expected", check=False))
+    merge(_settings(*others, slow, output_dir=tmp_path / "merged", check=False))
+    expected, merged = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("expected", "merged"))
+    assert torch.equal(_logits(merged), _logits(expected))
+
+
 def test_the_folder_is_whole_and_holds_no_trace_of_the_adapter(adapter, tmp_path):
     merge(_settings(adapter, output_dir=tmp_path / "merged"))
     folder = tmp_path / "merged"

@@ -99,12 +99,15 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder,
     torn = out / "checkpoints" / "checkpoint-5"
     torn.mkdir()
     (torn / ADAPTER).write_bytes(b"half of it")
+    mine = out / "checkpoints" / "checkpoint-best"
+    mine.mkdir()
     with pytest.raises(UserError, match=r"checkpoint at step 4.*`resume`"):
         train_sft(quick(SFTSettings, tiny_folder, out, **options), train_rows=conversations())
     resumed = quick(SFTSettings, tiny_folder, out, **options, resume=True)
     summary = train_sft(resumed, train_rows=conversations())
     assert summary["steps"] == 9
     assert not torn.exists()
+    assert mine.exists()
     whole, found = weights(tmp_path / "whole"), weights(out)
     assert all(torch.equal(whole[name], found[name]) for name in whole)
     steps = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -26,6 +26,8 @@ from mini_agentic_rl.recipes.harness.run import HarnessRun
 from mini_agentic_rl.recipes.harness.sandbox import SandboxLimits
 from mini_agentic_rl.recipes.harness.scratch import Scratch, remove_tree
 from mini_agentic_rl.recipes.harness.supervised import run_supervised
+from mini_agentic_rl.tracer import OtelTracer
+from mini_agentic_rl.types import LLM, Rollout
 from recipes.test_math_agent import ScriptedServer, _server, says
 
 PYTHON = shlex.quote(sys.executable)
@@ -487,3 +489,20 @@ def changes(task: dict[str, Any], result: HarnessResult) -> float:
 def test_settings_that_cannot_work_are_named_before_any_rollout(settings, complaint):
     with pytest.raises(UserError, match=complaint):
         HarnessAgent(HarnessSettings(**{"agent_command": "true", **settings}))
+
+
+async def test_a_key_that_a_command_prints_is_in_nothing_that_is_recorded(task, server: ScriptedServer):
+    key, gateway_key = "sk-of-the-agent-1234", "key-of-the-gateway-1"
+    script = 'echo "$SERVICE and $OPENAI_API_KEY" | tee /dev/stderr'
+    command = f"{shell(script)} agent --password {key}2"
+    agent = HarnessAgent(HarnessSettings(agent_command=command, agent_env=[f"SERVICE={key}"]))
+    llm = LLM(endpoint=server.endpoint, model="m", api_key=gateway_key)
+    rollout = Rollout(rollout_id="ro-1", input=task, start_time=0.0)
+    tracer = OtelTracer()
+    async with tracer.trace_context():
+        await agent.rollout_async(task, {"llm": llm}, rollout)
+    spans = tracer.get_last_trace()
+    recorded = f"{[span.model_dump_json() for span in spans]} {rollout.output}"
+    assert "***" in recorded
+    assert key not in recorded
+    assert gateway_key not in recorded

@@ -225,3 +225,52 @@ def test_a_summary_that_cannot_be_written_leaves_the_earlier_one(tmp_path):
         folder.write_summary({"seconds": object()})
     assert folder.read_summary() == {"seconds": 1}
     assert sorted(os.listdir(tmp_path)) == ["checkpoints", "config.json", "summary.json"]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/step_1", "adapter", "logs", "metrics.jsonl", "epoch_1"])
+def test_what_is_behind_a_link_is_neither_deleted_nor_written(tmp_path, name, overwrite, resume):
+    if overwrite and resume:
+        return
+    folder = _begun(tmp_path / "run")
+    theirs = tmp_path / "theirs"
+    for one in ("step_1", ".partial-step_2", "mine"):
+        (theirs / one).mkdir(parents=True)
+        (theirs / one / "kept").write_text("kept")
+    (theirs / "rank_0.log").write_text("kept")
+    link = folder.path / name
+    if link.is_dir():
+        link.rmdir()
+    link.symlink_to(theirs if link.suffix == "" else theirs / "rank_0.log")
+    with pytest.raises(UserError, match="is a link"):
+        RunFolder(tmp_path / "run").begin(CONFIG, overwrite=overwrite, resume=resume)
+    assert link.is_symlink()
+    assert len([path for path in theirs.rglob("*") if path.is_file() and path.read_text() == "kept"]) == 4
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_no_run_wrote_stays_in_the_folders_of_a_run(tmp_path, overwrite):
+    folder = _begun(tmp_path)
+    if overwrite:
+        folder.save_checkpoint(3, _write("three"))
+    folder.add_log("rank_1", "a line")
+    foreign = ["checkpoints/notes.txt", "checkpoints/best/weights", "checkpoints/step_3_copy/weights"]
+    foreign += ["checkpoints/step_7", "logs/train.log", "logs/old/x"]
+    for name in foreign:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    assert RunFolder(tmp_path).begin(CONFIG, overwrite=overwrite) == "new"
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"config.json", *foreign}
+
+
+@pytest.mark.parametrize("kind", ["adapter", "adapters", "prompt"])
+def test_what_an_unfinished_run_has_trained_is_not_deleted_unless_asked(tmp_path, kind):
+    folder = _begun(tmp_path)
+    folder.save_result(kind, _write("trained"))
+    with pytest.raises(UserError, match=rf"unfinished run with {kind}.*`overwrite`"):
+        RunFolder(tmp_path).begin(CONFIG)
+    assert (tmp_path / kind / "adapter.bin").read_text() == "trained"
+    assert RunFolder(tmp_path).begin(CONFIG, overwrite=True) == "new"
+    assert not (tmp_path / kind).exists()

@@ -24,6 +24,7 @@ from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
 from ..processes import TERMINATED, Terminated, stops_cleanly
+from ..redaction import remember_secrets, without_secrets
 from ..visible_text import visible
 from .config_file import as_yaml, read_config
 from .help_pages import COMMAND_PANEL, SHORT_HELP, PagedCommand, show_all
@@ -77,6 +78,7 @@ def settings_command(
 
             def work() -> None:
                 settings = read_settings(kind, given, config)
+                remember_secrets(settings.flat())
                 if print_config:
                     typer.echo(as_yaml(_of_kind(kind, settings.completed())), nl=False)
                 else:
@@ -155,7 +157,7 @@ def with_errors(run: Callable[[], None], *, debug: bool, kind: type[Settings] = 
         if debug:
             raise
         message = error.spelled(lambda name: spelling(kind, name))
-        sys.stderr.write(visible(f"error: {' '.join(message.split())}") + "\n")
+        sys.stderr.write(visible(without_secrets(f"error: {' '.join(message.split())}")) + "\n")
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
         sys.stderr.write(f"interrupted{again}\n")

@@ -43,7 +43,8 @@ _BAD = ("undesirable", "bad", "rejected", "negative", "non_preferred", "down", "
 
 
 def examples_of(record: Mapping[str, Any], form: Form, default_id: str) -> list[Example]:
-    """Return the examples that a record gives: one, or for `unpaired` up to two.
+    """Return the examples that a record gives: one, for `unpaired` up to two, and for `sft` none where its label says
+    that the answer is bad.
 
     Raises:
         ShapeError: the record is none of the known shapes of this form.
@@ -53,7 +54,8 @@ def examples_of(record: Mapping[str, Any], form: Form, default_id: str) -> list[
     record = with_json_read(record)
     refuse_media(record, "the record")
     if form == "sft":
-        return [sft_example(record)]
+        example = sft_example(record)
+        return [] if _label(record) is False else [example]
     if form == "rl":
         return [task_example(record, default_id)]
     return unpaired_examples(record)
@@ -205,6 +207,8 @@ def _label(record: Mapping[str, Any]) -> bool | None:
     """Return KTO's label: true or false, 1 or 0 or -1, their text, or a word for good or bad."""
     for name in LABEL_FIELDS:
         value = record.get(name)
+        if value is None:
+            continue
         flag = read_flag(value)
         if flag is not None:
             return flag

@@ -16,13 +16,16 @@ from ..chat_messages import THOUGHT_FIELDS, calls_of, part_text, thought_of
 
 Message: TypeAlias = dict[str, Any]
 
-TRAIN_FIELDS: Final = ("train", "training", "trainable", "train_on_turn", "loss", "loss_weight", "loss_scale", "weight")
+TRAIN_FIELDS: Final = (
+    *("train", "training", "trainable", "train_on_turn", "learn"),
+    *("loss", "loss_mask", "loss_weight", "loss_scale", "weight"),
+)
 """Fields of a message that say whether it is trained: true or false, 1 or 0."""
-UNTRAINED_FIELDS: Final = ("masked",)
+UNTRAINED_FIELDS: Final = ("masked", "mask", "ignore", "ignore_loss", "skip_loss")
 """Fields that say the opposite."""
 MEDIA_FIELDS: Final = ("images", "videos", "audios", "audio")
 _MEDIA: Final = frozenset(MEDIA_FIELDS)
-_TOKEN_FIELDS: Final = ("train_detail", "training_detail", "loss_mask")
+_TOKEN_FIELDS: Final = ("train_detail", "training_detail")
 _NOTED: Final = frozenset(
     (*TRAIN_FIELDS, *UNTRAINED_FIELDS, *MEDIA_FIELDS, *_TOKEN_FIELDS, *THOUGHT_FIELDS, "function_call", "refusal")
 )

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ..config import Settings
 from ..errors import UserError
+from ..redaction import remember_secrets
 
 _FILES: Final = (".yaml", ".yml", ".json")
 
@@ -36,7 +37,7 @@ class RaySettings(Settings):
 
 
 def runtime_environment(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return Ray's runtime environment for what `runner_env` says.
+    """Return Ray's runtime environment for what `runner_env` says; keys in it are hidden from now on.
 
     Raises:
         UserError: it names nothing, or a file that holds no environment.
@@ -44,6 +45,7 @@ def runtime_environment(given: str | Mapping[str, Any] | None) -> dict[str, Any]
     if given is None:
         return {}
     if isinstance(given, Mapping):
+        remember_secrets(given)
         return dict(given)
     path = Path(given).expanduser()
     if "://" in given or path.is_dir():
@@ -62,4 +64,5 @@ def runtime_environment(given: str | Mapping[str, Any] | None) -> dict[str, Any]
             f"{given} holds no runtime environment: write names and values, as `env_vars: {{NAME: value}}`",
             setting="runner_env",
         )
+    remember_secrets(found)
     return found

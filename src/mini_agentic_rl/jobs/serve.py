@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,7 @@ def serve_job(settings: ServeSettings) -> None:
     Raises:
         UserError: see `open_server`.
     """
-    with _until_terminated() as stop, open_server(settings):
-        logger.info("Ctrl-C stops it")
-        pass_over_what_is_there()
-        stop.wait()
+    _serve(open_server(settings))
 
 
 @contextmanager
@@ -106,24 +103,25 @@ def score_job(settings: ScoreServerSettings) -> None:
     Raises:
         UserError: see `open_score_server`.
     """
-    with _until_terminated() as stop, open_score_server(settings):
-        logger.info("Ctrl-C stops it")
-        pass_over_what_is_there()
-        stop.wait()
+    _serve(open_score_server(settings))
 
 
-@contextmanager
-def _until_terminated() -> Iterator[threading.Event]:
-    """Yield what SIGTERM sets: a server that has drained ends well. A second one ends it at once."""
+def _serve(opened: AbstractContextManager[Any]) -> None:
+    """Open a server, and keep it until SIGTERM: one that has drained ends well. A second one ends it at once, and so
+    does one that comes while the model is loaded, when there is nothing to finish."""
     stop = threading.Event()
 
     def on_signal(number: int, frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         stop.set()
 
-    before = signal.signal(signal.SIGTERM, on_signal)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        yield stop
+        with opened:
+            signal.signal(signal.SIGTERM, on_signal)
+            logger.info("Ctrl-C stops it")
+            pass_over_what_is_there()
+            stop.wait()
     finally:
         signal.signal(signal.SIGTERM, before)
 

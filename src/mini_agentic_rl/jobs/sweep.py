@@ -2,7 +2,7 @@
 
     OUTPUT_DIR/sweep.json              the settings that all runs share
     OUTPUT_DIR/results.json            the table, written again after each run
-    OUTPUT_DIR/SETTING=VALUE,seed=0/   a run folder; while it runs, the settings that it was started with beside it
+    OUTPUT_DIR/SETTING=VALUE,seed=0/   a run folder
 
 Each run is a process of its own: none inherits memory, random numbers or a fault of the one before. A sweep that was
 stopped or killed goes on with `resume`: runs that are finished stay as they are.
@@ -10,13 +10,14 @@ stopped or killed goes on with `resume`: runs that are finished stay as they are
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -24,7 +25,7 @@ from typing import Any, Final, TypeAlias
 from ..errors import UserError
 from ..files import make_private_folder, one_writer, read_json, write_json
 from ..processes import start_child
-from ..redaction import without_secrets_within
+from ..redaction import remember_secrets, without_secrets, without_secrets_within
 from ..trainer import RunFolder, sweep_rows
 from .config import SqlTrainConfig
 from .sweep_settings import SweepSettings, SweptRun, swept_runs
@@ -52,6 +53,7 @@ def sweep_job(settings: SweepSettings, run_one: RunOne | None = None) -> dict[st
     Raises:
         UserError: the folder holds another sweep, a setting cannot work, or every run failed.
     """
+    remember_secrets(settings.flat())
     runs = swept_runs(settings)
     folder = settings.run.output_dir
     failed: dict[str, str] = {}
@@ -63,15 +65,14 @@ def sweep_job(settings: SweepSettings, run_one: RunOne | None = None) -> dict[st
                 logger.info("run %d of %d is finished: %s", number, len(runs), run.name)
                 continue
             logger.info("run %d of %d: %s", number, len(runs), run.name)
-            file = folder / f"{run.name}.json"
-            write_json(file, run.config.flat(), private=True)
-            try:
-                (run_one or train_in_process)(run, file)
-            except UserError as error:
-                failed[run.name] = error.text
-                logger.error("run %d of %d failed: %s", number, len(runs), error.text)
-            finally:
-                file.unlink()
+            with tempfile.TemporaryDirectory() as place_of_settings:  # with keys, which are written into no run folder
+                file = Path(place_of_settings) / "settings.json"
+                write_json(file, run.config.flat(), private=True)
+                try:
+                    (run_one or train_in_process)(run, file)
+                except UserError as error:
+                    failed[run.name] = without_secrets(error.text)
+                    logger.error("run %d of %d failed: %s", number, len(runs), error.text)
             write_json(folder / RESULTS, _results(runs, failed), private=True)
         found = _results(runs, failed)
         write_json(folder / RESULTS, found, private=True)
@@ -155,14 +156,11 @@ def _remove_run(folder: Path, name: str) -> None:
     if Path(name).name != name:
         return
     place = RunFolder(folder / name)
-    for path in place.owned():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    if place.path.is_dir() and not any(place.path.iterdir()):
+    if place.path.is_symlink():
+        raise UserError(f"{place.path} is a link, which no sweep makes: remove the link", setting="output_dir")
+    place.delete()
+    with contextlib.suppress(OSError):  # it is not there, or holds what no run wrote
         place.path.rmdir()
-    (folder / f"{name}.json").unlink(missing_ok=True)
 
 
 def _shared(settings: SweepSettings) -> dict[str, Any]:

@@ -40,10 +40,10 @@ Both stand on attention.py, the seam to transformers, and compute with the threa
 the prepared products that product_caches.py lets a CPU keep. free_memory.py hands back what is free between sampling
 and learning, and device_copies.py brings their numbers to a GPU. Attention, and what stands between products, runs in
 the C++ of kernels/ where that can be compiled.
-load.py and model_files.py turn a name into a `PolicyModel`, adapters.py adds and removes adapters of one,
-parameter_count.py counts its parameters, state_files.py writes the optimizer's state, and errors.py names what can go
-wrong on the way. memory_plan.py predicts what a run will hold in memory, rank_plan.py the same of
-each rank and server of a spread one, and step_rates.py the seconds of its steps.
+load.py, model_files.py and adapter_config.py turn a name into a `PolicyModel`, adapters.py adds and removes adapters of
+one, parameter_count.py counts its parameters, state_files.py writes the optimizer's state, and errors.py names what can
+go wrong on the way. memory_plan.py predicts what a run will hold in memory, rank_plan.py the same of each rank and
+server of a spread one, and step_rates.py the seconds of its steps.
 
 settings.py holds the settings of all of them. `import mini_agentic_rl.policy` is light: what needs torch is loaded when
 it is asked for.

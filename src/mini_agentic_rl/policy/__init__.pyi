@@ -1,4 +1,5 @@
 from . import kernels as kernels
+from .adapter_config import saved_adapter_config as saved_adapter_config
 from .adapters import add_adapter as add_adapter
 from .adapters import linear_layers as linear_layers
 from .adapters import remove_adapter as remove_adapter

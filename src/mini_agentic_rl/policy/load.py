@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from ..errors import MissingPackageError
 from ..files import DamagedFileError, damage, read_json, reading
 from ..logging import ignore_library_notices
+from .adapter_config import saved_adapter_config
 from .attention import ATTENTION_NAME
 from .errors import AdapterMismatchError, PolicyError, cannot_load
 from .model import DEFAULT_ADAPTER, PolicyModel
@@ -276,7 +277,8 @@ def _with_adapter(
     from peft import get_peft_model
 
     lora = lora or LoraSettings()
-    config = new_adapter_config(lora) if folder is None else _saved_config(base, folder)
+    state = {} if folder is None else _saved_state(folder)
+    config = new_adapter_config(lora) if folder is None else _saved_config(base, folder, state)
     # How it was trained before says nothing of how it is trained now.
     config.lora_dropout = lora.dropout
     try:
@@ -295,7 +297,6 @@ def _with_adapter(
             raise
         raise DamagedFileError(damage(folder / ADAPTER_CONFIG, error), setting="adapter") from error
     if folder is not None:
-        state = read_weights(folder / ADAPTER_WEIGHTS, setting="adapter")
         _set_adapter_state(wrapped, state, folder, name)
     return wrapped
 
@@ -308,13 +309,15 @@ def new_adapter_config(lora: LoraSettings) -> Any:
     return LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
 
 
-def _saved_config(base: PreTrainedModel, folder: Path) -> Any:
+def _saved_state(folder: Path) -> dict[str, torch.Tensor]:
     if not (folder / ADAPTER_CONFIG).is_file():
         raise PolicyError(f"no adapter in {str(folder)!r}: {ADAPTER_CONFIG} is missing", setting="adapter")
-    from peft import LoraConfig
+    return read_weights(folder / ADAPTER_WEIGHTS, setting="adapter")
 
+
+def _saved_config(base: PreTrainedModel, folder: Path, state: Mapping[str, torch.Tensor]) -> Any:
     with reading(folder / ADAPTER_CONFIG, setting="adapter"):
-        config = LoraConfig.from_pretrained(str(folder))
+        config = saved_adapter_config(folder, state)
         if config.base_model_name_or_path is not None and not isinstance(config.base_model_name_or_path, str):
             raise TypeError("base_model_name_or_path is no text")
         if type(config.r) is not int or not 0 < config.r <= 1 << 16:

@@ -43,6 +43,7 @@ from ..policy import (
     resolve_device,
     resolve_dtype,
     resolve_model,
+    saved_adapter_config,
 )
 from .settings import PostTrainingSettings, RewardModelSettings
 
@@ -92,9 +93,9 @@ def with_adapter(model: Any, folder: Path, **options: Any) -> Any:
     Raises:
         UserError: the adapter is damaged, or holds a number that is not finite.
     """
-    refuse_non_finite(adapter_weights(folder), folder, setting="model")
+    refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
     with reading(folder, setting="model"):
-        return PeftModel.from_pretrained(model, folder, **options)
+        return PeftModel.from_pretrained(model, folder, config=saved_adapter_config(folder, weights), **options)
 
 
 def adapter_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -259,7 +260,7 @@ def load_for_training(settings: RewardModelSettings) -> TrainedModel:
         return TrainedModel(with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
     refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
     with reading(folder, setting="model"):
-        config = LoraConfig.from_pretrained(str(folder))
+        config = saved_adapter_config(folder, weights)
     config.task_type, config.modules_to_save, config.inference_mode = _SCORES, [_HEAD], False
     new_head = {f"base_model.model.{_HEAD}.weight": getattr(bare, _HEAD).weight.detach().clone()}
     model = get_peft_model(bare, config)

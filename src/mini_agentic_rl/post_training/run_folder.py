@@ -26,7 +26,6 @@ from ..policy import ADAPTER_CONFIG
 from ..trainer import RunFolder, RunState
 from .models import RUN_FILE
 
-_CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 _LAST_WRITTEN = "trainer_state.json"
 _RESULT = "result"
 _RESULT_FILES = "result.json"
@@ -35,6 +34,8 @@ _RESULT_FILES = "result.json"
 
 class PostTrainingFolder(RunFolder):
     """Keep the files of a run of post-training; each is written whole or not at all."""
+
+    checkpoint_name = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]{{1,15}})")
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
@@ -57,18 +58,18 @@ class PostTrainingFolder(RunFolder):
                 f"{self.path} holds a model, or a run of another kind: choose another folder", setting="output_dir"
             )
 
-    def checkpoints(self) -> list[tuple[int, Path]]:
-        if not self.checkpoints_path.is_dir():
-            return []
-        found = [(_CHECKPOINT.fullmatch(entry.name), entry) for entry in self.checkpoints_path.iterdir()]
-        return sorted((int(match[1]), entry) for match, entry in found if match and _is_whole(entry))
+    def is_whole(self, checkpoint: Path) -> bool:
+        """Return whether a checkpoint is finished: its last file is there."""
+        try:
+            return bool(json.loads((checkpoint / _LAST_WRITTEN).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return False
 
     def remove_torn_checkpoints(self) -> None:
         """Clear away the checkpoints that a killed process was writing or deleting."""
-        whole = {path for _, path in self.checkpoints()}
-        for entry in self.checkpoints_path.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-            if entry not in whole:
-                shutil.rmtree(entry)
+        for _, folder in self.checkpoint_folders():
+            if not self.is_whole(folder):
+                shutil.rmtree(folder)
 
     def save_trained(self, write: Callable[[Path], None]) -> None:
         """Write the result into the folder itself: whole, or not there. An adapter's configuration comes last.
@@ -84,26 +85,16 @@ class PostTrainingFolder(RunFolder):
             os.replace(written / name, self.path / name)
         written.rmdir()
 
-    def owned(self) -> list[Path]:
+    def results(self) -> list[Path]:
         files = self.checkpoints_path / _RESULT_FILES
-        results: list[str] = []
+        names: list[str] = []
         if files.is_file():
             with reading(files, setting="output_dir"):
-                results = [str(name) for name in json.loads(files.read_text(encoding="utf-8"))]
-                if any(Path(name).name != name for name in results):
+                names = [str(name) for name in json.loads(files.read_text(encoding="utf-8"))]
+                if any(Path(name).name != name for name in names):
                     raise ValueError("it names files that are not in the folder")
-        return [
-            *(self.path / name for name in results),
-            *self.epochs(),
-            self.config_path,
-            self.summary_path,
-            self.metrics_path,
-            self.checkpoints_path,
-        ]
+        return [*(self.path / name for name in names), *self.epochs()]
 
-
-def _is_whole(checkpoint: Path) -> bool:
-    try:
-        return bool(json.loads((checkpoint / _LAST_WRITTEN).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return False
+    def owned(self) -> list[Path]:
+        files = [self.config_path, self.summary_path, self.metrics_path, self.checkpoints_path / _RESULT_FILES]
+        return [*self.results(), *files, self.checkpoints_path]

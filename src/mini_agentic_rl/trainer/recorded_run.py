@@ -13,6 +13,7 @@ from ..algorithm import Algorithm
 from ..errors import UserError
 from ..files import disk_failure, one_writer
 from ..metrics import MetricsLogger, MultiLogger, PrometheusLogger, make_logger
+from ..redaction import without_secrets_within
 from .run_folder import RunFolder, RunState
 from .settings import RunSettings
 from .summary import transcript_rows, write_results
@@ -85,7 +86,7 @@ def recorded(
 def _hand_on(run: RecordedRun, algorithm: Algorithm) -> None:
     """Give the loggers what a run has come to beside its numbers: conversations, and the adapter."""
     last = algorithm.evaluations[-1] if algorithm.evaluations else None
-    run.logger.table("transcripts", transcript_rows(last, _TRANSCRIPTS))
+    run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
     _hand_on_adapters(run)
 
 
@@ -129,7 +130,7 @@ def open_run(
         if state == "resumed":
             folder.note_resume(0 if checkpoint is None else checkpoint[0])
         names = [*(["console"] if settings.console else []), "jsonl", *settings.loggers]
-        logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=config)
+        logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=without_secrets_within(config))
         if settings.metrics_port is not None:
             try:
                 prometheus = PrometheusLogger(settings.metrics_port, settings.metrics_host)

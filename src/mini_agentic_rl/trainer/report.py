@@ -18,6 +18,7 @@ from typing import Any
 
 from ..files import write_text
 from ..metrics import RunView, diagnose, duration, percent
+from ..redaction import without_secrets_within
 from .charts import MAX_SERIES, line_chart, series_by_family
 from .run_folder import RunFolder
 
@@ -48,6 +49,7 @@ def write_report(
     Raises:
         OSError: the file cannot be written; an earlier report is then untouched.
     """
+    summary, transcripts = without_secrets_within(summary), without_secrets_within(transcripts)
     sections = [
         _verdict(summary.get("verdict")),
         _accuracy(summary.get("accuracy") or []),

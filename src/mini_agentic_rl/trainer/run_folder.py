@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..algorithm import ResultKind
 from ..errors import UserError
@@ -37,7 +37,7 @@ from ..files import (
     write_json,
 )
 from ..metrics import read_metrics
-from ..redaction import without_secrets_within
+from ..redaction import remember_secrets, without_secrets, without_secrets_within
 from ..samplers import SamplerSettings
 from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 RunState = Literal["new", "resumed", "finished"]
 
-_STEP = re.compile(r"step_(\d+)")
 _EPOCH = re.compile(r"epoch_\d+")
 
 
@@ -62,6 +61,9 @@ class RunFolder:
     Raises:
         ValueError: `keep_checkpoints` is below 1.
     """
+
+    checkpoint_name: ClassVar[re.Pattern[str]] = re.compile(r"step_([0-9]{1,15})")
+    """Name of a checkpoint; its group is the step."""
 
     def __init__(self, path: str | Path, *, keep_checkpoints: int = 2, usual: Mapping[str, Any] | None = None) -> None:
         if keep_checkpoints < 1:
@@ -132,14 +134,16 @@ class RunFolder:
         Raises:
             UserError: the folder cannot be used like this; the message says which setting to change.
         """
+        remember_secrets(config)
         if resume and overwrite:
             raise UserError("`resume` and `overwrite` contradict each other: give one of them")
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file: choose a folder", setting="output_dir")
+        self._refuse_links()
         if not resume:
             self._refuse_what_is_no_run()
         if overwrite:
-            self._delete_run()
+            self.delete()
         elif not resume:
             self._refuse_to_overwrite()
         for folder in (self.path, self.checkpoints_path):
@@ -148,7 +152,7 @@ class RunFolder:
             self._check_config(config, may_change)
             return "finished" if self.summary_path.exists() else "resumed"
         if not resume:
-            self._delete_run()  # an abandoned run without a checkpoint: its rows must not mix with the new ones
+            self.delete()  # an abandoned run without a checkpoint: its rows must not mix with the new ones
         try:
             make_private_folder(self.checkpoints_path)
             write_json(self.config_path, without_secrets_within(config), private=True)
@@ -181,7 +185,7 @@ class RunFolder:
             UserError: it cannot be written; an earlier summary is still whole.
         """
         with self.writing(self.summary_path):
-            write_json(self.summary_path, summary, private=True)
+            write_json(self.summary_path, without_secrets_within(summary), private=True)
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[None]:
@@ -208,10 +212,19 @@ class RunFolder:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return (step, folder) of every finished checkpoint, oldest first."""
+        return sorted(found for found in self.checkpoint_folders() if self.is_whole(found[1]))
+
+    def checkpoint_folders(self) -> list[tuple[int, Path]]:
+        """Return (step, folder) of every checkpoint, whether or not it is finished."""
         if not self.checkpoints_path.is_dir():
             return []
-        found = [(_STEP.fullmatch(entry.name), entry) for entry in self.checkpoints_path.iterdir() if entry.is_dir()]
-        return sorted((int(match[1]), entry) for match, entry in found if match)
+        entries = [entry for entry in self.checkpoints_path.iterdir() if entry.is_dir()]
+        found = [(self.checkpoint_name.fullmatch(entry.name), entry) for entry in entries]
+        return [(int(match[1]), entry) for match, entry in found if match]
+
+    def is_whole(self, checkpoint: Path) -> bool:
+        """Return whether a checkpoint is finished: it has its name only then."""
+        return True
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
         """Return (step, folder) of the newest finished checkpoint, or None."""
@@ -273,7 +286,7 @@ class RunFolder:
             UserError: it cannot be written, or is damaged; what was there before is untouched.
         """
         with self.writing(self.evaluations_path):
-            add_answers(self.evaluations_path, rows, keep)
+            add_answers(self.evaluations_path, without_secrets_within(rows), keep)
 
     def add_log(self, name: str, line: str) -> None:
         """Append a line to `logs/NAME.log`; a disk that takes none loses it."""
@@ -281,7 +294,7 @@ class RunFolder:
         with suppress(OSError):
             make_private_folder(self.logs_path)
             with open(path, "a", encoding="utf-8", opener=private_opener) as file:
-                file.write(line + "\n")
+                file.write(without_secrets(line) + "\n")
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
         """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
@@ -296,7 +309,7 @@ class RunFolder:
         """Return the folders that `save_epoch` has written."""
         if not self.path.is_dir():
             return []
-        return [entry for entry in sorted(self.path.glob("epoch_*")) if _EPOCH.fullmatch(entry.name)]
+        return [entry for entry in sorted(self.path.glob("epoch_*")) if _EPOCH.fullmatch(entry.name) and entry.is_dir()]
 
     def write_whole(self, path: Path, write: Callable[[Path], None]) -> None:
         """Fill a folder of the run, whole or not at all.
@@ -338,6 +351,15 @@ class RunFolder:
                 setting="output_dir",
             )
 
+    def _refuse_links(self) -> None:
+        """A run makes no links, and what is behind one is somebody else's: nothing there is written or deleted."""
+        for path in [*self.owned(), *(folder for _, folder in self.checkpoint_folders())]:
+            if path.is_symlink():
+                raise UserError(
+                    f"{path} is a link, which no run makes: remove the link, or choose another folder",
+                    setting="output_dir",
+                )
+
     def _is_run(self) -> bool:
         """Return whether a run began here: it makes both of these first; a model has a `config.json` too."""
         if not (self.config_path.is_file() and self.checkpoints_path.is_dir()):
@@ -361,9 +383,16 @@ class RunFolder:
                 "give `resume` to continue it or `overwrite` to replace it",
                 setting="output_dir",
             )
+        trained = next((path.name for path in self.results() if path.exists()), None)
+        if trained is not None:
+            raise UserError(
+                f"{self.path} holds an unfinished run with {trained}: give `resume` to continue it or `overwrite` to "
+                "replace it",
+                setting="output_dir",
+            )
 
     def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
-        before = {**json.loads(json.dumps(self._usual)), **self.read_config()}
+        before = without_secrets_within({**json.loads(json.dumps(self._usual)), **self.read_config()})
         changed = changed_settings(before, without_secrets_within(config), may_change)
         if changed:
             raise UserError(
@@ -372,21 +401,34 @@ class RunFolder:
                 setting="resume",
             )
 
+    def results(self) -> list[Path]:
+        """Return the paths of what a run has trained."""
+        return [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
+
     def owned(self) -> list[Path]:
-        """Return the paths that a run writes, and an overwritten one loses."""
+        """Return the paths that a run writes, and an overwritten one loses: of the folders `checkpoints/` and `logs/`
+        those of its files alone."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
         files += [self.resumes_path, *self.curves_paths.values()]
-        results = [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs(), self.logs_path]
-        return [*files, *database, *results, self.checkpoints_path]
+        return [*files, *database, *self.results(), self.logs_path, self.checkpoints_path]
 
-    def _delete_run(self) -> None:
-        """Delete only what a run writes; anything else in the folder stays."""
-        # Killed on the way, it is still a run: by these two it is known.
-        known = (self.config_path, self.checkpoints_path)
-        in_checkpoints = self.checkpoints_path.iterdir() if self.checkpoints_path.is_dir() else ()
-        for path in [*(path for path in self.owned() if path not in known), *in_checkpoints, *known]:
-            if path.is_dir() and not path.is_symlink():
+    def delete(self) -> None:
+        """Delete only what a run writes; anything else in the folder stays, and so does what is behind a link.
+
+        Raises:
+            UserError: a path of the run is a link.
+        """
+        self._refuse_links()
+        folders = (self.logs_path, self.checkpoints_path)
+        written = [path for path in self.owned() if path not in (self.config_path, *folders)]
+        written += [*self.logs_path.glob("rank_*.log"), *(folder for _, folder in self.checkpoint_folders())]
+        # Killed on the way, it is still a run: by its configuration and the folder of its checkpoints it is known.
+        for path in [*written, self.config_path]:
+            if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        for folder in folders:
+            with suppress(OSError):  # it is not there, or holds what no run wrote
+                folder.rmdir()

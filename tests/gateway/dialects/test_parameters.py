@@ -98,6 +98,47 @@ def test_the_effort_reaches_a_template_that_knows_it(serve):
     assert post(server, **BODY, reasoning_effort="frantic").status_code == 400
 
 
+@pytest.mark.parametrize("template", [EFFORTS])
+@pytest.mark.parametrize(
+    ("asked", "effort"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "low"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 8000}}, "medium"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 32_000}}, "high"),
+        ({"thinking": {"type": "enabled"}}, "medium"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "output_config": {"effort": "high"}}, "high"),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, "low"),
+    ],
+)
+def test_anthropics_budget_for_thinking_chooses_the_effort(serve, asked, effort):
+    server, sampler = serve(["ok"])
+    assert post(server, ANTHROPIC.path, **ANTHROPIC.asked, **asked).is_success
+    assert prompt_of(sampler).endswith(effort)
+
+
+@pytest.mark.parametrize(
+    ("words", "asked", "named"),
+    [
+        (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
+        (RESPONSES, {"reasoning": {"generate_summary": "auto"}}, "reasoning.generate_summary"),
+        (RESPONSES, {"truncation": "auto"}, "truncation"),
+        (CHAT, {"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
+        (
+            CHAT,
+            {"stream": True, "stream_options": {"include_obfuscation": False}},
+            "stream_options.include_obfuscation",
+        ),
+        (ANTHROPIC, {"thinking": {"type": "adaptive", "display": "omitted"}}, "thinking.display"),
+        (ANTHROPIC, {"output_config": {"task_budget": {"total": 9}}}, "output_config.task_budget"),
+    ],
+)
+def test_what_has_no_effect_within_a_field_is_named_too(serve, words, asked, named):
+    server, _ = serve(["ok"])
+    answer = post(server, words.path, **{**words.asked, **asked})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-ignored-parameters"] == named
+
+
 def test_a_conversation_goes_on_from_calls_with_the_same_settings_only(serve):
     server, _ = serve(["Forty-two."])
     off = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -261,7 +302,7 @@ def with_tool(words, **changed):
 @pytest.mark.parametrize(
     ("words", "others"),
     [
-        (RESPONSES, [{"type": "custom", "name": "apply_patch"}, {"type": "web_search"}]),
+        (RESPONSES, [{"type": "local_shell"}, {"type": "web_search"}]),
         (ANTHROPIC, [{"type": "web_search_20250305", "name": "web_search"}]),
         (CHAT, [{"type": "custom", "custom": {"name": "apply_patch"}}]),
     ],

@@ -99,6 +99,55 @@ async def test_a_tool_loop_is_one_branch_of_the_tree(serve, store, stream, resen
     assert (counters["continued"], counters["forked"], counters["rendered"]) == (2, 0, 1)
 
 
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Changes files."}
+PATCHED = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin\\n+\\"é\\"\\n"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("resend", [True, False], ids=["whole history", "previous_response_id"])
+async def test_a_tool_whose_input_is_text_is_called_and_its_output_goes_on(serve, store, stream, resend):
+    server, sampler = serve([PATCHED, CALL_TEXT, "Done."], store=store)
+    rollout_id, url = await rollout_url(server, store)
+    history: list = [{"role": "user", "content": "Change it."}]
+    asked = {"model": "tiny", "tools": [CALCULATE, PATCH]}
+    async with openai_client(url) as client:
+        first = await ask(client, stream, **asked, input=history)
+        assert [(item.type, item.name, item.input) for item in first.output] == [
+            ("custom_tool_call", "apply_patch", '*** Begin\n+"é"\n')
+        ]
+        result = {"type": "custom_tool_call_output", "call_id": first.output[0].call_id, "output": "ok, changed"}
+        said = [*history, first.output[0].model_dump(exclude_unset=True)] if resend else []
+        previous = None if resend else first.id
+        second = await ask(client, stream, **asked, input=[*said, result], previous_response_id=previous)
+        assert [item.type for item in second.output] == ["function_call"]
+    assert "Changes files." in sampler.tokenizer.decode(sampler.requests[0].prompt_ids)
+    assert "ok, changed" in sampler.tokenizer.decode(sampler.requests[1].prompt_ids)
+    assert_one_branch(await records_of(store, rollout_id), calls=2)
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ({"type": "custom", "name": "apply_patch"}, PATCHED),
+        ("required", PATCHED),
+        ("auto", PATCHED.replace('"input"', '"x"')),
+    ],
+)
+def test_the_input_of_a_custom_tool_is_told_in_events(serve, choice, says):
+    server, _ = serve([says], tokens_per_delta=2)
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+    raw = client_of(server).responses.with_raw_response.create(
+        model="tiny", input="Go.", tools=[{**PATCH, "format": grammar}], tool_choice=choice, stream=True
+    )
+    assert raw.headers["x-ignored-parameters"] == "tools[0].format"
+    events = list(raw.parse())
+    told = "".join(event.delta for event in events if event.type == "response.custom_tool_call_input.delta")
+    (done,) = [event.input for event in events if event.type == "response.custom_tool_call_input.done"]
+    (item,) = [event.item for event in events if event.type == "response.output_item.done"]
+    assert told == done == item.input == events[-1].response.output[0].input
+    assert "Begin" in told
+
+
 @pytest.mark.parametrize("said", ["The answer is 42.", TWO_CALLS, "<tool_call>{broken</tool_call>", "naïve 🙂", ""])
 @pytest.mark.parametrize("options", [{}, {"max_output_tokens": 7}])
 async def test_a_stream_ends_in_the_response_that_is_given_in_one_piece(serve, said, options):

@@ -83,12 +83,12 @@ async def test_an_upstreams_refusal_is_told_in_the_agents_dialect(agent_url, str
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_a_translation_leaves_out_is_named_and_fields_of_other_servers_go_on(agent_url, stream):
-    tools = [{"type": "custom", "name": "patch"}, {"type": "function", "name": "calculate", "parameters": SCHEMA}]
+    tools = [{"type": "local_shell"}, {"type": "function", "name": "calculate", "parameters": SCHEMA}]
     asked = {"model": "policy", "input": "hi", "tools": tools, "frobnicate": 1, "stream": stream}
     async with httpx.AsyncClient() as client:
         answer = await client.post(f"{agent_url}/responses", json=asked)
         assert answer.status_code == 200, answer.text
-        assert answer.headers["x-ignored-parameters"] == "frobnicate, tools[0] (custom)"
+        assert answer.headers["x-ignored-parameters"] == "frobnicate, tools[0] (local_shell)"
         refused = await client.post(f"{agent_url}/messages", json=MESSAGES | {"prompt_logprobs": 1})
         assert refused.status_code == 400
         assert "prompt_logprobs" in refused.text

@@ -10,9 +10,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from inspect import isclass
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, get_args
 
-from ...http import ANYBODY, HttpError, encode
+from ...http import ANYBODY, Body, HttpError, encode
 from .parameters import unknown_fields
 
 Json: TypeAlias = dict[str, Any]
@@ -72,8 +73,10 @@ class Dialect(ABC):
 
     path: str
     """The path that it is served at, e.g. `/v1/chat/completions`."""
-    fields: ClassVar[Collection[str]]
-    """The fields of its requests."""
+    request: ClassVar[type[Body]]
+    """Its requests, checked."""
+    further: ClassVar[Collection[str]] = ()
+    """Fields of its requests that are read beside those."""
     tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
     """Values of a tool's `type` that can be served."""
     counts_first: ClassVar[bool] = False
@@ -97,12 +100,18 @@ class Dialect(ABC):
         """
 
     def left_out(self, body: Json) -> list[str]:
-        """Return what a request asks for that its answer does not take into account: unknown fields, and tools of other
-        kinds beside those that can be served."""
+        """Return what a request asks for that its answer does not take into account: unknown fields, also of objects in
+        it, and tools of other kinds beside those that can be served."""
+        known = self.request.model_fields
+        found = unknown_fields(body, {*known, *self.further})
+        for name, field in known.items():
+            inner = {one.alias or key for kind in _bodies(field.annotation) for key, one in kind.model_fields.items()}
+            value = body.get(name)
+            if inner and isinstance(value, dict):
+                found += [f"{name}.{key}" for key in value if key not in inner and value[key] is not None]
         tools = body.get("tools")
         kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-        found = [f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds]
-        return [*unknown_fields(body, self.fields), *found]
+        return [*found, *(f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds)]
 
     def refusal(self, error: HttpError) -> Json:
         """Return the body that tells of an error; OpenAI's, where the dialect has no other."""
@@ -110,6 +119,11 @@ class Dialect(ABC):
 
     def forget(self, scope: CallScope, key: str) -> None:  # noqa: B027  # most dialects remember nothing
         """Drop what is remembered of an attempt."""
+
+
+def _bodies(annotation: Any) -> list[type[Body]]:
+    """Return the objects that a field may be."""
+    return [kind for kind in (annotation, *get_args(annotation)) if isclass(kind) and issubclass(kind, Body)]
 
 
 def assistant_message(text: str, reasoning: str | None, calls: Sequence[Json]) -> Json:

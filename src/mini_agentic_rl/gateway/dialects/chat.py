@@ -279,7 +279,8 @@ class ChatDialect(Dialect):
     """`POST /v1/chat/completions`."""
 
     path = "/v1/chat/completions"
-    fields = frozenset({*ChatRequest.model_fields, "functions", "function_call"})
+    request = ChatRequest
+    further = ("functions", "function_call")
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ChatExchange:
         return ChatExchange(as_tools(body), functions=True) if has_functions(body) else ChatExchange(body)

@@ -40,7 +40,8 @@ class CompletionsDialect(Dialect):
     """`POST /v1/completions`."""
 
     path = "/v1/completions"
-    fields = frozenset({*CompletionRequest.model_fields, *_AS_CHAT})
+    request = CompletionRequest
+    further = _AS_CHAT
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> CompletionExchange:
         request = checked(CompletionRequest, body)

@@ -29,6 +29,7 @@ from ...policy import (
     base_model_of,
     refuse_non_finite,
     resolve_model,
+    saved_adapter_config,
 )
 from ..models import adapter_weights, only_errors, task_of
 
@@ -153,10 +154,14 @@ def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
         weights = adapter_weights(folder)
         refuse_non_finite(weights, folder, setting="adapter")
         try:
+            config = saved_adapter_config(folder, weights)
             if wrapped is None:
-                wrapped = PeftModel.from_pretrained(model, str(folder), adapter_name=name)
+                wrapped = PeftModel.from_pretrained(model, str(folder), adapter_name=name, config=config)
             else:
+                wrapped.add_adapter(name, config)
                 wrapped.load_adapter(str(folder), adapter_name=name)
+        except UserError:
+            raise
         except (RuntimeError, ValueError) as error:
             raise _mismatch(folder, source, _first_line(error)) from error
         except Exception as error:  # peft trusts the configuration

@@ -12,6 +12,7 @@ from typing import Any, Final
 from ...emitter import emit_annotation, emit_reward, operation
 from ...errors import UserError
 from ...litagent import LitAgent
+from ...redaction import remember_secrets, without_secrets, without_secrets_within
 from ...semconv import CompletionSpanAttributes
 from ...types import AttemptedRollout, NamedResources, Rollout
 from ...user_code import load_object
@@ -67,14 +68,15 @@ class HarnessAgent(LitAgent[Any]):
         """
         llm = find_llm(resources)
         endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, llm.sampling_parameters)
+        remember_secrets({**self.settings.flat(), "api_key": llm.api_key})  # also in a process of runners alone
         run = HarnessRun(self.settings, task, endpoint, self._hidden)
         scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, _safe(str(task.get("id", "task"))))
         try:
             with operation(name="agent command") as span:
-                span.set_input(self.settings.agent_command)
+                span.set_input(without_secrets(self.settings.agent_command))
                 ended = await run.agent(scratch)
                 span.set_output(_facts(ended))
-            rollout.output = ended.stdout[-4000:]
+            rollout.output = without_secrets(ended.stdout)[-4000:]
             await self._check(ended, rollout)
             result = await run.finish(scratch, ended)
             if result.tests is not None:
@@ -95,7 +97,7 @@ class HarnessAgent(LitAgent[Any]):
         """See that the command ended by itself, and asked the model."""
         if ended.left_behind:
             logger.info("the command left %d processes behind, which were killed", ended.left_behind)
-        said = ended.stderr.strip() or ended.stdout.strip()
+        said = without_secrets(ended.stderr.strip() or ended.stdout.strip())
         last = f" Its last words: {said[-300:]}" if said else ""
         if ended.limit is not None or (ended.exit_code or 0) < 0:
             raise HarnessError(f"the command {ended.describe()} after {ended.seconds:.1f} s.{last}")
@@ -168,7 +170,8 @@ def _reward_function(name: str) -> Any:
 
 
 def _facts(ended: Ended) -> dict[str, Any]:
-    return {**{name: value for name, value in vars(ended).items() if name != "facts"}, **ended.facts}
+    found = {**{name: value for name, value in vars(ended).items() if name != "facts"}, **ended.facts}
+    return {name: without_secrets_within(value) for name, value in found.items()}
 
 
 def _safe(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...errors import UserError
+from ...redaction import remember_secrets
 
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _LONGEST: Final = 100_000
@@ -14,7 +15,7 @@ _LONGEST: Final = 100_000
 
 
 def given_variables(settings: Sequence[str]) -> dict[str, str]:
-    """Return the variables that the person asks for.
+    """Return the variables that the person asks for; keys among them are hidden from now on.
 
     Raises:
         UserError: one has no name, or is to be taken from here, where it is not set.
@@ -23,9 +24,10 @@ def given_variables(settings: Sequence[str]) -> dict[str, str]:
     for text in settings:
         name, equals, value = text.partition("=")
         if not name or (not equals and name not in os.environ):
-            why = "has no name" if not name else "is not set here: write NAME=VALUE"
-            raise UserError(f"{text!r} {why}", setting="agent_env")
+            why = "a variable has no name" if not name else f"{name!r} is not set here: write NAME=VALUE"
+            raise UserError(why, setting="agent_env")
         found[name] = value if equals else os.environ[name]
+    remember_secrets({"env": found})
     return found
 
 

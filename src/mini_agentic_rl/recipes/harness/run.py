@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ...redaction import without_secrets
 from ..environments import Endpoint
 from .environment import base_variables, given_variables, model_variables, task_variables
 from .make import make_sandbox
@@ -123,7 +124,7 @@ class HarnessRun:
             return result
         tests = await self._tests(folder, workspace, words)
         if tests.exit_code in _NOT_FOUND:
-            raise HarnessError(f"the test command cannot be run: {tests.stderr.strip()[-300:]}")
+            raise HarnessError(f"the test command cannot be run: {without_secrets(tests.stderr).strip()[-300:]}")
         return replace(result, tests=tests, written=_number(folder / "out" / _REWARD))
 
     def _compare(self, left: Path, workspace: Path) -> tuple[list[str], list[str]]:

@@ -47,7 +47,7 @@ class AnthropicDialect(Dialect):
     """`POST /v1/messages`, and `POST /v1/messages/count_tokens`."""
 
     path = "/v1/messages"
-    fields = frozenset(MessagesRequest.model_fields)
+    request = MessagesRequest
     tool_kinds = TOOL_KINDS
     counts_first = True
 

@@ -54,6 +54,13 @@ class Metadata(Body):
     user_id: str | None = None
 
 
+class ThinkingOptions(Thinking):
+    """Switch of the model's thinking, and about how much of it."""
+
+    budget_tokens: int | None = Field(default=None, ge=1)
+    """Tokens; they choose the effort, and bound nothing."""
+
+
 class OutputConfig(Body):
     """The wanted form of the answer."""
 
@@ -78,7 +85,7 @@ class MessagesRequest(Body):
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
     """`output_config.format`, as it was called first."""
-    thinking: Thinking | None = None
+    thinking: ThinkingOptions | None = None
     stream: bool | None = None
     return_token_ids: bool | None = None
 
@@ -96,8 +103,6 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
     """
     tools = [_tool(tool, where) for where, tool in served_tools(request.tools, TOOL_KINDS)]
     choice = request.tool_choice
-    off = request.thinking is not None and request.thinking.type == "disabled"
-    effort = "none" if off else request.output_config and request.output_config.effort
     options = {
         "tools": tools or None,
         "tool_choice": _tool_choice(choice, tools),
@@ -107,7 +112,7 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
         "top_p": request.top_p,
         "top_k": request.top_k,
         "response_format": _response_format(request),
-        "reasoning_effort": effort,
+        "reasoning_effort": _effort(request),
         "user": request.metadata.user_id if request.metadata else None,
         **passed_on(body),
     }
@@ -117,6 +122,18 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
         options |= {"stream": True, "stream_options": {"include_usage": True}}
     chat: Json = {"model": request.model, "messages": list(messages), "max_tokens": request.max_tokens}
     return chat | {name: value for name, value in options.items() if value is not None}
+
+
+def _effort(request: MessagesRequest) -> str | None:
+    """Return how much the model is to think; None leaves it to the model."""
+    thinking = request.thinking
+    asked = None if request.output_config is None else request.output_config.effort
+    if thinking is not None and thinking.type == "disabled":
+        return "none"
+    if asked is not None or thinking is None or thinking.type != "enabled":
+        return asked
+    budget = thinking.budget_tokens or _MEDIUM
+    return "low" if budget < _MEDIUM else "medium" if budget < _HIGH else "high"
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> Json:
@@ -160,6 +177,10 @@ def _response_format(request: MessagesRequest) -> Json | None:
         raise BadRequestError(f'{where}: expected {{"type": "json_schema", "schema": {{...}}}}', param=where)
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": wanted["schema"], "strict": True}}
 
+
+_MEDIUM: Final = 4_096
+_HIGH: Final = 16_384
+"""Budgets in tokens from which on the effort is medium, and high."""
 
 INVALID_JSON: Final = "INVALID_JSON"
 """The one field of a tool's input that holds arguments which are no JSON object, as Anthropic's guides name it."""

@@ -15,6 +15,7 @@ from ...errors import UnavailableError
 from ...growing_text import GrowingText
 from ..base import MOST_ITEMS, Json, assistant_message
 from ..chat_reader import CallDelta, ChatReader
+from ..custom_tools import input_of
 from .request import ResponsesRequest
 
 
@@ -152,6 +153,28 @@ class CallItem(OutputItem):
 
     def _fields(self) -> Json:
         return {"call_id": self.call_id, "name": self.name, "arguments": self.text}
+
+
+class CustomCallItem(CallItem):
+    """A call of a custom tool, whose input is told when it is whole: it comes as JSON."""
+
+    kind = "custom_tool_call"
+    prefix = "ctc"
+
+    def grow(self, text: str) -> list[Json]:
+        self._said.add(text)
+        return []
+
+    def _last(self) -> list[Json]:
+        text = input_of(self.text)
+        return [
+            self._told("custom_tool_call_input.delta", delta=text),
+            self._told("custom_tool_call_input.done", input=text),
+        ]
+
+    def _fields(self) -> Json:
+        said = "" if self._status == "in_progress" else input_of(self.text)
+        return {"call_id": self.call_id, "name": self.name, "input": said}
 
 
 def _logprob(entry: Json) -> Json:
@@ -303,7 +326,8 @@ class ResponseAnswer:
         call = self._calls.get(part.index)
         if call is None:
             call_id = part.id or f"call_{uuid.uuid4().hex[:24]}"
-            call = self._calls[part.index] = CallItem(*self._place(CallItem), call_id, part.name)
+            kind = CustomCallItem if part.name in self._request.custom_tools else CallItem
+            call = self._calls[part.index] = kind(*self._place(kind), call_id, part.name)
             return self._add(call) + call.grow(part.arguments)
         if call is not self._open:
             raise UnavailableError("the model's server mixed the parts of several tool calls")

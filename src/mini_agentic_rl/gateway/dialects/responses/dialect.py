@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from ....http import ANYBODY, BadRequestError, HttpError, checked, encode
 from ...errors import NotFoundError
 from ..base import CallScope, Counting, Dialect, Json, Lookup, renamed, sent
+from ..custom_tools import grammar_of
 from .answer import ResponseAnswer
 from .request import (
     CHAT_FIELDS,
-    RESPONSES_FIELDS,
+    FURTHER_FIELDS,
     TOOL_KINDS,
     ItemsPage,
     ResponsesRequest,
@@ -85,7 +86,8 @@ class ResponsesDialect(Dialect):
     `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"
-    fields = RESPONSES_FIELDS
+    request = ResponsesRequest
+    further = FURTHER_FIELDS
     tool_kinds = TOOL_KINDS
 
     def __init__(self, memory: ResponseMemory | None = None) -> None:
@@ -111,6 +113,13 @@ class ResponsesDialect(Dialect):
         instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
         chat = chat_body(request, body, [*instructions, *conversation])
         return ResponsesExchange(chat, request, conversation, self._memory, (key, scope))
+
+    def left_out(self, body: Json) -> list[str]:
+        tools = body.get("tools")
+        placed = enumerate(tools) if isinstance(tools, list) else ()
+        held = [at for at, tool in placed if isinstance(tool, dict) and grammar_of(tool) is not None]
+        cut = ["truncation"] if body.get("truncation") == "auto" else []
+        return [*super().left_out(body), *cut, *(f"tools[{at}].format" for at in held)]
 
     def refusal(self, error: HttpError) -> Json:
         return renamed(error, CHAT_FIELDS).body()

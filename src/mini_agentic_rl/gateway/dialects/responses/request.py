@@ -7,12 +7,14 @@ again, so that a client which sends the whole history sends the messages that we
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from ....http import BadRequestError, Body
 from ..base import Json, served_tools
+from ..custom_tools import arguments_of, as_function
 from ..parameters import passed_on
 
 # Served by OpenAI from state or machinery of its own. To ignore one of them would be to answer another request.
@@ -21,7 +23,7 @@ _NOT_SERVED: Final = {
     "conversation": "conversations are continued by previous_response_id, or by sending the items again",
     "prompt": "there are no stored prompts; send instructions and input",
 }
-TOOL_KINDS: Final = ("function",)
+TOOL_KINDS: Final = ("function", "custom")
 """Values of a tool's `type` that can be served."""
 _WITHOUT_EFFECT: Final = ("max_tool_calls", "stream_options")
 """They bound tools that are not served, and pad the events of streams."""
@@ -86,9 +88,14 @@ class ResponsesRequest(Body):
         """True if log-probabilities are to stand beside the text."""
         return bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
 
+    @cached_property
+    def custom_tools(self) -> frozenset[Any]:
+        """Names of the tools whose input is text."""
+        return frozenset(tool.get("name") for tool in self.tools or () if tool.get("type") == "custom")
 
-RESPONSES_FIELDS: Final = frozenset({*ResponsesRequest.model_fields, *_NOT_SERVED, *_WITHOUT_EFFECT})
-"""Fields of a request."""
+
+FURTHER_FIELDS: Final = (*_NOT_SERVED, *_WITHOUT_EFFECT)
+"""Fields of a request beside the checked ones."""
 
 
 class ItemsPage(Body):
@@ -157,9 +164,9 @@ def _tools(request: ResponsesRequest) -> tuple[list[Json] | None, Any]:
         return tools or None, choice
     if choice.get("type") == "allowed_tools":
         return _allowed(tools, choice)
-    if choice.get("type") != "function" or not isinstance(choice.get("name"), str):
+    if choice.get("type") not in TOOL_KINDS or not isinstance(choice.get("name"), str):
         raise BadRequestError(
-            f'tool_choice: {choice.get("type")!r} is no function; name one as {{"type": "function", "name": "..."}}',
+            f'tool_choice: {choice.get("type")!r} cannot be chosen; name one as {{"type": "function", "name": "..."}}',
             param="tool_choice",
         )
     _named(tools, choice["name"])
@@ -186,14 +193,16 @@ def _named(tools: Sequence[Json], name: Any) -> Json:
 
 def _tool(tool: Mapping[str, Any], where: str) -> Json:
     kind = tool.get("type")
-    if kind != "function":
+    if kind not in TOOL_KINDS:
         raise BadRequestError(
             f"{where}: {kind!r} is a tool that OpenAI hosts or runs by rules of its own; this server has functions "
-            "only. Give the agent a function that does the same.",
+            "and custom tools only. Give the agent a function that does the same.",
             param=where,
         )
     if not isinstance(tool.get("name"), str) or not tool["name"]:
-        raise BadRequestError(f"{where}: a function needs a name", param=where)
+        raise BadRequestError(f"{where}: a {kind} tool needs a name", param=where)
+    if kind == "custom":
+        return as_function(tool)
     kept = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
     return {"type": "function", "function": kept}
 
@@ -240,7 +249,14 @@ def chat_messages(given: str | Sequence[Mapping[str, Any]] | None) -> list[Json]
     return history.messages
 
 
-_ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_ID_PREFIXES: Final = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+}
 
 
 def input_items(given: str | Sequence[Mapping[str, Any]] | None, response_id: str) -> list[Json]:
@@ -273,13 +289,18 @@ class _History:
         elif kind == "reasoning":
             self._reasoning += _text(item.get("content") or [], f"{where}.content")
         elif kind == "function_call":
-            self._call(item, where)
-        elif kind == "function_call_output":
+            self._call(item, where, item.get("arguments"))
+        elif kind == "custom_tool_call":
+            text = item.get("input")
+            if not isinstance(text, str):
+                raise BadRequestError(f"{where}.input: expected text", param=f"{where}.input")
+            self._call(item, where, arguments_of(text))
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             self._result(item, where)
         else:
             raise BadRequestError(
-                f"{where}: {kind!r} cannot be read here; send message, function_call, function_call_output and "
-                "reasoning items",
+                f"{where}: {kind!r} cannot be read here; send message, function_call, custom_tool_call and reasoning "
+                "items, and the outputs of calls",
                 param=where,
             )
 
@@ -299,8 +320,8 @@ class _History:
         else:
             self._answer(text)
 
-    def _call(self, item: Mapping[str, Any], where: str) -> None:
-        name, arguments = item.get("name"), item.get("arguments")
+    def _call(self, item: Mapping[str, Any], where: str, arguments: Any) -> None:
+        name = item.get("name")
         if not isinstance(name, str) or not name:
             raise BadRequestError(f"{where}.name: a function call names its function", param=f"{where}.name")
         if not isinstance(arguments, str):
