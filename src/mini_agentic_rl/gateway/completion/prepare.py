@@ -112,8 +112,13 @@ class Preparation:
         """Names that may be asked for."""
         return list(dict.fromkeys([self._model_name, *self._sampler.model_names]))
 
-    async def make(self, request: ChatRequest, caller: Caller) -> PreparedChat:
+    async def make(self, request: ChatRequest, caller: Caller, key: str = "") -> PreparedChat:
         """Prepare a request. A call without a seed takes its rollout's, if that has one.
+
+        Args:
+            request: the request.
+            caller: whose it is.
+            key: API key that it came with, by which those outside of rollouts are told apart.
 
         Raises:
             BadRequestError: the messages or a field cannot be served.
@@ -172,6 +177,7 @@ class Preparation:
         ends_itself = bool(request.stop_strings) or one_call
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
         response_id = f"chatcmpl-{uuid.uuid4().hex}"
+        attempt = "" if scope is None else "/".join(scope)
         indices = range(request.choices)
         return PreparedChat(
             request=request,
@@ -184,7 +190,8 @@ class Preparation:
                     self._sampling(request, room, None if seed is None else seed + index),
                     adapter,
                     f"{response_id}/{index}",
-                    affinity="" if scope is None else "/".join(scope),
+                    affinity=attempt,
+                    asker=(attempt or key, response_id),
                     delivery=delivery,
                     constraint=constraint,
                 )

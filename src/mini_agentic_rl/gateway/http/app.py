@@ -81,7 +81,7 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
             exchange, chat, left_out = await _read(request, admission.limits, read, service.sampler.context_length)
             if admission.paused:
                 await unless_disconnected(admission.opened(), request.receive)
-            prepared = await unless_disconnected(preparation.make(chat, caller), request.receive)
+            prepared = await unless_disconnected(preparation.make(chat, caller, key), request.receive)
             headers = ignored.headers([*left_out, *prepared.left_out])
             if chat.stream:
                 stream = ChatStream(service, prepared, exchange, request.receive, headers, dialect.counts_first)
