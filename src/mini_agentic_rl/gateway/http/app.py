@@ -15,14 +15,15 @@ from ...http import (
     Endpoint,
     MetricFamily,
     RequestLimits,
-    json_response,
+    encode_in_steps,
     new_app,
+    off_loop,
     openai_response,
     read_json,
     unless_disconnected,
 )
 from ..caller import Caller, caller_of
-from ..completion import ChatService, ChatStream, whole_answer
+from ..completion import ChatService, ChatStream, answer_size, whole_answer
 from ..dialects import (
     CallScope,
     ChatRequest,
@@ -88,7 +89,12 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
                 await stream.begin()
                 return stream
             await unless_disconnected(service.run(prepared), request.receive)
-            return json_response(exchange.answer(whole_answer(service, prepared)), headers=headers)
+
+            def told() -> Response:
+                body = encode_in_steps(exchange.answer(whole_answer(service, prepared)))
+                return Response(body, headers=headers, media_type="application/json")
+
+            return await off_loop(answer_size(prepared), told)
 
         return serve
 
