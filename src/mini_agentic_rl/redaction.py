@@ -31,6 +31,8 @@ _NO_PORT: Final = re.compile(r":(?!\d{1,5}(?:[,/?\]]|$))(?=[^\]/]*(?:/|$))[^,/?\
 _ENDS: Final = re.compile(r"[:/@?#]")
 _SHORT: Final = 3
 """Characters of a part that no text is searched for: it would be found everywhere."""
+_PART: Final = 8
+"""Characters of a secret that are hidden wherever they stand together."""
 _NAME: Final = re.compile(
     r"(?:^|[_-])(?:api[_-]?key|apikey|secret|password|passwd|authorization|auth[_-]token|access[_-]token)$|^token$",
     re.IGNORECASE,
@@ -148,6 +150,25 @@ def without_those_of(address: str, text: str) -> str:
             if len(one) > _SHORT:
                 text = text.replace(one, HIDDEN)
     return without_secrets(text)
+
+
+def without_parts_of(secret: str, text: str) -> str:
+    """Return a text without a secret and without any eight characters of it that stand together; one that is shorter is
+    hidden as a whole, if it has more than three."""
+    size = min(_PART, len(secret))
+    if size <= _SHORT:
+        return text
+    parts = {secret[start : start + size] for start in range(len(secret) - size + 1)}
+    shown: list[str] = []
+    hidden_to = 0
+    for at in range(len(text)):
+        if text[at : at + size] in parts:
+            if hidden_to < at or not at:
+                shown.append(HIDDEN)
+            hidden_to = at + size
+        if at >= hidden_to:
+            shown.append(text[at])
+    return "".join(shown)
 
 
 def without_secrets_within(value: Any) -> Any:

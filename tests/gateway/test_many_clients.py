@@ -1,5 +1,6 @@
 """Two hundred streaming clients, half of which hang up at random: the others are served to the end, and afterwards
-blocks, tasks and memory are back where they were."""
+blocks, tasks and memory are back where they were. One that asks for the whole cache leaves its neighbours their share.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import json
 import random
 from urllib.parse import urlsplit
 
+import httpx
 import psutil
 
 from mini_agentic_rl.policy.free_memory import release_free_memory
@@ -71,3 +73,24 @@ async def test_those_who_stay_are_served_and_nothing_is_left_behind():
         gc.collect()
         release_free_memory()
         assert psutil.Process().memory_info().rss < memory + 64 * MIB
+
+
+async def test_a_request_that_fills_the_cache_holds_its_neighbours_up_for_a_few_steps():
+    """The first of 128 long answers fill the cache; each neighbour's four tokens come within a few passes."""
+    greedy = {"n": 128, "max_tokens": 8000, "ignore_eos": True, "temperature": 2.0}
+    question = {"model": "tiny", "messages": [{"role": "user", "content": "Say hello."}]}
+    with tiny_server(cache_mib=1, context_length=480) as tiny:
+        engine = tiny.policy.engine
+        async with httpx.AsyncClient(base_url=tiny.server.endpoint, timeout=60) as client:
+            large = asyncio.create_task(client.post("/chat/completions", json={**question, **greedy}))
+            while not (engine.sequence_counts[1] and engine.cache.available < 16):
+                await asyncio.sleep(0.01)
+            for number in range(5):
+                before = engine.counters.passes
+                asked = {**question, "max_tokens": 4, "ignore_eos": True, "seed": number}
+                answer = (await client.post("/chat/completions", json=asked)).json()
+                assert answer["usage"]["completion_tokens"] == 4
+                assert engine.counters.passes - before < 20
+                assert sum(engine.sequence_counts) > 100
+            large.cancel()
+        await asyncio.to_thread(tiny.wait_for_rest)

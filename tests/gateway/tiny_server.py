@@ -71,12 +71,13 @@ class KnowingSampler(PolicySampler):
 
 
 @contextmanager
-def tiny_server(*, store=None, context_length: int = 192, limits: GatewayLimits | None = None) -> Iterator[TinyServer]:
+def tiny_server(
+    *, store=None, context_length: int = 192, limits: GatewayLimits | None = None, cache_mib: int = 8
+) -> Iterator[TinyServer]:
     """Serve a random model of a few thousand weights under the name `tiny`."""
     tokenizer = tiny_tokenizer()
-    policy = Policy.load(
-        tiny_model(vocabulary=len(tokenizer)), lora=LoraSettings(), engine=EngineSettings(cache_mib=8), device="cpu"
-    )
+    model, engine = tiny_model(vocabulary=len(tokenizer)), EngineSettings(cache_mib=cache_mib)
+    policy = Policy.load(model, lora=LoraSettings(), engine=engine, device="cpu")
     try:
         sampler = KnowingSampler(
             policy.engine, base_name="base", adapters=[DEFAULT_ADAPTER], context_length=context_length

@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -59,6 +60,34 @@ def test_depth_is_bounded_at_any_size(pad):
         for deep in (levels + 1, 1000, 100_000):
             with pytest.raises(ValueError, match="deep"):
                 parse_json(opening * deep + middle + closing * deep + pad)
+
+
+@pytest.mark.parametrize(
+    ("opening", "middle", "closing"),
+    [
+        ("[", '"' + "x" * 4000 + '"', "]"),
+        ('{"a":', '"' + "x" * 4000 + '"', "}"),
+        ("[1,", '"' + "x" * 4000 + '"', "]"),
+        ('{"b":1,"a":', '"' + "x" * 4000 + '"', "}"),
+        ("[", "1," * 2000 + "1", "]"),
+        ("[", '"],",' * 800 + "1", "]"),
+        ("[[1],", "[2]," * 1000 + "1", "]"),
+    ],
+)
+def test_no_level_of_a_nested_text_is_read_again_for_each_one_above_it(opening, middle, closing):
+    chain = opening * 97 + middle + closing * 97
+    text = "[" + ",".join([chain] * (3_000_000 // len(chain))) + "]"
+    began = time.process_time()
+    value = parse_json(text)
+    assert time.process_time() - began < 6  # 11 s and more with each level read again
+    assert value == json.loads(text)
+
+
+def test_a_comma_that_nothing_follows_is_no_json_in_a_long_array_or_object():
+    for text in ("[%s1,]", '{%s"a":1,}', "[[%s1,],1]", '[{%s"b":2,},1]'):
+        fill = ('"f":0,' if '"' in text else "0,") * 20_000
+        with pytest.raises(ValueError, match="char"):
+            parse_json(text.replace("%s", fill))
 
 
 @pytest.mark.parametrize("pad", ["", PAD])

@@ -63,7 +63,7 @@ class FakeEngine:
     budget: int = 16
     max_running: int = 8
     context_length: int = 64
-    drafts: KnowingDrafts | None = None
+    drafts: Drafts | None = None
     versions: dict[str, int] = field(default_factory=lambda: {"default": 0, "other": 0})
     plans: list[StepPlan] = field(default_factory=list)
 
@@ -79,14 +79,15 @@ class FakeEngine:
             drafts=self.drafts,
         )
 
-    def add(self, prompt, max_tokens=4, *, seed=0, adapter="default", constraint=None, **options) -> Asked:
+    def add(
+        self, prompt, max_tokens=4, *, seed=0, adapter="default", constraint=None, asker=("", ""), **options
+    ) -> Asked:
         delivery = options.pop("delivery", "stepwise")
-        request = TokenRequest(
-            tuple(prompt), SamplingParams(max_tokens=max_tokens, **options), adapter, delivery=delivery
-        )
+        sampling = SamplingParams(max_tokens=max_tokens, **options)
+        request = TokenRequest(tuple(prompt), sampling, adapter, asker=asker, delivery=delivery)
         deltas: list[TokenDelta] = []
         sequence = RunningSequence(request, seed, deltas.append, list(prompt), constraint)
-        if self.drafts is not None:
+        if isinstance(self.drafts, KnowingDrafts):
             self.drafts.seeds[id(sequence.tokens)] = seed
         self.scheduler.add(sequence)
         return Asked(sequence, deltas)

@@ -37,6 +37,9 @@ _AT_ONCE: Final = 64 * 1024
 """Characters of a text that the parser reads in one call."""
 _PIECE: Final = 4 * 1024
 """Characters of a larger text that the parser reads in one call."""
+_APART: Final = 512
+"""Characters, at least, from a piece that was no whole value to the next that is tried: so that each character is tried
+a few times at most, however deep it is nested."""
 _LONGEST_NUMBER: Final = 4300
 """Digits of an integer, as Python bounds them."""
 
@@ -154,6 +157,8 @@ class _Walk:
         self._text = text
         self._max_depth = max_depth
         self._read: Callable[[str, int], tuple[Any, int]] = decoder.raw_decode
+        self._next_try = 0
+        """Place from which on a piece may be tried again."""
 
     def whole(self) -> Any:
         """Return the value of the text."""
@@ -173,16 +178,27 @@ class _Walk:
             return self._scalar(start)
         if depth >= self._max_depth:
             raise _too_deep(self._max_depth)
-        piece = self._text[start : start + _PIECE]
-        try:
-            value, length = self._read(piece, 0)
-        except ValueError:  # it is longer than a piece, or no JSON: the walk tells
+        found = self._tried(start, "", start + _PIECE, "", self._max_depth - depth)
+        if found is None:  # it is longer than a piece, or no JSON: the walk tells
             return self._object(start, depth + 1) if first == "{" else self._array(start, depth + 1)
+        return found[0], start + found[1]
+
+    def _tried(self, start: int, opening: str, cut: int, closing: str, levels: int) -> tuple[Any, int] | None:
+        """Return the value at the beginning of a piece of the text between two marks, and its length; None where it is
+        none, or too little was read since another was none."""
+        if start < self._next_try:
+            return None
+        piece = f"{opening}{self._text[start:cut]}{closing}"
+        try:
+            found = self._read(piece, 0)
         except RecursionError:
             raise _too_deep(self._max_depth) from None
-        if _may_be_deep(piece) and _depth_is_beyond(self._max_depth - depth, value):
+        except ValueError:
+            self._next_try = start + _APART
+            return None
+        if _may_be_deep(piece) and _depth_is_beyond(levels, found[0]):
             raise _too_deep(self._max_depth)
-        return value, start + length
+        return found
 
     def _scalar(self, start: int) -> tuple[Any, int]:
         found = _SCALAR.match(self._text, start, start + _LONGEST_NUMBER)
@@ -258,16 +274,9 @@ class _Walk:
         cut = self._text.rfind(end, at, at + _PIECE) + len(end) - 1
         if cut <= at:
             return None
-        piece = f"{opening}{self._text[at:cut]}{closing}"
-        try:
-            value, length = self._read(piece, 0)
-        except (ValueError, RecursionError):
-            return None
-        if length != len(piece):
-            return None
-        if _may_be_deep(piece) and _depth_is_beyond(self._max_depth - depth + 1, value):
-            raise _too_deep(self._max_depth)
-        return value, cut
+        found = self._tried(at, opening, cut, closing, self._max_depth - depth + 1)
+        # Its last bracket is that of the piece, or of the array or object itself, which ends before the cut.
+        return (found[0], at + found[1] - 2) if found is not None and found[0] else None
 
     def _after_space(self, at: int) -> int:
         found = _SPACE.match(self._text, at)

@@ -7,6 +7,7 @@ Follow a token that is sampled:
                            of the weights on a device of its own (sampling_copy.py)
     engine.py              requests come in, from any thread; one `step` is one forward pass
     scheduler.py           which tokens the pass computes: admission, chunked prefill, preemption
+    fair_shares.py         who is admitted before whom, and who is preempted, by what each holds already
     step_plan.py           those tokens, segment by segment, and the sequences that they belong to
     kv_cache.py            the blocks that hold keys and values, and the prefix tree that finds them again
     step_batch.py          the pass as tensors

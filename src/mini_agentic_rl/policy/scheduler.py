@@ -1,26 +1,32 @@
 """Continuous batching with chunked prefill: choose the tokens that the next forward pass computes.
 
 `schedule` chooses, `postprocess` records what was drawn. Sequences that decode go first, with tokens guessed ahead
-where that pays (drafts.py); prompts fill the rest of the token budget, the oldest first. When the cache has no block
-left, the youngest sequence is preempted: it gives its blocks back and waits again. Its draws depend on seed and
-position only, so it goes on as if nothing had happened.
+where that pays (drafts.py); prompts fill the rest of the token budget, the oldest first, with shorter ones beside a
+long one. When the cache has no block left, a sequence of whoever holds much more than others is preempted, else the
+youngest (fair_shares.py): it gives its blocks back and waits again. Its draws depend on seed and position only, so it
+goes on as if nothing had happened.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ..tokens import FinishReason, TokenDelta
+from ..tokens import Asker, FinishReason, TokenDelta
 from .drafts import Drafts, Guess
-from .kv_cache import BlockCache
+from .fair_shares import blocks_of, first_in_turn, greediest, rows_in_turn
+from .kv_cache import BlockCache, BlockTable
 from .sampler import Draw
 from .step_plan import RunningSequence, Segment, StepPlan
 
 GUESSED: Final = 64
 """Most tokens that are guessed in one pass, for all sequences together: each needs logits of its own, which in float32
 take four bytes for every token of the vocabulary, several times over."""
+
+_REMEMBERED: Final = 1 << 14
+"""Requests whose admissions are counted, at most; beyond that those of which nothing waits are forgotten."""
 
 
 class Scheduler:
@@ -54,8 +60,10 @@ class Scheduler:
         self._max_running = max_running
         self._context_length = context_length
         self._waiting: deque[RunningSequence] = deque()
-        # In the order of their admission: the last one is the youngest, and the first to be preempted.
+        # In the order of their admission: the last one is the youngest.
         self._running: list[RunningSequence] = []
+        self._admitted: Counter[Asker] = Counter()
+        """Admissions of each request."""
         # Adapters by their last turn, the latest at the end.
         self._turns: list[str | None] = []
         # The segment that computes each history, in the pass that is being planned.
@@ -78,6 +86,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Return the next forward pass; None when there is nothing to compute."""
         self._drop_cancelled()
+        self._make_way()
         for adapter in self._adapters_in_turn():
             plan = self._plan(adapter)
             if plan is not None:
@@ -92,19 +101,24 @@ class Scheduler:
         decode = self._decodes(adapter)
         budget = self._max_batch_tokens - sum(segment.cost for segment in decode)
         prefill: list[Segment] = []
-        for sequence in self._running:
-            if budget > 0 and sequence.request.adapter == adapter and len(sequence.tokens) - sequence.computed > 1:
-                budget -= self._take(sequence, budget, prefill)
-        while budget > 0 and self._waiting and len(self._running) < self._max_running:
-            sequence = self._waiting[0]
+        begun = [one for one in self._running if one.request.adapter == adapter and one.left > 1]
+        kept, most = 0, math.inf
+        if begun:
+            # Beside one that takes further passes, shorter prompts come in, in up to half of this one.
+            left = begun[0].left
+            kept, most = (left, most) if left <= budget else (budget - budget // 2, left)
+        for sequence in sorted(begun[1:], key=lambda one: one.left):
+            if budget > kept:
+                budget -= self._take(sequence, budget - kept, prefill)
+        while budget > kept and len(self._running) < self._max_running:
+            waiting = self._next(most)
             # The queue stops at the first one that cannot go: overtaking would starve a long prompt.
-            if sequence.request.adapter != adapter or not self._admit(sequence):
+            if waiting is None or waiting.request.adapter != adapter or not self._admit(waiting):
                 break
-            self._waiting.popleft()
-            self._running.append(sequence)
             # With all but one token found in the cache, it decodes at once.
-            one_token = len(sequence.tokens) - sequence.computed == 1
-            budget -= self._take(sequence, budget, decode if one_token else prefill)
+            budget -= self._take(waiting, budget - kept, decode if waiting.left == 1 else prefill)
+        if begun and budget > 0:
+            self._take(begun[0], budget, prefill)
         return StepPlan(adapter, prefill, decode) if prefill or decode else None
 
     def postprocess(self, plan: StepPlan, drawing: Sequence[Segment], draws: Sequence[Sequence[Draw]]) -> int:
@@ -165,13 +179,40 @@ class Scheduler:
         self._waiting.clear()
         return dropped
 
+    def _make_way(self) -> None:
+        """Let in who finds no room in the cache, or no place beside those that run, because others hold much more."""
+        while (sequence := self._next()) is not None:
+            gone: RunningSequence | None = None
+            while (shortage := self._shortage(sequence)) is not None:
+                gone = greediest(self._running, self._waiting, sequence, *shortage)
+                if gone is None:
+                    return
+                self._preempt(gone)
+            if gone is None:  # it needs none of this
+                return
+            self._admit(sequence)
+
+    def _next(self, most: float = math.inf) -> RunningSequence | None:
+        """Return the waiting sequence of fewer than `most` tokens whose turn it is."""
+        return first_in_turn((one for one in self._waiting if one.left < most), self._running, self._admitted)
+
+    def _shortage(self, sequence: RunningSequence) -> tuple[Callable[[RunningSequence], int], int] | None:
+        """Return what a waiting sequence lacks: how it is counted, and how much of it; None if there is enough."""
+        if len(self._running) >= self._max_running:
+            return lambda _: 1, 1
+        table = self._open(sequence)
+        missing = self._cache.blocks_for(len(sequence.tokens)) - len(table.blocks)
+        enough = missing <= self._cache.available
+        self._cache.close(table)
+        return None if enough else (blocks_of, self._cache.blocks_for(len(sequence.tokens)))
+
     def _decodes(self, adapter: str | None) -> list[Segment]:
         ready: list[RunningSequence] = []
         for sequence in list(self._running):
             # An earlier one in this loop may have preempted it.
             if sequence not in self._running or sequence.request.adapter != adapter:
                 continue
-            if len(sequence.tokens) - sequence.computed != 1:
+            if sequence.left != 1:
                 continue
             while not self._cache.grow(sequence.table, len(sequence.tokens)):
                 youngest = self._running[-1]
@@ -180,12 +221,14 @@ class Scheduler:
                     self._release(sequence)
                     self._deliver(sequence, "length")
                     break
-                self._preempt(youngest)
-                ready = [other for other in ready if other is not youngest]
-                if youngest is sequence:
+                gone = greediest(self._running, self._waiting, youngest, blocks_of, 0) or youngest
+                self._preempt(gone)
+                ready = [other for other in ready if other is not gone]
+                if gone is sequence:
                     break
             else:
                 ready.append(sequence)
+        ready = rows_in_turn(ready, self._running, self._drafts.cost.share_of_row)
         guesses = self._guesses(ready)
         # A published block must be computed, and only now is it certain that none of these is preempted.
         return [self._segment(sequence, 1, guess) for sequence, guess in zip(ready, guesses, strict=True)]
@@ -211,7 +254,7 @@ class Scheduler:
 
     def _take(self, sequence: RunningSequence, budget: int, segments: list[Segment]) -> int:
         """Append as much of `sequence` as the budget allows; return the number of tokens that this costs."""
-        segment = self._segment(sequence, min(budget, len(sequence.tokens) - sequence.computed))
+        segment = self._segment(sequence, min(budget, sequence.left))
         segments.append(segment)
         return segment.cost
 
@@ -244,10 +287,14 @@ class Scheduler:
         fits = guess.tokens and self._cache.grow(sequence.table, len(sequence.tokens) + len(guess.tokens))
         return guess if fits else None
 
-    def _admit(self, sequence: RunningSequence) -> bool:
-        """Give `sequence` blocks for all of its tokens; False, and nothing changed, where there are too few."""
+    def _open(self, sequence: RunningSequence) -> BlockTable:
         adapter = sequence.request.adapter
-        table = self._cache.open((adapter or "", self._version(adapter)), sequence.tokens)
+        return self._cache.open((adapter or "", self._version(adapter)), sequence.tokens)
+
+    def _admit(self, sequence: RunningSequence) -> bool:
+        """Let a waiting sequence run, with blocks for all of its tokens; False, and nothing changed, where there are
+        too few."""
+        table = self._open(sequence)
         if not self._cache.grow(table, len(sequence.tokens)):
             self._cache.close(table)
             return False
@@ -255,6 +302,11 @@ class Scheduler:
         sequence.computed = table.published * self._cache.block_size
         if sequence.cached is None:
             sequence.cached = sequence.computed
+        self._waiting.remove(sequence)
+        self._running.append(sequence)
+        self._admitted[sequence.request.asker] += 1
+        if len(self._admitted) > _REMEMBERED:
+            self._admitted = Counter({one.request.asker: self._admitted[one.request.asker] for one in self._waiting})
         return True
 
     def _adapters_in_turn(self) -> list[str | None]:
@@ -264,8 +316,9 @@ class Scheduler:
         may find no room while another runs.
         """
         adapters = [s.request.adapter for s in self._running]
-        if self._waiting:
-            adapters.append(self._waiting[0].request.adapter)
+        first = self._next()
+        if first is not None:
+            adapters.append(first.request.adapter)
         turns = self._turns
         return sorted(dict.fromkeys(adapters), key=lambda adapter: turns.index(adapter) if adapter in turns else -1)
 

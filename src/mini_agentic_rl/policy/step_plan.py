@@ -64,6 +64,11 @@ class RunningSequence:
         """Number of tokens sampled so far."""
         return len(self.tokens) - len(self.request.prompt_ids)
 
+    @property
+    def left(self) -> int:
+        """Number of tokens that are still to compute; with one of them, it decodes."""
+        return len(self.tokens) - self.computed
+
 
 @dataclass(frozen=True, eq=False)
 class Segment:

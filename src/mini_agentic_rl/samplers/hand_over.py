@@ -21,6 +21,8 @@ _APART_SECONDS: Final = 0.005
 """Between two pulses, for each answer that is being joined: at most so many events a second, however many answers."""
 _LONGEST_SECONDS: Final = 0.25
 """Between two pulses: nobody who reads along should wait longer."""
+_AT_ONCE: Final = 1000
+"""Tokens and log-probabilities of alternatives, about, that are given out in one turn of the event loop."""
 
 
 class HandOver:
@@ -37,6 +39,8 @@ class HandOver:
         """True if the loop has been asked to collect, and has not begun to."""
         self._joining: set[Inbox] = set()
         """Inboxes that are joined, from their first delta to their last."""
+        self._due: deque[Inbox] = deque()
+        """Inboxes that may be read, as soon as those before them were."""
         self._held: set[Inbox] = set()
         """Those of them that have something for the next pulse."""
         self._last_pulse = 0.0
@@ -69,11 +73,11 @@ class HandOver:
             inbox.put(delta)
             if delta.finish_reason is not None:
                 self.forget(inbox)
-                inbox.ready.set()
+                self._let_read(inbox)
             elif inbox in self._joining:
                 self._held.add(inbox)
             else:
-                inbox.ready.set()
+                self._let_read(inbox)
                 if inbox.joined and not inbox.closed:
                     self._joining.add(inbox)
         if self._held:
@@ -92,9 +96,24 @@ class HandOver:
             self._timer.cancel()
             self._timer = None
         self._last_pulse = self.loop.time()
-        for inbox in self._held:
-            inbox.ready.set()
+        self._let_read(*self._held)
         self._held.clear()
+
+    def _let_read(self, *inboxes: Inbox) -> None:
+        begun = bool(self._due)
+        self._due.extend(inboxes)
+        if not begun:
+            self._give_out()
+
+    def _give_out(self) -> None:
+        """Let inboxes be read: as many as one turn of the event loop is to hold, the others in the next ones."""
+        size = 0
+        while self._due and size < _AT_ONCE:
+            inbox = self._due.popleft()
+            size += inbox.size
+            inbox.ready.set()
+        if self._due:
+            self.loop.call_soon(self._give_out)
 
 
 class Inbox:
@@ -107,6 +126,11 @@ class Inbox:
         """Set when what is in here may be read."""
         self._hand_over = hand_over
         self._deltas: list[TokenDelta] = []
+
+    @property
+    def size(self) -> int:
+        """Number of tokens, and of log-probabilities of alternatives, that were not read yet."""
+        return sum(len(delta.token_ids) + sum(map(len, delta.top_logprobs)) for delta in self._deltas)
 
     def post(self, delta: TokenDelta) -> None:
         """Send the next delta; from any thread, one after the other."""

@@ -5,6 +5,7 @@ from .packing import PackedTrees as PackedTrees
 from .packing import pack as pack
 from .record import CompletionRecord as CompletionRecord
 from .request import GREEDY_BELOW as GREEDY_BELOW
+from .request import Asker as Asker
 from .request import ConstraintError as ConstraintError
 from .request import Delivery as Delivery
 from .request import FinishReason as FinishReason

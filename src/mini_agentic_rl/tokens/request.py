@@ -63,6 +63,8 @@ GREEDY_BELOW: Final = 1e-5
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Delivery = Literal["stepwise", "joined", "whole"]
+Asker = tuple[str, str]
+"""Names of whoever asks, and of the request."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,9 @@ class TokenRequest:
     affinity: str = ""
     """Name of what it belongs to, as an attempt at a rollout: requests of one name are best sampled in one place, where
     the keys of their common beginning are kept. Empty belongs to nothing."""
+    asker: Asker = field(default=("", ""), repr=False)
+    """Name of whoever asks, as an API key or an attempt at a rollout, and of the request: all who ask get equal shares
+    of the cache and of the passes, and so do all requests of one of them."""
     delivery: Delivery = "stepwise"
     """Delivery of the tokens: `stepwise`, each as soon as it is sampled; `joined`, where those in the middle may wait a
     moment for the next ones; or the `whole` in one delta at the end. The fewer deltas, the less it costs."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import json
 
 import httpx
 import pytest
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from mini_agentic_rl.gateway.proxy import answer, reading
 from mini_agentic_rl.gateway.proxy.answer import UpstreamAnswer
@@ -74,8 +76,6 @@ async def test_a_bomb_of_gzip_is_refused(upstream, proxying, monkeypatch):
 
 
 async def test_an_answer_that_was_compressed_is_read(upstream, proxying):
-    import json
-
     packed = Response(gzip.compress(json.dumps(completion("whole")).encode()), headers={"Content-Encoding": "gzip"})
     proxy = await proxying({"base_url": upstream(lambda body: packed).url})
     told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY).json()
@@ -109,3 +109,97 @@ async def test_the_password_in_a_url_is_sent_and_never_told(upstream, proxying, 
         assert "hunter2" not in told
     assert "hunter2" not in caplog.text
     assert "hunter2" not in repr(proxy._upstreams.replicas.servers("policy"))
+
+
+class _OneByteEach(httpx.AsyncByteStream):
+    """An answer that has all come already, in chunks of one byte."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self):
+        for byte in self._content:
+            yield bytes([byte])
+
+
+@pytest.mark.parametrize("kind", ["whole", "packed", "events", "comments"])
+async def test_others_get_their_turn_while_an_answer_of_one_byte_chunks_is_read(kind):
+    value = completion("x" * 20_000)
+    whole = json.dumps(value).encode()
+    content = {
+        "whole": whole,
+        "packed": gzip.compress(whole, 0),
+        "events": b"data: %b\n\n" % whole,
+        "comments": b":\n" * 10_000 + b"data: %b\n\n" % whole,
+    }[kind]
+    headers = {"content-encoding": "gzip"} if kind == "packed" else {}
+    answer = httpx.Response(200, headers=headers, stream=_OneByteEach(content))
+    turns = 0
+
+    async def neighbour():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(neighbour())
+    if kind in ("whole", "packed"):
+        assert await reading.read_whole(answer) == value
+    else:
+        assert [event async for event, _ in reading.read_events(answer)] == [value]
+    other.cancel()
+    assert turns > len(content) / 100
+
+
+KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def _as_error(text: str, status: int) -> Response:
+    return JSONResponse({"error": {"message": text, "type": text, "code": text, "param": text}}, status)
+
+
+def _echoes(status: int) -> list:
+    return [
+        lambda text: _as_error(text, status),
+        lambda text: Response(f"<pre>Authorization: Bearer {text}</pre>", status),
+        lambda text: JSONResponse({"detail": {"headers": {"authorization": text}}}, status),
+        lambda text: Response("no", status, headers={"Retry-After": text}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        *[echo for status in (400, 401, 403, 404, 409, 422, 429, 500, 503) for echo in _echoes(status)],
+        lambda text: [{"error": {"message": f"bad key {text}"}}],
+        lambda text: [chunk("begun"), {"error": f"bad key {text}"}],
+        lambda text: JSONResponse({"error": {"message": f"bad key {text}"}}),
+        lambda text: JSONResponse({"choices": [{"index": text}]}),
+        lambda text: JSONResponse({"choices": [{"token_ids": [text]}]}),
+        lambda text: Response("{}", headers={"Content-Encoding": text}),
+        lambda text: Response(text),
+    ],
+)
+@pytest.mark.parametrize("part", [KEY, KEY[:12], KEY[-16:], f"x{KEY}y"])
+async def test_an_upstream_that_echoes_its_key_does_not_tell_it_to_agents(upstream, proxying, echo, part, caplog):
+    proxy = await proxying({"base_url": upstream(lambda body: echo(part)).url, "api_key": KEY}, num_retries=0)
+    for stream in (False, True):
+        told = httpx.post(f"{proxy.endpoint}/chat/completions", json={**BODY, "stream": stream})
+        shown = told.text + str(told.headers) + caplog.text
+        assert told.status_code >= 400 or "error" in told.text
+        assert not any(KEY[at : at + 8] in shown for at in range(len(KEY) - 7))
+
+
+async def test_a_refusal_that_quotes_no_key_keeps_its_words(upstream, proxying):
+    said = "max_tokens must be at most 4096, not 8192"
+    proxy = await proxying({"base_url": upstream(lambda body: _as_error(said, 400)).url, "api_key": KEY})
+    assert httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY).json()["error"]["message"] == said
+
+
+@pytest.mark.parametrize("dialect", ["chat/completions", "responses", "messages"])
+async def test_an_error_within_a_stream_ends_it_as_an_error(upstream, proxying, dialect, store, rollout):
+    server = upstream(lambda body: [chunk("begun"), {"error": {"message": "out of memory"}}])
+    proxy = await proxying({"base_url": server.url})
+    asked = {**BODY, "stream": True, "input": "?", "max_tokens": 5}
+    told = httpx.post(f"{proxy.endpoint}/{dialect}", json=asked).text
+    assert f"{server.url} ended its answer with an error: out of memory" in told

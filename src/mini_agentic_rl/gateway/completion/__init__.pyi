@@ -1,4 +1,5 @@
 from .answer import ChatStream as ChatStream
+from .answer import answer_size as answer_size
 from .answer import whole_answer as whole_answer
 from .attempts import KnownAttempts as KnownAttempts
 from .prepare import PreparedChat as PreparedChat

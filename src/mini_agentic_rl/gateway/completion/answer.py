@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...http import EventStream, HttpError, unless_disconnected
 from ..dialects import Exchange, StreamOptions
-from ..render import AnswerPart, Thought, Tokenizer
+from ..render import AnswerPart, ChatRenderer, Thought
 from ..tool_formats import ToolCall
 from .prepare import PreparedChat
 from .read import Choice
@@ -25,6 +25,11 @@ from .sample import ChatService
 logger = logging.getLogger(__name__)
 
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+_TOKEN = 8
+"""Characters of a body, about, for each token of an answer."""
+_LOGPROB = 64
+"""Characters, about, for each log-probability that it tells."""
 
 
 def head(kind: str, response_id: str, created: int, model: str, version: int) -> dict[str, Any]:
@@ -49,31 +54,29 @@ def usage(prompt_tokens: int, choices: Sequence[Choice]) -> dict[str, Any]:
     }
 
 
-def logprobs(tokenizer: Tokenizer, choice: Choice, start: int = 0) -> dict[str, Any]:
+def logprobs(renderer: ChatRenderer, choice: Choice, start: int = 0) -> dict[str, Any]:
     """Return the log-probabilities from token `start` on, one entry for each sampled id, the end token included."""
     content = []
     for position in range(start, len(choice.token_ids)):
-        entry = _token(tokenizer, choice.token_ids[position], choice.logprobs[position])
+        entry = _token(renderer, choice.token_ids[position], choice.logprobs[position])
         top = choice.top_logprobs[position] if choice.top_logprobs else ()
-        entry["top_logprobs"] = [_token(tokenizer, token_id, value) for token_id, value in top]
+        entry["top_logprobs"] = [_token(renderer, token_id, value) for token_id, value in top]
         content.append(entry)
     return {"content": content, "refusal": None}
 
 
-def _token(tokenizer: Tokenizer, token_id: int, value: float) -> dict[str, Any]:
-    text = tokenizer.decode([token_id], skip_special_tokens=False)
-    # A token that is part of a character has no text of its own, and so no bytes that could be told.
-    whole = "\N{REPLACEMENT CHARACTER}" not in text
+def _token(renderer: ChatRenderer, token_id: int, value: float) -> dict[str, Any]:
+    text, content = renderer.token_text(token_id)
     # JSON has no infinity; OpenAI writes -9999.0 for what is out of reach.
-    return {"token": text, "logprob": max(value, -9999.0), "bytes": list(text.encode()) if whole else None}
+    return {"token": text, "logprob": max(value, -9999.0), "bytes": content}
 
 
-def final_choice(tokenizer: Tokenizer, choice: Choice, *, with_logprobs: bool, with_ids: bool) -> dict[str, Any]:
+def final_choice(renderer: ChatRenderer, choice: Choice, *, with_logprobs: bool, with_ids: bool) -> dict[str, Any]:
     """Return one choice of a complete answer."""
     result: dict[str, Any] = {
         "index": choice.index,
         "message": {**choice.message(), "refusal": None},
-        "logprobs": logprobs(tokenizer, choice) if with_logprobs else None,
+        "logprobs": logprobs(renderer, choice) if with_logprobs else None,
         "finish_reason": choice.api_finish_reason,
     }
     if choice.stop_reason is not None:
@@ -83,6 +86,13 @@ def final_choice(tokenizer: Tokenizer, choice: Choice, *, with_logprobs: bool, w
     return result
 
 
+def answer_size(prepared: PreparedChat) -> int:
+    """Return about how many characters the body of a complete answer has."""
+    request = prepared.request
+    each = _TOKEN + (_LOGPROB * (1 + (request.top_logprobs or 0)) if request.logprobs else 0)
+    return each * sum(len(choice.token_ids) for choice in prepared.choices)
+
+
 def whole_answer(service: ChatService, prepared: PreparedChat) -> dict[str, Any]:
     """Return the body of a complete answer."""
     request, choices = prepared.request, prepared.choices
@@ -90,7 +100,7 @@ def whole_answer(service: ChatService, prepared: PreparedChat) -> dict[str, Any]
         **head("chat.completion", prepared.response_id, int(prepared.start_time), request.model, choices[0].version),
         "choices": [
             final_choice(
-                service.renderer.tokenizer,
+                service.renderer,
                 choice,
                 with_logprobs=bool(request.logprobs),
                 with_ids=bool(request.return_token_ids),
@@ -182,19 +192,19 @@ class ChatStream(EventStream):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self._further]})
-            body = self._first
+            events = [self._first]
             while True:
-                while not self._queue.empty() or not body:
+                while not self._queue.empty() or not any(events):
                     event = await self._queue.get()
                     if event is None:
-                        await send({"type": "http.response.body", "body": body, "more_body": False})
+                        await send({"type": "http.response.body", "body": b"".join(events), "more_body": False})
                         return
                     if isinstance(event, HttpError):
                         self.failed = True
                         event = self._exchange.failed(event)
-                    body += event
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-                body = b""
+                    events.append(event)
+                await send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+                events = []
         finally:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -225,7 +235,7 @@ class ChatStream(EventStream):
             return
         body = chunk_choice(choice, parts, first=first, calls_before=self._calls[index])
         if request.logprobs and end > start:
-            body["logprobs"] = logprobs(self._service.renderer.tokenizer, choice, start)
+            body["logprobs"] = logprobs(self._service.renderer, choice, start)
         if request.return_token_ids:
             body["token_ids"] = choice.token_ids[start:end]
         if complete:

@@ -24,10 +24,8 @@ from .remember import ConversationMemory, Prompt
 
 _MOST_IDS = 2**31
 """Ids of every vocabulary are below this."""
-_BESIDE = 64
-"""Characters that a message counts for beside its text: its role, and what the template writes around it."""
-_NOT_PLAIN = 4096
-"""Characters that content counts for which is not a text: parts or calls, each with a text of any length."""
+_BESIDE = 16
+"""Characters that an item of a list, or a field, counts for beside its text, for what the template writes around it."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,13 @@ class Preparation:
         """Names that may be asked for."""
         return list(dict.fromkeys([self._model_name, *self._sampler.model_names]))
 
-    async def make(self, request: ChatRequest, caller: Caller) -> PreparedChat:
+    async def make(self, request: ChatRequest, caller: Caller, key: str = "") -> PreparedChat:
         """Prepare a request. A call without a seed takes its rollout's, if that has one.
+
+        Args:
+            request: the request.
+            caller: whose it is.
+            key: API key that it came with, by which those outside of rollouts are told apart.
 
         Raises:
             BadRequestError: the messages or a field cannot be served.
@@ -132,10 +135,10 @@ class Preparation:
             await self._attempts.check(scope)
         self._check_count(request)
         tools = request.offered_tools
-        settings = request.template_settings
+        size, settings = _size(request, tools), request.template_settings
         # a template with further variables is found out about anew
         renderer = await off_loop(LARGE if settings else 0, lambda: self._renderer_of(request))
-        prompt = await off_loop(_size(request), lambda: self._prompt(scope, request, tools, renderer))
+        prompt = await off_loop(size, lambda: self._prompt(scope, request, tools, renderer))
         if request.raw_prompt is not None:
             text = self._renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
             request = request.model_copy(update={"messages": [{"role": "user", "content": text}]})
@@ -144,7 +147,7 @@ class Preparation:
         begins = request.raw_prompt is None and not request.continue_final_message
         tags, asked = template.tags if begins else None, request.form.value if request.form else None
         rule = await off_loop(
-            len(asked) if isinstance(asked, str) else 0,
+            len(asked) if isinstance(asked, str) else size,
             lambda: answer_rule(request, renderer.tool_format, tags, template.thought_begun),
         )
         constraint = None if rule is None else await self._constraints.compile(rule)
@@ -172,6 +175,7 @@ class Preparation:
         ends_itself = bool(request.stop_strings) or one_call
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
         response_id = f"chatcmpl-{uuid.uuid4().hex}"
+        attempt = "" if scope is None else "/".join(scope)
         indices = range(request.choices)
         return PreparedChat(
             request=request,
@@ -184,7 +188,8 @@ class Preparation:
                     self._sampling(request, room, None if seed is None else seed + index),
                     adapter,
                     f"{response_id}/{index}",
-                    affinity="" if scope is None else "/".join(scope),
+                    affinity=attempt,
+                    asker=(attempt or key, response_id),
                     delivery=delivery,
                     constraint=constraint,
                 )
@@ -223,12 +228,14 @@ class Preparation:
         self._adapter(request.model)
         self._check_count(request)
 
+        tools = request.offered_tools
+
         def counted() -> int:
             renderer, messages = self._renderer_of(request), request.messages
             begun = renderer.encode_answer(messages[-1]) if request.continue_final_message else []
-            return renderer.count(messages[:-1] if begun else messages, request.offered_tools) + len(begun)
+            return renderer.count(messages[:-1] if begun else messages, tools) + len(begun)
 
-        return await off_loop(_size(request), counted)
+        return await off_loop(_size(request, tools), counted)
 
     def _renderer_of(self, request: ChatRequest) -> ChatRenderer:
         """Return the renderer with the settings of a request.
@@ -326,16 +333,15 @@ def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, 
     return tuple(unused)
 
 
-def _size(request: ChatRequest) -> int:
-    """Return about how many characters a request's messages have."""
-    size = 0
-    if request.raw_prompt is not None:
-        return len(request.raw_prompt)
-    for message in request.messages:
-        content = message.get("content")
-        # what is not text is a list of parts or calls, each with text of a length that is not known without a look
-        size += len(content) if isinstance(content, str) else _NOT_PLAIN
-        size += _NOT_PLAIN if "tool_calls" in message else _BESIDE
-        if size > LARGE:
-            break
+def _size(request: ChatRequest, tools: list[dict[str, Any]]) -> int:
+    """Return about how many characters a request has of all that is rendered; the look ends soon after `LARGE`."""
+    size, rest = len(request.raw_prompt or ()), [request.messages, tools, request.template_settings]
+    while rest and size <= LARGE:
+        value = rest.pop()
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, dict | list):
+            size += _BESIDE * len(value)
+            if size <= LARGE:
+                rest += value if isinstance(value, list) else (*value, *value.values())
     return size

@@ -15,14 +15,15 @@ from ...http import (
     Endpoint,
     MetricFamily,
     RequestLimits,
-    json_response,
+    encode_in_steps,
     new_app,
+    off_loop,
     openai_response,
     read_json,
     unless_disconnected,
 )
 from ..caller import Caller, SessionGate, caller_of
-from ..completion import ChatService, ChatStream, whole_answer
+from ..completion import ChatService, ChatStream, answer_size, whole_answer
 from ..dialects import (
     CallScope,
     ChatRequest,
@@ -80,14 +81,19 @@ def create_app(service: ChatService, admission: Admission, sessions: SessionGate
             exchange, chat, left_out = await _read(request, admission.limits, read, service.sampler.context_length)
             if admission.paused:
                 await unless_disconnected(admission.opened(), request.receive)
-            prepared = await unless_disconnected(preparation.make(chat, caller), request.receive)
+            prepared = await unless_disconnected(preparation.make(chat, caller, key), request.receive)
             headers = ignored.headers([*left_out, *prepared.left_out])
             if chat.stream:
                 stream = ChatStream(service, prepared, exchange, request.receive, headers, dialect.counts_first)
                 await stream.begin()
                 return stream
             await unless_disconnected(service.run(prepared), request.receive)
-            return json_response(exchange.answer(whole_answer(service, prepared)), headers=headers)
+
+            def told() -> Response:
+                body = encode_in_steps(exchange.answer(whole_answer(service, prepared)))
+                return Response(body, headers=headers, media_type="application/json")
+
+            return await off_loop(answer_size(prepared), told)
 
         return serve
 

@@ -20,7 +20,7 @@ from ...http import (
     EventStream,
     HttpError,
     MetricFamily,
-    json_response,
+    encode_in_steps,
     new_app,
     off_loop,
     openai_response,
@@ -120,7 +120,8 @@ def create_proxy_app(
                 await call.send(upstreams)
                 completion = await call.whole()
                 size = size_of([exchange.chat, completion], LARGE)  # a dialect may keep the conversation
-                return await off_loop(size, lambda: json_response(exchange.answer(completion), headers=headers))
+                body = await off_loop(size, lambda: encode_in_steps(exchange.answer(completion)))
+                return Response(body, headers=headers, media_type="application/json")
 
             try:
                 return await unless_disconnected(ask(), request.receive)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import httpx
@@ -24,7 +24,7 @@ from ..dialects import Exchange
 from ..limits import RolloutBudgets
 from .answer import UpstreamAnswer
 from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
-from .upstream import MOST_REFUSAL_BYTES, Upstream, UpstreamBrokenError, UpstreamRefusedError
+from .upstream import MOST_REFUSAL_BYTES, Upstream, UpstreamRefusedError, broken, error_words
 from .upstreams import Upstreams, silent
 
 _ASKED: Final = (
@@ -115,14 +115,8 @@ class ProxiedCall:
             HttpError: it broke off, it was none, or it could not be recorded.
         """
         upstream, response = self._sent()
-        try:
+        with self._reading(upstream):
             completion = await read_whole(response)
-        except httpx.ReadTimeout as error:
-            raise silent(upstream, self._silence) from error
-        except httpx.RequestError as error:
-            raise self._broken_off(upstream, error) from error
-        except UnreadableAnswerError as error:
-            raise UpstreamBrokenError(f"{upstream.shown_url} {error}") from error
         self._take(upstream, completion)
         await self._record(upstream)
         return completion
@@ -134,19 +128,13 @@ class ProxiedCall:
             HttpError: it broke off, or could not be recorded.
         """
         upstream, response = self._sent()
-        try:
+        with self._reading(upstream):
             async for chunk, weight in read_events(response):
                 self._take(upstream, chunk, weight)
                 if not self._is_unasked_usage(chunk):
                     yield self.exchange.events(chunk)
-        except httpx.ReadTimeout as error:
-            raise silent(upstream, self._silence) from error
-        except httpx.RequestError as error:
-            raise self._broken_off(upstream, error) from error
-        except UnreadableAnswerError as error:
-            raise UpstreamBrokenError(f"{upstream.shown_url} {error}") from error
         if not self.answer.choices:
-            raise UpstreamBrokenError(f"{upstream.shown_url} ended a stream in which there was no answer")
+            raise broken(upstream, "ended a stream in which there was no answer")
         await self._record(upstream)
         yield await off_loop(size_of(self.body, LARGE), self.exchange.end)  # a dialect may keep the conversation
 
@@ -186,16 +174,24 @@ class ProxiedCall:
         return self._upstream, self._response
 
     def _take(self, upstream: Upstream, part: dict[str, Any], weight: int = 0) -> None:
+        if part.get("error"):
+            raise broken(upstream, f"ended its answer with an error: {error_words(part['error'])}")
         try:
             self.answer.take(part, weight)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-            raise UpstreamBrokenError(f"{upstream.shown_url} answered what is no chat completion: {error}") from error
+            raise broken(upstream, f"answered what is no chat completion: {error}") from error
 
-    def _broken_off(self, upstream: Upstream, error: httpx.RequestError) -> UpstreamBrokenError:
-        return UpstreamBrokenError(
-            f"{upstream.shown_url} broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}",
-            code="upstream_broken",
-        )
+    @contextmanager
+    def _reading(self, upstream: Upstream) -> Iterator[None]:
+        try:
+            yield
+        except httpx.ReadTimeout as error:
+            raise silent(upstream, self._silence) from error
+        except httpx.RequestError as error:
+            told = f"broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}"
+            raise broken(upstream, told, code="upstream_broken") from error
+        except UnreadableAnswerError as error:
+            raise broken(upstream, str(error)) from error
 
     async def _refusal(self, upstream: Upstream, response: httpx.Response) -> UpstreamRefusedError:
         content = await read_beginning(response, MOST_REFUSAL_BYTES)

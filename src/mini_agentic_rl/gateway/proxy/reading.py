@@ -29,7 +29,9 @@ ACCEPTED: Final = "gzip, identity"
 """The encodings that are read."""
 
 _LARGE: Final = 64 * 1024
-_EVENTS_A_TURN: Final = 50
+_AT_ONCE: Final = 50
+"""Lines, or pieces of an answer, that are read before others get their turn; many of either may lie in what has been
+received, as small as a byte each."""
 
 
 class UnreadableAnswerError(ValueError):
@@ -43,19 +45,20 @@ async def read_whole(answer: httpx.Response) -> dict[str, Any]:
         UnreadableAnswerError: it is none, or too large.
         httpx.RequestError: the answer broke off.
     """
-    pieces = [piece async for piece in _decoded(answer, MOST_BYTES)]
-    content = b"".join(pieces)
+    content = bytearray()
+    async for piece in _decoded(answer, MOST_BYTES):
+        content += piece
     return await asyncio.to_thread(_parsed, content) if len(content) > _LARGE else _parsed(content)
 
 
 async def read_beginning(answer: httpx.Response, most: int) -> bytes:
     """Return the first bytes of an answer, or what of them comes before it breaks off."""
-    content = b""
+    content = bytearray()
     with suppress(httpx.RequestError, UnreadableAnswerError):
         async with aclosing(_decoded(answer, most)) as pieces:
             async for piece in pieces:
                 content += piece
-    return content
+    return bytes(content)
 
 
 async def read_events(answer: httpx.Response) -> AsyncIterator[tuple[dict[str, Any], int]]:
@@ -68,7 +71,6 @@ async def read_events(answer: httpx.Response) -> AsyncIterator[tuple[dict[str, A
         UnreadableAnswerError: a line, a JSON text or the whole is too large.
         httpx.RequestError: the answer broke off.
     """
-    count = 0
     async for line in _lines(answer):
         if not line.startswith(b"data:") or (data := line[5:].strip()) == b"[DONE]":
             continue
@@ -78,31 +80,28 @@ async def read_events(answer: httpx.Response) -> AsyncIterator[tuple[dict[str, A
                 await asyncio.to_thread(json_object, data) if len(data) > _LARGE else json_object(data),
                 values + len(data) // 64,
             )
-        count += 1
-        if count % _EVENTS_A_TURN == 0:  # many events may lie in what has been received: others get their turn
-            await asyncio.sleep(0)
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
     """Yield the lines of an answer, without their ends; at its end also one that has none."""
-    begun: list[bytes] = []
-    size = lines = 0
+    begun = bytearray()
+    lines = 0
     async for piece in _decoded(answer, MOST_STREAM_BYTES):
-        cut = piece.rfind(b"\n") + 1
-        if cut:
-            whole = b"".join([*begun, piece[:cut]]).splitlines()
-            lines += len(whole)
-            if lines > MOST_LINES:
+        begun += piece
+        if b"\n" in piece:
+            cut = begun.rfind(b"\n") + 1
+            whole = bytes(begun[:cut]).splitlines()
+            del begun[:cut]
+            if lines + len(whole) > MOST_LINES:
                 raise UnreadableAnswerError(f"sent more than {MOST_LINES:,} lines")
             for line in whole:
                 yield line
-            begun, size = [], 0
-        if cut < len(piece):
-            begun.append(piece[cut:])
-            size += len(piece) - cut
-            if size > MOST_LINE_BYTES:
-                raise UnreadableAnswerError(f"sent a line of more than {MOST_LINE_BYTES:,} bytes")
-    for line in b"".join(begun).splitlines():
+                lines += 1
+                if lines % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        if len(begun) > MOST_LINE_BYTES:
+            raise UnreadableAnswerError(f"sent a line of more than {MOST_LINE_BYTES:,} bytes")
+    for line in bytes(begun).splitlines():
         yield line
 
 
@@ -115,7 +114,11 @@ async def _decoded(answer: httpx.Response, most: int) -> AsyncGenerator[bytes, N
     size = 0
     try:
         async with aclosing(answer.aiter_raw()) as pieces:  # type: ignore[type-var]  # it is an async generator
+            count = 0
             async for piece in pieces:
+                count += 1
+                if count % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 if packed is not None:
                     for each in packed.feed(piece):
                         yield each
@@ -131,15 +134,15 @@ async def _decoded(answer: httpx.Response, most: int) -> AsyncGenerator[bytes, N
         raise UnreadableAnswerError(f"sent an answer that cannot be read: {error}") from None
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def _parsed(content: bytes | bytearray) -> dict[str, Any]:
     _check_values(content)
     try:
-        return json_object(content)
+        return json_object(bytes(content))
     except BadRequestError as error:
         raise UnreadableAnswerError("answered what is no JSON object") from error
 
 
-def _check_values(text: bytes) -> int:
+def _check_values(text: bytes | bytearray) -> int:
     """Return a bound on the values that a JSON text has.
 
     Raises:

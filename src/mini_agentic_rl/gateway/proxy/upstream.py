@@ -6,6 +6,7 @@ An upstream speaks OpenAI's chat completions: vLLM, SGLang, Ollama, DeepSeek, Op
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypedDict
@@ -14,7 +15,7 @@ import httpx
 
 from ...errors import UserError
 from ...http import BadRequestError, HttpError, json_object
-from ...redaction import without_secrets
+from ...redaction import without_parts_of, without_secrets, without_those_of
 from ...types import LLM
 
 TokenIdFormat = Literal["vllm", "sglang"]
@@ -107,6 +108,15 @@ class Upstream:
         """Its URL as anybody may see it."""
         return without_secrets(self.base_url)
 
+    def without_key(self, text: str) -> str:
+        """Return what the server, or a library, says of a call as agents may see it: without the key, the user and the
+        password that were sent with it, and without parts of them."""
+        url = httpx.URL(self.base_url)
+        text = without_those_of(self.base_url, text) if url.userinfo else without_secrets(text)
+        for secret in (self.api_key or "", b64encode(url.userinfo).decode()):
+            text = without_parts_of(secret, text)
+        return text
+
     def body(self, chat: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
         """Return a chat request as this server gets it: its own model name, and only fields that it knows.
 
@@ -176,22 +186,35 @@ class UpstreamRefusedError(HttpError):
         error = told if isinstance(told, dict) else {}
         message = error.get("message")
         if not isinstance(message, str) or answer.status_code in _OF_THE_MODEL_LIST:
-            text = message if isinstance(message, str) else content.decode("utf-8", "replace")[:_SHOWN_CHARACTERS]
+            text = message if isinstance(message, str) else content.decode("utf-8", "replace")
+            text = upstream.without_key(text)[:_SHOWN_CHARACTERS]
             message = (
                 f"{upstream.shown_url} refused what it was asked for {upstream.name!r} of the model list with status "
-                f"{answer.status_code}" + (f": {text[:_SHOWN_CHARACTERS]}" if text else "")
+                f"{answer.status_code}" + (f": {text}" if text else "")
             )
+        param, code, kind = (_text(upstream, error.get(name)) for name in ("param", "code", "type"))
         super().__init__(
-            message[:_LONGEST_MESSAGE],
-            param=_text(error.get("param")),
-            code=_text(error.get("code")),
-            kind=_text(error.get("type")) or ("server_error" if answer.status_code >= 500 else "invalid_request_error"),
+            upstream.without_key(message)[:_LONGEST_MESSAGE],
+            param=param,
+            code=code,
+            kind=kind or ("server_error" if answer.status_code >= 500 else "invalid_request_error"),
         )
         self.status = answer.status_code
-        pause = answer.headers.get("retry-after", "")
+        pause = upstream.without_key(answer.headers.get("retry-after", ""))
         if pause and len(pause) <= _LONGEST_NAME and pause.isprintable() and pause.isascii():
             self.headers = {"Retry-After": pause}
 
 
-def _text(value: Any) -> str | None:
-    return str(value)[:_LONGEST_NAME] if isinstance(value, str | int | float) else None
+def broken(upstream: Upstream, text: str, code: str | None = None) -> UpstreamBrokenError:
+    """Return the error for an answer that broke off or is none; the text goes after the server's name."""
+    return UpstreamBrokenError(f"{upstream.shown_url} {upstream.without_key(text)[:_LONGEST_MESSAGE]}", code=code)
+
+
+def error_words(error: Any) -> str:
+    """Return the words of an error within an answer that was begun as a good one."""
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else "without a message"
+
+
+def _text(upstream: Upstream, value: Any) -> str | None:
+    return upstream.without_key(str(value))[:_LONGEST_NAME] if isinstance(value, str | int | float) else None

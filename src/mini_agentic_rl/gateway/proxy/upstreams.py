@@ -22,7 +22,6 @@ import httpx
 from ...attribution import unrecorded
 from ...errors import UserError
 from ...http import LARGE, encode_in_steps, off_loop, size_of
-from ...redaction import without_secrets
 from ..errors import UnknownModelError
 from .reading import ACCEPTED
 from .upstream import Upstream, UpstreamSilentError, UpstreamUnreachableError
@@ -183,7 +182,7 @@ class Upstreams:
             try:
                 answer = await self._send(server, path, body(server))
             except httpx.TransportError as error:
-                failure = without_secrets(f"{type(error).__name__}: {error}")
+                failure = server.without_key(f"{type(error).__name__}: {error}")
                 replicas.mark_down(server)
             asked_pause = None if answer is None else _asked_pause(answer)
             if answer is not None:

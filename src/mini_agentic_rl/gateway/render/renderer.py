@@ -85,6 +85,7 @@ class ChatRenderer:
         """Ids that end a turn; the first is the one that the template writes."""
         tags = self.template.tags
         shown = () if tags is None else (tags.open, tags.close)
+        self._token_texts: dict[int, tuple[str, list[int] | None]] = {}
         self._decoder = Decoder(tokenizer, shown)
         self._decoder_with_calls = Decoder(tokenizer, (*shown, *self.tool_format.markers))
 
@@ -152,6 +153,16 @@ class ChatRenderer:
     def encode_text(self, text: str) -> list[int]:
         """Return the token ids of `text`, in which names of special tokens are ordinary text."""
         return self.encode(self._content.mark(text))
+
+    def token_text(self, token_id: int) -> tuple[str, list[int] | None]:
+        """Return the text of one token, special ones too, and its bytes; no bytes where it is a part of a character,
+        which has no text of its own. The list is the same one at each call."""
+        found = self._token_texts.get(token_id)
+        if found is None:
+            text = self.tokenizer.decode([token_id], skip_special_tokens=False)
+            content = None if "\N{REPLACEMENT CHARACTER}" in text else list(text.encode())
+            found = self._token_texts[token_id] = (text, content)
+        return found
 
     def decoder(self, calls: bool) -> Decoder:
         """Return what turns sampled ids into the text that `reader(calls)` reads."""
