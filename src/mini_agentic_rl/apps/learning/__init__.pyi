@@ -4,7 +4,6 @@ from .book import SessionBook as SessionBook
 from .client import Session as Session
 from .client import Sessions as Sessions
 from .client import session as session
-from .command import LearnSettings as LearnSettings
 from .errors import SessionConflictError as SessionConflictError
 from .errors import SessionError as SessionError
 from .errors import SessionRequestError as SessionRequestError
@@ -25,6 +24,7 @@ from .rewards import SessionReward as SessionReward
 from .rewards import latest_rewards as latest_rewards
 from .routes import session_gate as session_gate
 from .settings import USE_LOOP as USE_LOOP
+from .settings import LearnSettings as LearnSettings
 from .settings import UseSettings as UseSettings
 from .settings import use_loop as use_loop
 from .shown import conversation as conversation

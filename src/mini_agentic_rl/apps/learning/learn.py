@@ -14,11 +14,10 @@ from ...policy import DEFAULT_ADAPTER, LoraSettings, Policy
 from ...rewards import RelativeJudge
 from ...store import open_store
 from .book import SessionBook
-from .command import LearnSettings
 from .folder import UseFolder
 from .judging import EndedSessions
 from .learner import UseLearner
-from .settings import use_loop
+from .settings import LearnSettings, use_loop
 
 logger = logging.getLogger(__name__)
 
