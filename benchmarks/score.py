@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForSequenceClassification
 
+from mini_agentic_rl.apps.reward_service import BatchSettings, RewardModel, ScoreServer, load_scorer
 from mini_agentic_rl.datasets import ArithmeticDataset
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import load_tokenizer
 from mini_agentic_rl.policy import resolve_device, resolve_dtype, resolve_model
-from mini_agentic_rl.post_training.scoring import BatchSettings, RewardModel, ScoreServer, load_scorer
 from output import add_model_options, deliver, make_parser
 
 WAYS = ["shared prompts", "different prompts"]

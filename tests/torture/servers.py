@@ -62,8 +62,8 @@ SCORES: Final = (
     """
 import sys
 sys.path.insert(0, "tests")
-from mini_agentic_rl.post_training.scoring import ScoreServer
-from post_training.scorers import reward_model
+from mini_agentic_rl.apps.reward_service import ScoreServer
+from apps.reward_service.scorers import reward_model
 server = ScoreServer(reward_model()).start()
 url = server.root
 """

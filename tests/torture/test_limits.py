@@ -19,19 +19,19 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from apps.reward_service.scorers import reward_model
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
+from mini_agentic_rl.apps.reward_service import ScoreServer
 from mini_agentic_rl.gateway import LLMProxy, SessionSettings
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.http import AdmittedEndpoint, AdmittingServer, RequestLimits
 from mini_agentic_rl.integrations.tinker import TinkerServer
 from mini_agentic_rl.integrations.tinker.service import TinkerService
-from mini_agentic_rl.post_training.scoring import ScoreServer
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, StoreLimits
 from mini_agentic_rl.store.http import wire
 from mini_agentic_rl.store.http.otlp import PROTOBUF
-from post_training.scorers import reward_model
 from tiny import tiny_model
 
 from .conftest import Attack

@@ -9,13 +9,13 @@ from typing import Final
 import httpx
 import pytest
 
+from apps.reward_service.scorers import reward_model
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
+from mini_agentic_rl.apps.reward_service import ScoreServer
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.http import ServerStartError
-from mini_agentic_rl.post_training.scoring import ScoreServer
-from post_training.scorers import reward_model
 
 from .neighbours import Served, served
 from .servers import GATEWAY, PROXY, SCORES, STORE, TINKER

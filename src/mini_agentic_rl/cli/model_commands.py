@@ -1,4 +1,4 @@
-"""The commands that put a trained model to use: `score-server`, `merge`, `export`."""
+"""The commands that put a trained model to use: `merge`, `export`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ import typer
 from rich.console import Console
 
 from ..post_training.export import ExportSettings, MergeSettings
-from ..post_training.scoring import ScoreServerSettings
 from .options import SERVE, settings_command
 from .tables import show
 
 
 def add_model_commands(app: typer.Typer) -> None:
     """Add the commands to the application."""
-
-    @settings_command(app, "score-server", ScoreServerSettings, panel=SERVE)
-    def score_server(settings: ScoreServerSettings) -> None:
-        """Serve a reward model, which scores and compares answers, until Ctrl-C."""
-        from ..jobs import score_job
-
-        score_job(settings)
 
     @settings_command(app, "merge", MergeSettings, panel=SERVE)
     def merge(settings: MergeSettings) -> None:

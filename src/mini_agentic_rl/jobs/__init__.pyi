@@ -19,8 +19,8 @@ from .run_of_adapter import TrainedAs as TrainedAs
 from .run_of_adapter import trained_as as trained_as
 from .serve import accepted_keys as accepted_keys
 from .serve import open_server as open_server
-from .serve import score_job as score_job
 from .serve import serve_job as serve_job
+from .serve import serve_until_stopped as serve_until_stopped
 from .settings import ChatSettings as ChatSettings
 from .settings import CompareSettings as CompareSettings
 from .settings import ConvertSettings as ConvertSettings

@@ -1,4 +1,4 @@
-"""`serve` and `score-server`: a model, or a reward model, behind HTTP until it is told to stop."""
+"""`serve`: a model behind HTTP until it is told to stop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from typing import Any
 
 from ..errors import UserError
 from ..gateway import GatewayLimits, MiniLLMServer, ServedPolicy
-from ..http import RequestLimits, checked_keys
+from ..http import checked_keys
 from ..plugins import load_part
-from ..policy import LoraSettings, TorchThread
-from ..post_training.scoring import BatchSettings, ScoreServer, ScoreServerSettings, TextLimits, load_scorer
+from ..policy import LoraSettings
 from ..processes import pass_over_what_is_there
 from .settings import ServeSettings
 
@@ -62,51 +61,10 @@ def serve_job(settings: ServeSettings) -> None:
     Raises:
         UserError: see `open_server`.
     """
-    _serve(open_server(settings))
+    serve_until_stopped(open_server(settings))
 
 
-@contextmanager
-def open_score_server(settings: ScoreServerSettings) -> Iterator[ScoreServer]:
-    """Yield a running server of scores; it is drained and stopped at the end of the block.
-
-    Raises:
-        UserError: the model cannot be loaded, the file of keys cannot be read, or the port cannot be had.
-    """
-    keys = accepted_keys(settings.api_key, settings.api_key_file)
-    batches = BatchSettings(**{name: getattr(settings, name) for name in BatchSettings.model_fields})
-    texts = TextLimits(**{name: getattr(settings, name) for name in TextLimits.model_fields})
-    limits = GatewayLimits(**{name: getattr(settings, name) for name in RequestLimits.model_fields})
-    thread = TorchThread()
-    try:
-        model = thread.call(
-            lambda: load_scorer(settings.model, device=settings.device, dtype=settings.dtype, limits=texts)
-        )
-        server = ScoreServer(
-            model,
-            thread=thread,
-            host=settings.host,
-            port=settings.port,
-            batches=batches,
-            limits=limits,
-            api_keys=keys,
-        )
-        with server:
-            yield server
-            server.stop(settings.drain_seconds)
-    finally:
-        thread.close()
-
-
-def score_job(settings: ScoreServerSettings) -> None:
-    """Serve scores until interrupted or terminated; requests under way are finished first.
-
-    Raises:
-        UserError: see `open_score_server`.
-    """
-    _serve(open_score_server(settings))
-
-
-def _serve(opened: AbstractContextManager[Any]) -> None:
+def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
     """Open a server, and keep it until SIGTERM: one that has drained ends well. A second one ends it at once, and so
     does one that comes while the model is loaded, when there is nothing to finish."""
     stop = threading.Event()

@@ -177,9 +177,8 @@ def _scoring(reward: RewardFunction | str | Path) -> Iterator[RewardFunction]:
     if str(reward).startswith(("http://", "https://")):
         yield RemoteReward(str(reward))
         return
-    from ...post_training.scoring import ScoreServer, load_scorer
-
-    with ScoreServer(load_scorer(str(reward))) as server:
+    service = load_part("reward_service")
+    with service.ScoreServer(service.load_scorer(str(reward))) as server:
         yield RemoteReward(server.url)
 
 

@@ -20,10 +20,10 @@ from transformers import (
     MistralForSequenceClassification,
 )
 
+from apps.reward_service.scorers import alone, reward_model, tiny_scorer
+from mini_agentic_rl.apps.reward_service.passes import PackedPass, PaddedPass
+from mini_agentic_rl.apps.reward_service.rendering import Rendered
 from mini_agentic_rl.policy.errors import PolicyError
-from mini_agentic_rl.post_training.scoring.passes import PackedPass, PaddedPass
-from mini_agentic_rl.post_training.scoring.rendering import Rendered
-from post_training.scorers import alone, reward_model, tiny_scorer
 from tiny import tiny_tokenizer
 
 PAD = 3

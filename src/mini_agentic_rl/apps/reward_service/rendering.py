@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...gateway import ChatRenderer, Message, Tool, plain_messages
 from ...http import BadRequestError
-from ..rows import prompt_and_answer
+from ...post_training.rows import prompt_and_answer
 from .settings import Truncation
 
 Reading = Literal["answer", "template", "pair"]

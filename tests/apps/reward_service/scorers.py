@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from mini_agentic_rl.post_training.scoring import RewardModel, ScoreServer, TextLimits
-from mini_agentic_rl.post_training.scoring.passes import ScoringBatch
-from mini_agentic_rl.post_training.scoring.rendering import Rendered
+from mini_agentic_rl.apps.reward_service import RewardModel, ScoreServer, TextLimits
+from mini_agentic_rl.apps.reward_service.passes import ScoringBatch
+from mini_agentic_rl.apps.reward_service.rendering import Rendered
 from tiny import tiny_tokenizer
 
 SIZES = {

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from apps.reward_service.scorers import alone, gated_server, reward_model, tiny_scorer
+from mini_agentic_rl.apps.reward_service import BatchSettings, ScoreServer
 from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.http.server import ServerStartError
-from mini_agentic_rl.post_training.scoring import BatchSettings, ScoreServer
 from mini_agentic_rl.rewards import RemoteReward
-from post_training.scorers import alone, gated_server, reward_model, tiny_scorer
 
 PROMPT, GOOD, BAD = "What is 7 x 6?", "7 x 6 = 42.", "About forty."
 MESSAGES = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": GOOD}]

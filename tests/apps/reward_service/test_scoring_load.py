@@ -8,16 +8,16 @@ import pytest
 from transformers import BertConfig, BertForSequenceClassification
 from typer.testing import CliRunner
 
+from apps.reward_service.scorers import alone, tiny_scorer
 from gateway.small_tokenizer import small_tokenizer
+from mini_agentic_rl.apps.reward_service import load_scorer
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.policy.errors import ModelNotFoundError, PolicyError
 from mini_agentic_rl.post_training.models import load_reward_model
 from mini_agentic_rl.post_training.rows import prompt_and_answer
-from mini_agentic_rl.post_training.scoring import load_scorer
 from post_training.adapters import save_adapter
-from post_training.scorers import alone, tiny_scorer
 from tiny import tiny_tokenizer
 
 MESSAGES = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Three."}]

@@ -29,7 +29,7 @@ from ...policy import (
     resolve_dtype,
     resolve_model,
 )
-from ..models import load_reward_model, only_errors, run_file_of
+from ...post_training.models import load_reward_model, only_errors, run_file_of
 from .passes import PackedPass, PaddedPass, ScoringPass, trees_agree
 from .rendering import Reading, Rendered, Renderer
 from .settings import TextLimits
