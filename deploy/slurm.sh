@@ -1,7 +1,7 @@
 #!/bin/bash
 # One training over the nodes of a job: store, learner and gateway on the first, runners on all the others.
 #
-#   sbatch --nodes 5 --gres gpu:1 deploy/slurm.sh deploy/training/train.yaml /shared/runs/mine [OPTIONS OF train]
+#   sbatch --nodes 5 --gres gpu:1 deploy/slurm.sh deploy/kubernetes/train.yaml /shared/runs/mine [OPTIONS OF train]
 #
 # LEARNERS=2 RANKS=8 has the first two nodes learn together, with eight ranks each (docs/ranks.md): one for each card of
 # `--gres gpu:8`. Without them one process learns. With servers that sample (`--sampler vllm --sampler-url …`), which may

@@ -17,17 +17,13 @@ import pytest
 import yaml
 
 from .compose import document
-from .promises import DEPLOY, DRAIN, KUBERNETES, RUNNERS_END, parses
+from .promises import DRAIN, KUBERNETES, RUNNERS_END, parses
 
 
 @cache
 def manifests() -> list[dict[str, Any]]:
-    return [
-        one
-        for path in sorted(KUBERNETES.glob("*.yaml"))
-        if path.name != "kustomization.yaml"
-        for one in yaml.safe_load_all(path.read_text())
-    ]
+    named = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    return [one for name in sorted(named) for one in yaml.safe_load_all((KUBERNETES / name).read_text())]
 
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -101,7 +97,7 @@ class TestKubernetes:
         if tool is None:
             pytest.skip("neither kustomize nor kubectl is installed: the kustomizations are left unbuilt")
         command = [tool, "build"] if tool.endswith("kustomize") else [tool, "kustomize"]
-        built = subprocess.run([*command, str(DEPLOY / "kubernetes-gpu")], capture_output=True, text=True, check=True)
+        built = subprocess.run([*command, str(KUBERNETES)], capture_output=True, text=True, check=True)
         found = list(yaml.safe_load_all(built.stdout))
         assert sorted(one["kind"] for one in found) == sorted(["ConfigMap", *(one["kind"] for one in manifests())])
         assert {one["metadata"]["namespace"] for one in found} == {"agl"}
@@ -109,13 +105,20 @@ class TestKubernetes:
         (learner,) = [one for one in found if one["kind"] == "Job"]
         pod = learner["spec"]["template"]["spec"]
         assert pod["volumes"][0]["configMap"]["name"] == settings["metadata"]["name"]
-        assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
 
-    def test_the_kustomization_names_every_manifest(self) -> None:
-        named = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
-        assert sorted(KUBERNETES / name for name in named if name.endswith(".yaml")) == sorted(
-            path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml"
-        )
+    def test_the_kustomization_names_every_file(self) -> None:
+        given = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+        named = [*given["resources"], *given["configMapGenerator"][0]["files"], "kustomization.yaml"]
+        assert sorted(named) == sorted(path.name for path in KUBERNETES.iterdir())
+
+    def test_the_settings_are_mounted_where_the_commands_read_them(self) -> None:
+        (made,) = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["configMapGenerator"]
+        for name, pod in pods():
+            if name in ("learner", "runner"):
+                (container,) = pod["containers"]
+                (mount,) = [one for one in container["volumeMounts"] if one["name"] == "training"]
+                assert f"{mount['mountPath']}/{made['files'][0]}" in container["args"]
+                assert {"name": "training", "configMap": {"name": made["name"]}} in pod["volumes"]
 
     def test_each_command_is_one_of_ours(self) -> None:
         ours = [pod["containers"][0]["args"] for name, pod in pods() if name != "postgres"]

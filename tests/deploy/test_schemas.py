@@ -7,12 +7,11 @@ import os
 import re
 import shutil
 import subprocess
-from importlib import import_module, resources, util
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from .compose import ROOT, document
 from .promises import DEPLOY, DRAIN, RUNNERS_END, grace, parses
@@ -180,14 +179,14 @@ class TestSlurm:
         tool(bins, "mini-agentic-rl", STAND_IN.format(python=shutil.which("python3")))
         tool(bins, "srun", SRUN)
         tool(bins, "scontrol", "#!/bin/bash\nprintf '%s\\n' node1 node2 node3\n")
-        script = ["bash", str(self.SCRIPT), "deploy/training/train.yaml", str(tmp_path / "run"), "--total-steps", "3"]
+        script = ["bash", str(self.SCRIPT), "deploy/kubernetes/train.yaml", str(tmp_path / "run"), "--total-steps", "3"]
         found = run_script(tmp_path, script, tmp_path, 3, SLURM_JOB_ID="12345", SLURM_JOB_NODELIST="node[1-3]")
         port = follow(found["store"]["words"], "--port")
         for role in ("algorithm", "runner"):
             called = found[role]
             assert (called["AGL_SERVER_HOST"], called["AGL_SERVER_PORT"]) == ("node1", port)
             assert called["AGL_MANAGED_STORE"] == "0"
-            assert Path(follow(called["words"], "--config")) == DEPLOY / "training" / "train.yaml"
+            assert Path(follow(called["words"], "--config")) == DEPLOY / "kubernetes" / "train.yaml"
         learner = found["algorithm"]["words"]
         assert follow(learner, "--gateway-url") == f"http://node1:{follow(learner, '--gateway-port')}"
         assert learner[-2:] == ["--total-steps", "3"]
@@ -201,7 +200,7 @@ class TestSlurm:
         tool(bins, "srun", SRUN)
         tool(bins, "torchrun", TORCHRUN)
         tool(bins, "scontrol", "#!/bin/bash\nprintf '%s\\n' node1 node2 node3\n")
-        script = ["bash", str(self.SCRIPT), "deploy/training/train.yaml", str(tmp_path / "run"), "--resume"]
+        script = ["bash", str(self.SCRIPT), "deploy/kubernetes/train.yaml", str(tmp_path / "run"), "--resume"]
         slurm = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "node[1-3]"}
         found = run_script(tmp_path, script, tmp_path, 3, LEARNERS="2", RANKS="4", **slurm)
         assert found["algorithm"]["words"][-1] == "--resume"
@@ -220,7 +219,7 @@ class TestSlurm:
     def test_one_node_is_too_few_and_is_told_so(self, tmp_path: Path) -> None:
         tool(tmp_path / "bin", "scontrol", "#!/bin/bash\necho node1\n")
         done = subprocess.run(
-            ["bash", str(self.SCRIPT), "deploy/training/train.yaml", str(tmp_path / "run")],
+            ["bash", str(self.SCRIPT), "deploy/kubernetes/train.yaml", str(tmp_path / "run")],
             cwd=ROOT,
             env={
                 "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
@@ -232,51 +231,3 @@ class TestSlurm:
         )
         assert done.returncode == 2
         assert done.stderr.startswith("2 nodes at least: 1 to learn")
-
-
-TASK = {
-    "name": str,
-    "num_nodes": int,
-    "workdir": str,
-    "resources": dict,
-    "envs": dict,
-    "secrets": dict,
-    "setup": str,
-    "run": str,
-}
-"""The fields of a SkyPilot task that the file uses: checked where SkyPilot itself, which is large, is not installed."""
-
-
-class TestSkyPilot:
-    FILE = DEPLOY / "skypilot.yaml"
-
-    def test_it_fits_the_schema_of_tasks(self) -> None:
-        task = yaml.safe_load(self.FILE.read_text())
-        assert {name: type(value) for name, value in task.items()} == TASK
-        if util.find_spec("sky") is not None:
-            jsonschema = pytest.importorskip("jsonschema", reason="the task is left unchecked by SkyPilot's schema")
-            schemas = import_module("sky.utils.schemas")
-            jsonschema.validate(task, schemas.get_task_schema())
-            jsonschema.validate(task["resources"], schemas.get_resources_schema())
-
-    @pytest.mark.parametrize("rank", [0, 1])
-    def test_each_node_starts_its_roles(self, tmp_path: Path, rank: int) -> None:
-        task = yaml.safe_load(self.FILE.read_text())
-        subprocess.run(["bash", "-n", "-c", task["setup"]], check=True)
-        tool(tmp_path / "agl" / "bin", "mini-agentic-rl", STAND_IN.format(python=shutil.which("python3")))
-        # the store is there until its runners have been started, and then it is gone
-        tool(tmp_path / "bin", "curl", "#!/bin/bash\nuntil [[ -s $TOLD ]]; do sleep 0.02; done\nexit 7\n")
-        variables = {
-            **task["envs"],
-            "RUN_DIR": str(tmp_path / "run"),
-            "AGL_API_KEY": "k" * 32,
-            "SKYPILOT_NODE_RANK": str(rank),
-            "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
-        }
-        found = run_script(tmp_path, ["bash", "-c", task["run"]], tmp_path, 2 - rank, **variables)
-        assert set(found) == ({"runner"} if rank else {"store", "algorithm"})
-        for called in found.values():
-            assert (called["AGL_SERVER_HOST"], called["AGL_SERVER_PORT"]) == ("10.0.0.1", "4747")
-        if rank == 0:
-            assert follow(found["algorithm"]["words"], "--gateway-url") == "http://10.0.0.1:8000"
-            assert follow(found["store"]["words"], "--port") == "4747"

@@ -16,8 +16,7 @@ Follow a call down to the data, `update_attempt` for example:
     tables.py          `Tables`: the reads and writes that a backend supplies, and `Query`, a filter and page as data;
                        reward_spans.py finds spans that may carry a reward, paged_walk.py walks through a store that
                        has pages alone
-    memory.py          the store in memory; memory_tables.py are its tables, untracked.py hides what they hold from the
-                       garbage collector
+    memory.py          the store in memory; memory_tables.py are its tables
     database_store.py  `DatabaseStore`: transactions in threads, committed in groups (group_commit.py)
     sql/, mongo/       tables in a database, with rows made of objects in rows.py
 

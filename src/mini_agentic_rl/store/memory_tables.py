@@ -14,7 +14,6 @@ from . import lifecycle
 from .capabilities import LightningStoreStatistics
 from .reward_spans import that_may_carry_rewards
 from .tables import MOST_OUTCOMES, Kind, Query, WalkStep
-from .untracked import hide_alone, hide_from_collector
 
 _MOST_OUTCOME_BYTES: Final = 64 * 1024 * 1024
 _ENTRY_BYTES: Final = 200
@@ -85,14 +84,11 @@ class MemoryTables:
 
     def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
-            hide_from_collector(rollout)
-            self._rollouts[rollout.rollout_id] = row = _RolloutRow(rollout, self._rollout_number)
-            hide_alone(row, row.spans)
+            self._rollouts[rollout.rollout_id] = _RolloutRow(rollout, self._rollout_number)
             self._rollout_number += 1
             self._enter(rollout)
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
-        hide_from_collector(new)
         self._rollouts[new.rollout_id].rollout = new
         if new.status != old.status:
             del self._by_status[old.status][old.rollout_id]
@@ -119,15 +115,12 @@ class MemoryTables:
         attempts = self._rollouts[attempt.rollout_id].attempts
         row.last_number = max((earlier.last_number for earlier in attempts.values()), default=0)
         attempts[attempt.attempt_id] = row
-        hide_alone(row, attempts)
-        _hide_ended(attempt)
         self._attempt_count += 1
         self._watch(row, deadline)
 
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         row = self._rollouts[attempt.rollout_id].attempts[attempt.attempt_id]
         row.attempt = attempt
-        _hide_ended(attempt)
         self._watch(row, deadline)
 
     def overdue(self, now: float) -> Sequence[tuple[str, str]]:
@@ -161,12 +154,10 @@ class MemoryTables:
         stored = []
         for span in spans:
             if span.span_id not in row.spans:
-                hide_from_collector(span)
                 row.spans[span.span_id] = span
                 stored.append(span)
                 if span.sequence_id > row.last_number:
                     row.last_number = span.sequence_id
-        hide_alone(row.spans)
         rollout.spans.extend(stored)
         self._span_count += len(stored)
         return stored
@@ -318,9 +309,3 @@ class MemoryTables:
 
 def _held(key: str, outcome: str) -> int:
     return sys.getsizeof(key) + sys.getsizeof(outcome) + _ENTRY_BYTES
-
-
-def _hide_ended(attempt: Attempt) -> None:
-    """Hide an attempt that stays; one that runs is replaced by each of its spans."""
-    if attempt.status in lifecycle.ENDED_ATTEMPT_STATUSES:
-        hide_from_collector(attempt)

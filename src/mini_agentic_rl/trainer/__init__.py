@@ -15,7 +15,7 @@ Follow the answers of a run to its report:
     evaluations.py       every answer, kept; statistics.py and intervals.py say how sure a share of right ones is,
                          majority.py what a vote of several answers gives
     summary.py           `summary.json`
-    report.py            `report.html`, with charts.py; pictures.py draws the curves as files
+    report.py            `report.html`, with charts.py
     verdict.py           whether rewards made the policy better on held-out tasks
     comparison.py        runs on the same problems, by paired tests (paired.py)
     sweep_table.py       the runs of a sweep, as means over their seeds (seed_means.py)

@@ -6,7 +6,6 @@ from .evaluations import check_rows as check_rows
 from .intervals import bootstrap_interval as bootstrap_interval
 from .parts import DEFAULT_SERVER as DEFAULT_SERVER
 from .parts import asks_for_processes as asks_for_processes
-from .pictures import draw_curves as draw_curves
 from .recorded_run import Checkpoint as Checkpoint
 from .recorded_run import RecordedRun as RecordedRun
 from .recorded_run import record_run as record_run

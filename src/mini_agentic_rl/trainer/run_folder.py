@@ -4,7 +4,7 @@ Every file and every checkpoint is written under a temporary name, synced to dis
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
 continued only with `resume`, under the configuration it was started with, and replaced only with `overwrite`.
 
-    config.json  metrics.jsonl  evaluations.jsonl  resumes.jsonl  summary.json  rollouts.db  report.html  curves.png
+    config.json  metrics.jsonl  evaluations.jsonl  resumes.jsonl  summary.json  rollouts.db  report.html
     adapter/  epoch_N/  prompt/  checkpoints/step_N/  logs/
 
 Where several adapters are trained, each is in `adapters/NAME/` instead of `adapter/`. `epoch_N/` holds the same as it
@@ -41,7 +41,6 @@ from ..redaction import remember_secrets, without_secrets, without_secrets_withi
 from ..samplers import SamplerSettings
 from .changed_settings import changed_settings
 from .evaluations import AnswerRows, add_answers
-from .pictures import PICTURE_FORMATS
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +77,6 @@ class RunFolder:
         self.resumes_path = self.path / "resumes.jsonl"
         self.rollouts_path = self.path / "rollouts.db"
         self.report_path = self.path / "report.html"
-        self.curves_paths = {form: self.path / f"curves.{form}" for form in PICTURE_FORMATS}
         self.adapter_path = self.path / "adapter"
         self.adapters_path = self.path / "adapters"
         self.prompt_path = self.path / "prompt"
@@ -410,7 +408,7 @@ class RunFolder:
         those of its files alone."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
-        files += [self.resumes_path, *self.curves_paths.values()]
+        files.append(self.resumes_path)
         return [*files, *database, *self.results(), self.logs_path, self.checkpoints_path]
 
     def delete(self) -> None:

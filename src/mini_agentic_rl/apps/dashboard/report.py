@@ -1,4 +1,4 @@
-"""`report`: the report of a run, or a picture of its curves, at any time."""
+"""`report`: the report of a run, at any time."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
-from pydantic import Field
 
 from ...cli.doctor import DoctorSettings
 from ...cli.options import MEASURE, settings_command
 from ...config import Settings, restated
 from ...errors import UserError
-from ...metrics import read_metrics
 
 if TYPE_CHECKING:
     from . import ShownRun
@@ -24,40 +22,30 @@ if TYPE_CHECKING:
 class ReportSettings(Settings):
     """Settings of `report`."""
 
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {"Report": ("run", "file_format", "output")}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {"Report": ("run", "output")}
 
     run: Path = restated(DoctorSettings, "run", ..., "Folder of a run, finished or not.")
-    file_format: Literal["png", "svg", "pdf", "html"] = Field(default="png", json_schema_extra={"option": "--format"})
-    """Kind of file: `png`, `svg` and `pdf` are pictures of the curves by matplotlib (the extra `plots`), `html` is the
-    report with accuracies, curves, transcripts and settings."""
     output: Path | None = None
-    """File to write; by default `curves.png` and the like, or `report.html`, in the folder of the run."""
+    """File to write; by default `report.html` in the folder of the run."""
 
 
 def write_report_of_run(settings: ReportSettings) -> None:
-    """Draw the curves of a run as a picture, or write its report anew; the run may still be going on."""
+    """Write the report of a run anew: accuracies, curves, transcripts and settings. The run may still be going on."""
     typer.echo(f"wrote {asyncio.run(_write(settings))}")
 
 
 async def _write(settings: ReportSettings) -> Path:
-    from ...trainer import draw_curves, report_again
+    from ...trainer import report_again
     from . import close_sources, run_sources
 
     sources = run_sources([settings.run])
     try:
         source = sources[0]
         assert source.folder is not None  # it was made of one
-        facts: dict[str, Any] = source.facts()
-        rows, measured = read_metrics(source.folder.metrics_path), facts.get("intervals") or []
-        output = settings.output
-        if settings.file_format == "html":
-            target = output or source.folder.report_path
-        else:
-            target = output or source.folder.curves_paths[settings.file_format]
+        measured = source.facts().get("intervals") or []
+        target = settings.output or source.folder.report_path
         with _writing(target):
-            if settings.file_format == "html":
-                return report_again(source.folder, measured, await _transcripts(source), target)
-            return draw_curves(rows, target, form=settings.file_format, title=facts["name"], measured=measured)
+            return report_again(source.folder, measured, await _transcripts(source), target)
     finally:
         await close_sources(sources)
 
