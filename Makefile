@@ -147,12 +147,11 @@ test-ray: $(INSTALLED_RAY)
 test-oldest: $(INSTALLED_OLDEST)
 	$(VENV_OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
-# Licences of all that is installed, and known vulnerabilities, for which pip-audit asks a service on the network. Both
-# are looked at whatever the other finds, and the last line says what came of it: all checked and nothing found (status
-# 0), something found (1), or not everything could be checked (3). make itself ends with 2 for each of the last two.
-audit: $(INSTALLED_DEV)
-	-test -e $(INSTALLED_AUDIT) || $(MAKE) $(INSTALLED_AUDIT)
-	$(BIN)/python dev/audit.py $(VENV_AUDIT)/bin/pip-audit $(ARGS)
+# Licences of all that is installed (the accepted ones are in pyproject.toml), and known vulnerabilities, for which
+# pip-audit asks a service on the network.
+audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT)
+	$(VENV_AUDIT)/bin/pip-licenses --python $(BIN)/python --summary
+	$(BIN)/python -m pip freeze --exclude-editable | $(VENV_AUDIT)/bin/pip-audit --no-deps --disable-pip -r /dev/stdin $(ARGS)
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .
@@ -221,7 +220,7 @@ $(INSTALLED_OLDEST): pyproject.toml $(OLDEST_CONSTRAINTS)
 
 $(INSTALLED_AUDIT):
 	test -x $(VENV_AUDIT)/bin/python || $(PYTHON) -m venv $(VENV_AUDIT)
-	$(VENV_AUDIT)/bin/python -m pip install --quiet pip-audit
+	$(VENV_AUDIT)/bin/python -m pip install --quiet pip-audit pip-licenses
 	touch $@
 
 $(INSTALLED_DASHBOARD):
