@@ -149,6 +149,7 @@ async def test_prompt_rollout_may_be_async() -> None:
         ("{question}", "asks for a value 'question'"),
         ("{} {task}", "asks for a value '0'"),
         ("f() { return 1; } {task}", "asks for a value 'return 1;'"),
+        ("{task.b}", "value 'task.b' cannot be read"),
         ("{task", "braces do not match"),
     ],
 )

@@ -125,7 +125,10 @@ class _BoundedFormatter(string.Formatter):
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if "._" in field_name:
             raise ValueError(f"a template may not read {field_name[:60]}: names that begin with _ are private")
-        return super().get_field(field_name, args, kwargs)
+        try:
+            return super().get_field(field_name, args, kwargs)
+        except (AttributeError, IndexError, TypeError) as error:
+            raise PromptTemplateError(f"the template's value {field_name[:60]!r} cannot be read: {error}") from None
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if any(len(digits) > 9 or int(digits) > MAX_WIDTH for digits in re.findall(r"\d+", format_spec)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from mini_agentic_rl.gateway.dialects.responses import ResponseMemory
@@ -54,15 +56,28 @@ def test_the_memory_forgets_with_time():
 
 
 def test_the_memory_is_bounded_in_bytes():
-    memory = ResponseMemory(max_bytes=2000)
+    memory = ResponseMemory(max_bytes=5000)
     kept(memory, "0")
     for number in range(1, 20):
         kept(memory, str(number), previous=str(number - 1), text="x" * 10)
-    assert 0 < len(memory) < 4
+    assert 0 < len(memory) < 5
     before = len(memory)
-    kept(memory, "huge", text="x" * 3000)
+    kept(memory, "huge", text="x" * 6000)
     assert len(memory) == before
     memory.response(SCOPE, "19")
+
+
+def test_small_responses_take_no_more_memory_than_is_counted():
+    bound = 2_000_000
+    memory = ResponseMemory(max_bytes=bound)
+    tracemalloc.start()
+    for number in range(5000):
+        messages = [{"role": "user", "content": "a"} for _ in range(20)]
+        memory.keep(SCOPE, {"id": str(number)}, None, messages)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(memory) < 5000
+    assert bound / 2 < held < bound
 
 
 def test_a_conversation_goes_on_when_what_it_came_from_is_forgotten():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ....http import ANYBODY, BadRequestError, HttpError, checked, encode
 from ...errors import NotFoundError
@@ -152,14 +154,19 @@ def _counted(tokens: int) -> Json:
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
+_ENTRY_BYTES: Final = 1024
+"""Memory of a kept response beside its texts: its objects, ids and places in tables."""
+
+
 @dataclass
 class _KeptResponse:
     response: bytes
     """The response object as JSON."""
-    messages: tuple[Json, ...]
-    """The conversation up to and with the answer, without `instructions`."""
+    messages: tuple[bytes, ...]
+    """The conversation up to and with the answer, without `instructions`: each message as JSON, which takes an eighth
+    of the memory of its objects. Conversations that continue each other share them."""
     message_bytes: int
-    """Size of all messages. Those that conversations share are counted for each."""
+    """Memory of all messages. Those that conversations share are counted for each."""
     items: bytes
     """The items of its input as JSON."""
     used: float
@@ -167,7 +174,7 @@ class _KeptResponse:
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.items) + self.message_bytes
+        return len(self.response) + len(self.items) + self.message_bytes + _ENTRY_BYTES
 
 
 class ResponseMemory:
@@ -214,7 +221,7 @@ class ResponseMemory:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return kept.messages
+        return tuple(json.loads(message) for message in kept.messages)
 
     def response(self, owner: Hashable, response_id: str) -> bytes:
         """Return the response object as JSON.
@@ -250,10 +257,10 @@ class ResponseMemory:
         """
         with self._lock:
             previous = self._kept.get((owner, previous_id)) if previous_id is not None else None
-        known = len(previous.messages) if previous is not None else 0
-        new_bytes = sum(len(encode(message)) for message in messages[known:])
-        message_bytes = new_bytes + (previous.message_bytes if previous is not None else 0)
-        kept = _KeptResponse(encode(response), tuple(messages), message_bytes, encode(list(items)), self._clock())
+        known = () if previous is None else previous.messages
+        told = (*known, *(encode(message) for message in messages[len(known) :]))
+        held = sum(map(sys.getsizeof, told)) + sys.getsizeof(told)
+        kept = _KeptResponse(encode(response), told, held, encode(list(items)), self._clock())
         with self._lock:
             self._forget((owner, response["id"]))
             if kept.size > self._max_bytes:
