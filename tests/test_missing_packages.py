@@ -140,7 +140,7 @@ CASES = {
     "mcp, tool": (
         ("mcp", "mcp.server", "mcp.server.lowlevel"),
         _mcp_tool,
-        ("rl_training_tool.mcp_server",),
+        ("integrations.hello_agents.training_tool.mcp_server",),
     ),
 }
 """Extra, or package that is in none → modules that are not there, what asks for them, and modules of the package that

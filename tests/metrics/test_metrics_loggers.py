@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-import sys
-import types
-
 import pytest
 
+from metrics import service_checks
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import TrainConfig, train_job
-from mini_agentic_rl.metrics import GuardedLogger, MetricsLogger, MultiLogger, check_loggers, make_logger, read_metrics
+from mini_agentic_rl.metrics import GuardedLogger, MetricsLogger, MultiLogger, make_logger, read_metrics
 from mini_agentic_rl.trainer import RunFolder, RunSettings, record_run
 
 
@@ -98,17 +94,8 @@ def test_a_service_that_stays_away_is_left_alone_after_a_while_and_still_closed(
 
 
 def test_a_service_that_cannot_begin_is_left_out(tmp_path, monkeypatch, caplog):
-    def init(**how):
-        raise ConnectionError("nobody answers at https://api.wandb.ai?api_key=secret1\nmore")
-
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
-    with make_logger(["jsonl", "wandb"], tmp_path) as logger:
-        logger.log({"reward": 1.0}, step=1)
+    service_checks.one_that_cannot_begin_is_left_out("wandb", tmp_path, monkeypatch, caplog)
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
-    (told,) = caplog.messages
-    assert "the wandb logger could not begin (nobody answers" in told
-    assert "WANDB_MODE=offline" in told
-    assert "secret1" not in told
 
 
 def test_tensorboard_shows_a_table_as_it_is_and_where_an_artifact_is(tmp_path):
@@ -150,24 +137,6 @@ def test_a_logger_that_is_named_twice_writes_once(tmp_path):
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
 
 
-def test_packages_that_clash_are_told_in_one_line_before_a_run_begins(tmp_path, monkeypatch):
-    package = tmp_path / "packages" / "swanlab"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise TypeError('Descriptors cannot be created directly.\\nIf this call')")
-    monkeypatch.syspath_prepend(str(package.parent))
-    monkeypatch.delitem(sys.modules, "swanlab", raising=False)
-    with pytest.raises(UserError, match="swanlab logger cannot be loaded beside") as told:
-        check_loggers(["tensorboard", "swanlab"])
-    assert "\n" not in str(told.value)
-    assert "pip install --upgrade swanlab protobuf" in str(told.value)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "summary.json").write_text("{}")
-    settings = RunSettings(output_dir=tmp_path / "run", loggers="swanlab", overwrite=True)
-    with pytest.raises(UserError, match="swanlab logger"):
-        train_job(TrainConfig(run=settings, model="a/model/that/is/not/looked/for"))
-    assert (tmp_path / "run" / "summary.json").exists()
-
-
 @pytest.mark.parametrize("given", ["tensorboard,wandb", ["tensorboard", "wandb"], ["console, tensorboard", "wandb"]])
 def test_loggers_may_be_given_with_commas_or_one_by_one(given):
     assert [name for name in RunSettings(loggers=given).loggers if name != "console"] == ["tensorboard", "wandb"]
@@ -185,48 +154,6 @@ def test_a_logger_comes_beside_the_console_and_the_file(tmp_path, monkeypatch):
         settings = RunSettings(output_dir=tmp_path / name, loggers=["tensorboard"], **quiet)
         record_run(RunFolder(tmp_path / name), settings, {"seed": 3}, lambda run: {}, rows_to_keep=lambda _: 0)
     assert asked == [(["console", "jsonl", "tensorboard"], {"seed": 3}), (["jsonl", "tensorboard"], {"seed": 3})]
-
-
-@pytest.mark.parametrize("name", ["wandb", "swanlab"])
-def test_a_key_puts_a_service_online_and_its_own_variable_decides_before_that(tmp_path, monkeypatch, name):
-    modes = []
-
-    class Run:
-        def define_metric(self, *_, **__): ...
-        def finish(self): ...
-
-    def init(**how):
-        modes.append((how["mode"], how["config"]))
-        return Run()
-
-    monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(init=init))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    for variable in ("NETRC", f"{name.upper()}_API_KEY", f"{name.upper()}_MODE"):
-        monkeypatch.delenv(variable, raising=False)
-
-    def begin():
-        make_logger([name], tmp_path, hyperparameters={"seed": 1}).close()
-
-    begin()
-    login = tmp_path / {"wandb": ".netrc", "swanlab": ".swanlab/.netrc"}[name]
-    login.parent.mkdir(exist_ok=True)
-    login.write_text("machine api.wandb.ai login user password secret\n")
-    begin()
-    login.unlink()
-    monkeypatch.setenv(f"{name.upper()}_API_KEY", "secret")
-    begin()
-    monkeypatch.setenv(f"{name.upper()}_MODE", "offline")
-    begin()
-    assert modes == [(mode, {"seed": 1}) for mode in ("offline", "online", "online", "offline")]
-
-
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "swanlab", "mlflow", "trackio"])
-def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name):
-    for module in (name, "tensorboard.summary", "mlflow.tracking"):
-        monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(UserError, match=rf"{name}.*mini-agentic-rl\[loggers\]"):
-        make_logger(["jsonl", name], tmp_path)
 
 
 def test_tensorboard_reads_back_what_was_logged(tmp_path):
@@ -272,25 +199,16 @@ def test_tensorboard_gets_the_configuration_of_the_run(tmp_path):
     }
 
 
-def test_mlflow_keeps_its_numbers_in_the_run_folder(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow", reason="mlflow is not installed: MlflowLogger is left unchecked")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with make_logger(["mlflow"], tmp_path, hyperparameters={"seed": 3, "difficulty": [1, 2]}) as logger:
-        logger.log({"reward": 0.25}, step=1)
-    with sqlite3.connect(tmp_path / "mlflow.db") as database:
-        assert database.execute("select key, value, step from metrics").fetchall() == [("reward", 0.25, 1)]
-        assert dict(database.execute("select key, value from params")) == {"seed": "3", "difficulty": "[1, 2]"}
+def test_a_key_puts_wandb_online_and_its_own_variable_decides_before_that(tmp_path, monkeypatch):
+    service_checks.a_key_puts_it_online_and_its_own_variable_decides_before_that(
+        "wandb", ".netrc", tmp_path, monkeypatch
+    )
 
 
-@pytest.mark.parametrize("name", ["wandb", "swanlab"])
-def test_offline_services_write_into_the_run_folder(tmp_path, monkeypatch, capfd, name):
-    pytest.importorskip(name, reason=f"{name} is not installed: its logger is left unchecked")
-    monkeypatch.setenv(f"{name.upper()}_MODE", "offline")
-    with make_logger([name], tmp_path, hyperparameters={"seed": 31415926}) as logger:
-        logger.log({"sft/loss": 2.5}, step=8)
-        logger.log({"reward": 0.015625}, step=1)
-    written = b"".join(path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file())
-    assert b"31415926" in written
-    told = capfd.readouterr()
-    assert told.out == ""
-    assert "ignored" not in told.err
+@pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboard.summary"), ("wandb", "wandb")])
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name, module):
+    service_checks.a_missing_package_is_named_with_its_extra(name, module, tmp_path, monkeypatch)
+
+
+def test_wandb_writes_into_the_run_folder_while_it_is_offline(tmp_path, monkeypatch, capfd):
+    service_checks.offline_it_writes_into_the_run_folder("wandb", tmp_path, monkeypatch, capfd)

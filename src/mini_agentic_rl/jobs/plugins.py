@@ -11,7 +11,7 @@ from ..config import JsonSettings
 from ..datasets import EVERY_NAME
 from ..datasets.episodes import EPISODES
 from ..metrics import LOGGERS
-from ..plugins import Kind, Plugin, installed_plugins
+from ..plugins import Kind, Plugin, entries, installed_plugins
 from ..rewards import NAMES as REWARDS
 from ..samplers import SamplerSettings
 
@@ -25,8 +25,8 @@ class PluginSettings(JsonSettings):
 def plugins_job(settings: PluginSettings) -> dict[str, Any]:
     """Import every plugin that is installed, and return `plugins`: each with its kind, name, object, distribution and
     version, and as `error` the reason why it cannot be used, None where it can."""
-    found = installed_plugins()
-    return {"plugins": [asdict(_tried(plugin, found)) for plugin in found]}
+    every = entries()
+    return {"plugins": [asdict(_tried(plugin, every)) for plugin in installed_plugins()]}
 
 
 def _tried(plugin: Plugin, every: Iterable[Plugin]) -> Plugin:

@@ -1,5 +1,5 @@
 """Metrics: the numbers of a run, shown on the console and kept in files or services. No torch."""
 
-import lazy_loader
+from ..compat import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -40,8 +40,5 @@ from .readable import latest as latest
 from .readable import number as number
 from .readable import percent as percent
 from .readable import quantity as quantity
-from .services import MlflowLogger as MlflowLogger
-from .services import SwanLabLogger as SwanLabLogger
 from .services import TensorBoardLogger as TensorBoardLogger
-from .services import TrackioLogger as TrackioLogger
 from .services import WandbLogger as WandbLogger

@@ -14,19 +14,11 @@ from .base import MetricsLogger, MultiLogger
 from .console import ConsoleLogger
 from .guarded import GuardedLogger
 from .jsonl import JsonlLogger
-from .services import (
-    MODULES,
-    MlflowLogger,
-    SwanLabLogger,
-    TensorBoardLogger,
-    TrackioLogger,
-    WandbLogger,
-    load,
-)
+from .services import ServiceLogger, TensorBoardLogger, WandbLogger
 
 logger = logging.getLogger(__name__)
 
-_Known = Literal["console", "jsonl", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
+_Known = Literal["console", "jsonl", "tensorboard", "wandb"]
 LOGGERS: Final[tuple[str, ...]] = get_args(_Known)
 """The loggers that are built in."""
 
@@ -39,12 +31,10 @@ if TYPE_CHECKING:
 else:  # the choices that the doors offer, and those of plugins
     LoggerName = Annotated[_Known, choices_or_plugin("loggers")]
 
+_FILES: Final = ("console", "jsonl")
 _SERVICES: Final[dict[str, Maker]] = {
     "tensorboard": TensorBoardLogger,
     "wandb": WandbLogger,
-    "swanlab": SwanLabLogger,
-    "mlflow": MlflowLogger,
-    "trackio": TrackioLogger,
 }
 
 
@@ -54,13 +44,11 @@ def check_loggers(names: Sequence[str]) -> None:
     Raises:
         UserError: an unknown name, or the package of a logger is not installed or cannot be loaded beside the others.
     """
-    for name in names:
-        if name not in LOGGERS:
-            _maker(name)
+    makers = [_maker(name) for name in names if name not in _FILES]
     try:
-        for name in names:
-            if name in MODULES:
-                load(name)
+        for maker in makers:
+            if isinstance(maker, type) and issubclass(maker, ServiceLogger):
+                maker.load()
     except UserError:
         raise
     except ImportError as error:
@@ -117,13 +105,15 @@ def _make(name: str, run_dir: Path, keep_rows: int | None, hyperparameters: Mapp
         return ConsoleLogger()
     if name == "jsonl":
         return JsonlLogger(run_dir / "metrics.jsonl", keep_rows=keep_rows)
+    maker = _maker(name)
     try:
-        made = _maker(name)(run_dir, hyperparameters)
+        made = maker(run_dir, hyperparameters)
         if not isinstance(made, MetricsLogger):
             raise TypeError(f"a {type(made).__name__} is no MetricsLogger")
         return GuardedLogger(name, made)
     except Exception as error:  # of a foreign package, and of the network behind it
         first = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))
-        offline = f"; {name.upper()}_MODE=offline keeps it on this computer" if name in ("wandb", "swanlab") else ""
-        logger.warning("the %s logger could not begin (%s): the run goes on without it%s", name, first, offline)
+        setting = getattr(maker, "offline_setting", None)
+        hint = f"; {setting} keeps it on this computer" if setting else ""
+        logger.warning("the %s logger could not begin (%s): the run goes on without it%s", name, first, hint)
         return MetricsLogger()

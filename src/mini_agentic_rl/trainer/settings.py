@@ -33,8 +33,8 @@ class RunSettings(Settings):
     console: bool = True
     """Show progress and metrics on the console."""
     loggers: Annotated[list[LoggerName], COMMAS] = Field(default=[])
-    """Services that get metrics besides the console and `metrics.jsonl`; several with commas, or given several
-    times."""
+    """Services that get metrics besides the console and `metrics.jsonl`, also `swanlab`, `mlflow`, `trackio` or one of
+    a plugin; several with commas, or given several times."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Port at which Prometheus reads the numbers of the run, as /metrics; 0 takes a free one. By default none."""
     metrics_host: str = "127.0.0.1"
