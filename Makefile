@@ -50,32 +50,44 @@ OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets e
   litagent metrics policy rewards runner store tokens tools tracer trainer) \
   $(addprefix --ignore=tests/,cli/test_cli_post_training.py invariant/test_head_tiles.py)
 
-.PHONY: train test test-embedded test-learning test-agents test-doors test-dashboard test-traces test-loggers test-tau2 \
+.DEFAULT_GOAL := train
+.PHONY: help train test test-integrations test-apps test-embedded test-learning test-agents test-doors test-dashboard \
+  test-traces test-loggers test-tau2 \
   test-ray test-vllm test-oldest torture sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
 
-train: $(INSTALLED)
+help: ## show the targets
+	@sed -n 's/^\([a-z0-9-]*\): .*## /\1\t/p' Makefile | expand -t 20
+
+train: $(INSTALLED) ## train the math agent with tools; ARGS are options of mini-agentic-rl train
 	$(BIN)/mini-agentic-rl train $(ARGS)
 
 # The tests start many processes, and each would compile the package again where its bytecode may not be kept.
 test: export PYTHONDONTWRITEBYTECODE =
-test: $(INSTALLED_DEV)
+test: $(INSTALLED_DEV) ## run the whole test suite; ARGS are those of pytest
 	$(BIN)/python -m pytest $(ARGS)
 
+# The tests of the optional parts alone.
+test-integrations: $(INSTALLED_DEV) ## run the tests of integrations/
+	$(BIN)/python -m pytest tests/integrations $(ARGS)
+
+test-apps: $(INSTALLED_DEV) ## run the tests of apps/
+	$(BIN)/python -m pytest tests/apps $(ARGS)
+
 # What README and docs/your-agent.md promise of the embedded model, which is fetched if it is not in the cache.
-test-embedded: $(INSTALLED_DEV)
+test-embedded: $(INSTALLED_DEV) ## run what README promises of the embedded model
 	$(BIN)/python -m pytest -n 0 tests/embedded $(ARGS)
 
 # Every documented agent is trained with three seeds, into a folder whose runs are not repeated; hours on two cores.
-test-learning: $(INSTALLED_DEV)
+test-learning: $(INSTALLED_DEV) ## train every documented agent with three seeds (hours)
 	$(BIN)/python benchmarks/learning.py --folder outputs/learning $(ARGS)
 
-test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI)
+test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI) ## run the examples in other agent SDKs
 	$(VENV_AGENTS)/bin/python -m pytest $(SDK_TESTS) --ignore=$(SDK_TESTS)/test_crewai.py $(ARGS)
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
 
 # The doors to other packages, each with the real one: a whole training on a tiny model through each.
 # AGENTLIGHTNING_PYTHON, where it is set, is the Python of an environment with agentlightning[mongo]==0.3.0.
-test-doors: $(INSTALLED_DOORS) $(INSTALLED_VERIFIERS)
+test-doors: $(INSTALLED_DOORS) $(INSTALLED_VERIFIERS) ## run environments and clients of other packages, each with the real one
 	$(VENV_DOORS)/bin/python -m pytest -n 0 $(DOOR_TESTS) --ignore=$(DOOR_TESTS)/test_verifiers.py $(ARGS)
 	$(VENV_VERIFIERS)/bin/python -m pytest -n 0 $(DOOR_TESTS)/test_verifiers.py $(ARGS)
 
@@ -85,13 +97,13 @@ test-vllm: $(INSTALLED_DEV)
 
 # Every attack of docs/reliability.md in full, an hour or more; TORTURE_SIZE=0.05 is what `make test` tries of it.
 torture: export TORTURE_SIZE ?= 1
-torture: $(INSTALLED_DEV)
+torture: $(INSTALLED_DEV) ## run every attack at full size (hours)
 	$(BIN)/python -m pytest -n 0 --timeout 7200 tests/torture $(ARGS)
 
 # The C++ under AddressSanitizer and UndefinedBehaviorSanitizer, compiled beforehand: below a preloaded sanitizer g++ hangs.
 sanitize: export CXX = dev/sanitizing-g++
 sanitize: export MINI_AGENTIC_RL_CACHE = $(abspath $(VENV))/sanitized
-sanitize: $(INSTALLED_DEV)
+sanitize: $(INSTALLED_DEV) ## run the kernels under sanitizers
 	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled; compiled._built(compiled._compiler())"
 	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py tests/policy/test_decoder_stack.py -k "not compile" $(ARGS)
@@ -100,20 +112,20 @@ sanitize: $(INSTALLED_DEV)
 # from an environment of its own.
 test-dashboard: export DASHBOARD_PYTHON = $(abspath $(VENV_DASHBOARD))/bin/python
 test-dashboard: export DASHBOARD_CHROMIUM = $(CHROMIUM)
-test-dashboard: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
+test-dashboard: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD) ## run the dashboard in a real browser
 	$(BIN)/python -m pytest -n 0 tests/apps/dashboard $(ARGS)
 
 # Traces in a real Phoenix, which is started from an environment of its own and asked over its API.
 test-traces: export PHOENIX_PYTHON = $(abspath $(VENV_PHOENIX))/bin/python
-test-traces: $(INSTALLED_DEV) $(INSTALLED_PHOENIX)
+test-traces: $(INSTALLED_DEV) $(INSTALLED_PHOENIX) ## send traces to a real Phoenix
 	$(BIN)/python -m pytest -n 0 tests/integrations/otlp $(ARGS)
 
 # Each tracking service for real and offline, in an environment that has all of them.
-test-loggers: $(INSTALLED_LOGGERS)
+test-loggers: $(INSTALLED_LOGGERS) ## run every tracking service offline
 	$(VENV_LOGGERS)/bin/python -m pytest -n 0 tests/metrics tests/real_loggers $(ARGS)
 
 # What the package ships of the dashboard is built here (Node 20.19 or later) and committed: no install builds anything.
-dashboard:
+dashboard: ## build the pages of the dashboard (Node)
 	cd frontend/dashboard && npm ci && npm run build
 
 # Pictures of docs/dashboard.md, of the run whose folder RUN names.
@@ -122,7 +134,7 @@ dashboard-pictures: $(INSTALLED_DEV) $(INSTALLED_DASHBOARD)
 
 # The site, in build/site: pages gathered into build/pages, and built with every broken link an error. Needs no network.
 docs: export PYTHONPATH = dev
-docs: $(INSTALLED_DOCS)
+docs: $(INSTALLED_DOCS) ## build the site
 	$(VENV_DOCS)/bin/python -m documentation llms
 	$(VENV_DOCS)/bin/python -m documentation build/pages
 	$(VENV_DOCS)/bin/python -m mkdocs build --strict $(ARGS)
@@ -133,37 +145,37 @@ docs-serve: $(INSTALLED_DOCS)
 	$(VENV_DOCS)/bin/python -m mkdocs serve $(ARGS)
 
 # The notebooks in a kernel of Jupyter's, at the size of a test; `make test` runs their cells without one.
-test-notebooks: $(INSTALLED_DOCS)
+test-notebooks: $(INSTALLED_DOCS) ## run the notebooks in a kernel
 	$(VENV_DOCS)/bin/python -m pytest -n 0 tests/pages/test_notebooks.py $(ARGS)
 
-test-tau2: $(INSTALLED_TAU2)
+test-tau2: $(INSTALLED_TAU2) ## run the tests of tau2
 	$(VENV_TAU2)/bin/python -m pytest tests/agents_tau2 $(ARGS)
 
 # Runners and samplers on a Ray cluster of two nodes, which is started on this computer. With VLLM_PYTHON real vLLM too.
-test-ray: $(INSTALLED_RAY)
+test-ray: $(INSTALLED_RAY) ## run on a Ray cluster of two nodes
 	$(if $(VLLM_PYTHON),VLLM_PYTHON=$(VLLM_PYTHON)) $(VENV_RAY)/bin/python -m pytest -n 0 tests/ray_cluster $(ARGS)
 
 # Most of the suite, with the oldest version of each requirement that pyproject.toml allows.
-test-oldest: $(INSTALLED_OLDEST)
+test-oldest: $(INSTALLED_OLDEST) ## run most tests with the oldest requirements
 	$(VENV_OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
 # Licences of all that is installed (the accepted ones are in pyproject.toml), and known vulnerabilities, for which
 # pip-audit asks a service on the network.
-audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT)
+audit: $(INSTALLED_DEV) $(INSTALLED_AUDIT) ## check licences and known vulnerabilities
 	$(VENV_AUDIT)/bin/pip-licenses --python $(BIN)/python --summary
 	$(BIN)/python -m pip freeze --exclude-editable | $(VENV_AUDIT)/bin/pip-audit --no-deps --disable-pip -r /dev/stdin $(ARGS)
 
-lint: $(INSTALLED_DEV)
+lint: $(INSTALLED_DEV) ## check lint, format, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(INSTALLED_DEV)
+format: $(INSTALLED_DEV) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-install: $(INSTALLED_DEV)
+install: $(INSTALLED_DEV) ## install the package for development
 
 # Training needs none of the tools that checking and testing need.
 $(INSTALLED): pyproject.toml constraints.txt
