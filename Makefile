@@ -122,7 +122,7 @@ test-traces: $(INSTALLED_DEV) $(INSTALLED_PHOENIX) ## send traces to a real Phoe
 
 # Each tracking service for real and offline, in an environment that has all of them.
 test-loggers: $(INSTALLED_LOGGERS) ## run every tracking service offline
-	$(VENV_LOGGERS)/bin/python -m pytest -n 0 tests/metrics tests/real_loggers $(ARGS)
+	$(VENV_LOGGERS)/bin/python -m pytest -n 0 tests/metrics tests/integrations/loggers tests/real_loggers $(ARGS)
 
 # What the package ships of the dashboard is built here (Node 20.19 or later) and committed: no install builds anything.
 dashboard: ## build the pages of the dashboard (Node)
