@@ -27,7 +27,7 @@ ELSEWHERE = {
     "recipes/harness/programs/supervisor.py": "the agent's command, below the supervisor",
     "recipes/harness/programs/inside.py": "the agent's command, within a sandbox",
     "recipes/harness/programs/family.py": "`ps`, from the supervisor, which knows nothing of this package",
-    "rl_training_tool/processes.py": "a training that is meant to outlive the agent which started it",
+    "integrations/hello_agents/training_tool/processes.py": "a training that outlives the agent which started it",
 }
 PARENT = """
 import sys, threading, time

@@ -123,7 +123,7 @@ CASES = {
     "quant": (("bitsandbytes", "bitsandbytes.optim"), _bitsandbytes, ()),
     "quant, optimizer": (("bitsandbytes", "bitsandbytes.optim"), _adamw_8bit, ()),
     "postgres": (("psycopg",), _postgres, ("store.sql.postgres",)),
-    "mongo": (("pymongo",), _mongo, ("store.mongo.connection",)),
+    "mongo": (("pymongo",), _mongo, ("integrations.mongo.connection",)),
     "otlp": (("opentelemetry.exporter.otlp.proto.http.trace_exporter",), _otlp, ()),
     "ray": (("ray",), _ray, ()),
     "reasoning": (("reasoning_gym",), _reasoning, ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -101,6 +102,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder,
     (torn / ADAPTER).write_bytes(b"half of it")
     mine = out / "checkpoints" / "checkpoint-best"
     mine.mkdir()
+    os.utime(mine, (0, 0))  # older than every checkpoint
     with pytest.raises(UserError, match=r"checkpoint at step 4.*`resume`"):
         train_sft(quick(SFTSettings, tiny_folder, out, **options), train_rows=conversations())
     resumed = quick(SFTSettings, tiny_folder, out, **options, resume=True)

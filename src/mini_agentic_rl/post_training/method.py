@@ -118,7 +118,6 @@ def training_arguments(
         "eval_steps": settings.eval_every,
         "save_strategy": "epoch" if every is None else "steps",
         "save_steps": every or 1,
-        "save_total_limit": 2,
         "load_best_model_at_end": stops_early,
         "metric_for_best_model": "eval_loss" if stops_early else None,
         "logging_steps": settings.logging_steps,

@@ -27,10 +27,16 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
         tokens_per_epoch: ids in all training rows.
         save_epoch: writes the weights after the epoch of this number.
         asked: once it is set, training stops after its step, with a checkpoint.
+        drop_older: deletes the checkpoints that are no longer needed; gets the path of the best one, if one is marked.
     """
 
     def __init__(
-        self, logger: MetricsLogger, tokens_per_epoch: int, save_epoch: Callable[[int], None], asked: threading.Event
+        self,
+        logger: MetricsLogger,
+        tokens_per_epoch: int,
+        save_epoch: Callable[[int], None],
+        asked: threading.Event,
+        drop_older: Callable[[str | None], None],
     ) -> None:
         self._logger = logger
         self._asked = asked
@@ -38,6 +44,7 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
         """True once a step of training has begun: a checkpoint that it goes on from has been read by then."""
         self._tokens_per_epoch = tokens_per_epoch
         self._save_epoch = save_epoch
+        self._drop_older = drop_older
         self._training = False
         self._threads = ThreadCount()
         self._last = (0.0, 0.0)
@@ -85,6 +92,7 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             give_usual_modes(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            self._drop_older(state.best_model_checkpoint)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._asked.is_set():  # its checkpoint is written, and to measure may take longer than there is

@@ -96,7 +96,11 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
             trainer.remove_callback(default)
         asked = threading.Event()
         progress = TrainingProgress(
-            out, rows.tokens, lambda epoch: folder.save_epoch(epoch, lambda path: _save(trainer, path)), asked
+            out,
+            rows.tokens,
+            lambda epoch: folder.save_epoch(epoch, lambda path: _save(trainer, path)),
+            asked,
+            folder.drop_older_checkpoints,
         )
         trainer.add_callback(progress)
         seconds = {"loading": time.perf_counter() - started}

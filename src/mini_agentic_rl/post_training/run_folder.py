@@ -27,6 +27,8 @@ from ..trainer import RunFolder, RunState
 from .models import RUN_FILE
 
 _LAST_WRITTEN = "trainer_state.json"
+_KEPT = 2
+"""Checkpoints that stay, beside the best."""
 _RESULT = "result"
 _RESULT_FILES = "result.json"
 """Names of the result's files, so that `overwrite` deletes those and nothing else."""
@@ -69,6 +71,13 @@ class PostTrainingFolder(RunFolder):
         """Clear away the checkpoints that a killed process was writing or deleting."""
         for _, folder in self.checkpoint_folders():
             if not self.is_whole(folder):
+                shutil.rmtree(folder)
+
+    def drop_older_checkpoints(self, best: str | None) -> None:
+        """Delete all checkpoints but the last two and the one at `best`. Not left to transformers, whose
+        `save_total_limit` also deletes folders of other names that begin with `checkpoint-`."""
+        for _, folder in sorted(self.checkpoint_folders())[:-_KEPT]:
+            if best is None or folder.resolve() != Path(best).resolve():
                 shutil.rmtree(folder)
 
     def save_trained(self, write: Callable[[Path], None]) -> None:
