@@ -109,7 +109,7 @@ class Notes(MetricsLogger):
 
 def test_the_warm_up_ends_when_the_policy_is_ready(tmp_path, monkeypatch):
     trained, notes = _warmed_up(tmp_path, monkeypatch, ready=True)
-    assert trained.progress.imitated == {"default": 8}
+    assert trained.progress.imitated == {"default": 6}
     assert trained.progress.readiness["default"]["ready"]
     assert any(note.startswith("ready for rewards: 30 % of single tries, 90 % of 8") for note in notes)
 
