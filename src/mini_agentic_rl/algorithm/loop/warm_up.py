@@ -35,8 +35,8 @@ _PROBE_TASKS: Final = 8
 _SHORTEST_PROBED: Final = 6
 """Optimizer steps of the shortest warm-up that is probed: a probe takes as long as four or five."""
 _PROBE_EVERY: Final = 32
-"""Optimizer steps between probes; there is one after half of the steps, after two thirds, and after the last as well. Not
-chosen by the time that they take: a run would then depend on the speed of the machine."""
+"""Optimizer steps between probes; there is one after half of the steps, after two thirds, and after the last as well.
+Not chosen by the time that they take: a run would then depend on the speed of the machine."""
 _CHECKPOINT_EVERY: Final = 32
 """Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
 
