@@ -63,9 +63,9 @@ async def _examined(run: Path) -> Any:
         await dashboard.close_sources(sources)
 
 
-def show_examined(console: Console, found: Any, path: str) -> None:
+def show_examined(console: Console, examined: Any, path: str) -> None:
     """Print what the doctor found in a run: each fault with its advice, in options of `train`, and examples."""
-    view = found.view
+    view = examined.view
     looked = ", ".join(
         [
             counted(len(view.steps), "step"),
@@ -73,13 +73,13 @@ def show_examined(console: Console, found: Any, path: str) -> None:
             counted(len(view.rollouts), "of its rollouts", "of its newest rollouts"),
         ]
     )
-    console.print(Text(f"{visible_line(found.name)}: looked at {looked}"), soft_wrap=True)
-    if found.unread is not None:
-        console.print(Text(f"its rollouts were left out: {visible_line(found.unread)}", "yellow"), soft_wrap=True)
+    console.print(Text(f"{visible_line(examined.name)}: looked at {looked}"), soft_wrap=True)
+    if examined.unread is not None:
+        console.print(Text(f"its rollouts were left out: {visible_line(examined.unread)}", "yellow"), soft_wrap=True)
     if not view.steps and not view.rollouts:
         console.print("there is no step of reinforcement learning yet, so nothing can be said")
         return
-    for finding in found.findings:
+    for finding in examined.findings:
         console.print()
         console.print(finding_text(finding, lambda text: with_options(TrainConfig, text)), soft_wrap=True)
         if finding.rollouts:
@@ -90,8 +90,8 @@ def show_examined(console: Console, found: Any, path: str) -> None:
     console.print()
     if 0 < len(view.steps) < WINDOW:
         console.print(f"a rule sees best over {WINDOW} steps: look again when there are more", style="dim")
-    verdict = "no other fault was found" if found.findings else "no fault was found"
-    rules = f"{verdict} (rules: {', '.join(found.healthy)})"
+    verdict = "no other fault was found" if examined.findings else "no fault was found"
+    rules = f"{verdict} (rules: {', '.join(examined.healthy)})"
     console.print(Text(rules, "dim"), soft_wrap=True)
 
 

@@ -147,10 +147,10 @@ def load_examples(
     every = _examples(parts, form, stem(path))
     bad = sum(map(len, parts.values())) - sum(map(len, every.values())) if form == "sft" else 0
     if bad:
-        told = f"{counted(bad, 'row')} left out: the label says that the answer is bad"
+        message = f"{counted(bad, 'row')} left out: the label says that the answer is bad"
         if not any(every.values()):
-            raise DatasetError(f"{text}: {told}, and no row is left (form {form})", setting="dataset")
-        logger.warning("%s: %s", text, told)
+            raise DatasetError(f"{text}: {message}, and no row is left (form {form})", setting="dataset")
+        logger.warning("%s: %s", text, message)
     drawn = _drawn(select(every, split, prompt_key, ending=_ENDINGS[form]), max_samples, seed)
     total = sum(map(len, every.values()))
     logger.info("%s: %d of %s (%s, split %s)", text, len(drawn), counted(total, "example"), form, split)

@@ -58,8 +58,8 @@ class SessionGate(Protocol):
         metrics: RequestMetrics,
         forget: Callable[[CallScope, str], None],
     ) -> None:
-        """Serve the sessions to those whom the admission lets in; `forget` drops what the gateway remembers of an
-        attempt, by its scope and the API key."""
+        """Add the routes of sessions, for admitted requests. `forget` drops what the gateway remembers of an attempt,
+        given its scope and the API key."""
 
 
 def caller_of(request: Request, records: bool) -> Caller:

@@ -1,4 +1,5 @@
-"""Shares of the sampler: who waits is let in before whom, who gives its room up, and whose rows a pass leaves out.
+"""Fair shares of the cache and of passes: which waiting sequence is admitted next, which running sequence is preempted,
+and which rows a pass leaves out.
 
 `TokenRequest.asker` names whoever asks and the request. Those who ask are compared by what all of their running
 sequences hold, and the requests of one of them by what each request holds. Draws depend on seed and position alone, so
@@ -16,10 +17,10 @@ from ..tokens import Asker
 from .step_plan import RunningSequence
 
 _SEVERAL: Final = 2
-"""Times as much as a newcomer that whoever has several sequences must hold to give one of them up. More than once keeps
-two that hold alike from taking each other's room in turn."""
+"""An owner of several sequences loses one if it holds at least this many times what the newcomer would hold. A factor
+above 1 keeps two equal owners from preempting each other in turn."""
 _ONE: Final = 8
-"""The same for whoever has only one sequence, all of which is computed again later."""
+"""The same factor for an owner of one sequence, which has to be computed again from its beginning."""
 
 
 def blocks_of(sequence: RunningSequence) -> int:
@@ -30,8 +31,8 @@ def blocks_of(sequence: RunningSequence) -> int:
 def first_in_turn(
     waiting: Iterable[RunningSequence], running: Sequence[RunningSequence], admitted: Mapping[Asker, int]
 ) -> RunningSequence | None:
-    """Return the waiting sequence of whoever holds the least; of those that hold alike, of the request that has had the
-    fewest admitted, and of these the first."""
+    """Return the waiting sequence whose owner holds the fewest blocks; among equals the one whose request has had the
+    fewest sequences admitted, then the first."""
     owners, requests = (_held(running, blocks_of, level) for level in (1, 2))
 
     def standing(sequence: RunningSequence) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
-"""Writes that are carried out once, however often they are asked for: each has a key, under which the store keeps what
-it made, in the transaction that made it.
+"""Idempotent writes. A write has a key, and the store keeps the ids of the objects that it made under that key, in the
+same transaction.
 
-The ids of what was made are kept, not the objects: what is deleted later is not kept here. Asked for again, a write
-returns the objects as they are then.
+The objects themselves are not kept here, so deleted content stays deleted. A repeated write returns the objects in
+their current state.
 """
 
 from __future__ import annotations

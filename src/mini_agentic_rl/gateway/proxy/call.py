@@ -188,8 +188,8 @@ class ProxiedCall:
         except httpx.ReadTimeout as error:
             raise silent(upstream, self._silence) from error
         except httpx.RequestError as error:
-            told = f"broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}"
-            raise broken(upstream, told, code="upstream_broken") from error
+            problem = f"broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}"
+            raise broken(upstream, problem, code="upstream_broken") from error
         except UnreadableAnswerError as error:
             raise broken(upstream, str(error)) from error
 

@@ -258,9 +258,9 @@ class ResponseMemory:
         with self._lock:
             previous = self._kept.get((owner, previous_id)) if previous_id is not None else None
         known = () if previous is None else previous.messages
-        told = (*known, *(encode(message) for message in messages[len(known) :]))
-        held = sum(map(sys.getsizeof, told)) + sys.getsizeof(told)
-        kept = _KeptResponse(encode(response), told, held, encode(list(items)), self._clock())
+        encoded = (*known, *(encode(message) for message in messages[len(known) :]))
+        held = sum(map(sys.getsizeof, encoded)) + sys.getsizeof(encoded)
+        kept = _KeptResponse(encode(response), encoded, held, encode(list(items)), self._clock())
         with self._lock:
             self._forget((owner, response["id"]))
             if kept.size > self._max_bytes:
