@@ -51,7 +51,7 @@ OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets e
   $(addprefix --ignore=tests/,cli/test_cli_post_training.py invariant/test_head_tiles.py)
 
 .DEFAULT_GOAL := train
-.PHONY: help train test test-integrations test-apps test-embedded test-learning test-agents test-doors test-dashboard \
+.PHONY: help train test test-recipes test-integrations test-apps test-embedded test-learning test-agents test-doors test-dashboard \
   test-traces test-loggers test-tau2 \
   test-ray test-vllm test-oldest torture sanitize audit dashboard dashboard-pictures docs docs-serve test-notebooks lint format install clean
 
@@ -67,6 +67,9 @@ test: $(INSTALLED_DEV) ## run the whole test suite; ARGS are those of pytest
 	$(BIN)/python -m pytest $(ARGS)
 
 # The tests of the optional parts alone.
+test-recipes: $(INSTALLED_DEV) ## run the tests of recipes/
+	$(BIN)/python -m pytest tests/recipes $(ARGS)
+
 test-integrations: $(INSTALLED_DEV) ## run the tests of integrations/
 	$(BIN)/python -m pytest tests/integrations $(ARGS)
 

@@ -15,9 +15,9 @@ from functools import partial
 
 from mini_agentic_rl import LoggingHook, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
-from mini_agentic_rl.datasets.sql import SQL_TOOLS, MedicalQuestions, demonstration
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.recipes.sql import SqlAgent, SqlReward
+from mini_agentic_rl.recipes.sql.data import SQL_TOOLS, MedicalQuestions, demonstration
 
 
 def main() -> None:

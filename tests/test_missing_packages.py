@@ -54,13 +54,13 @@ def _ray():
 
 
 def _reasoning():
-    from mini_agentic_rl.recipes import load_tasks
+    from mini_agentic_rl.environments import load_tasks
 
     return load_tasks("gsm_symbolic", "test", 1, 0, [1])
 
 
 def _sql_agent():
-    from mini_agentic_rl.recipes import load_recipe
+    from mini_agentic_rl.environments import load_recipe
 
     return load_recipe("sql")
 
@@ -128,7 +128,7 @@ CASES = {
     "ray": (("ray",), _ray, ()),
     "reasoning": (("reasoning_gym",), _reasoning, ()),
     "sql, agent": (("agents",), _sql_agent, ("recipes.sql.agent",)),
-    "sql, parser": (("sqlglot",), _sql_agent, ("recipes.sql.agent", "tools.sql")),
+    "sql, parser": (("sqlglot",), _sql_agent, ("recipes.sql.agent", "recipes.sql.tool")),
     "gaia": (("openpyxl",), _spreadsheet, ()),
     "trl, rows": (("trl",), _written_rows, ()),
     "trl, backend": (("trl",), _trl_backend, ()),

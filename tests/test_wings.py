@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 PACKAGE = SRC / "mini_agentic_rl"
-WINGS = ("integrations", "apps")
+WINGS = ("integrations", "apps", "recipes")
 FOLDERS = sorted(
     f"{wing}/{folder.name}"
     for wing in WINGS

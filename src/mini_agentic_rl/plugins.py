@@ -24,10 +24,20 @@ from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidato
 from .errors import UserError
 
 Kind: TypeAlias = Literal[
-    "agents", "environments", "rewards", "datasets", "losses", "samplers", "loggers", "stores", "commands", "parts"
+    "agents",
+    "environments",
+    "rewards",
+    "datasets",
+    "losses",
+    "samplers",
+    "loggers",
+    "stores",
+    "recipes",
+    "commands",
+    "parts",
 ]
-"""`stores` open an address by its scheme, `commands` add themselves to the command line, `parts` are optional modules
-of this package."""
+"""`stores` open an address by its scheme, `recipes` are task families (`datasets.families`), `commands` add themselves
+to the command line, `parts` are optional modules of this package."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 _DISTRIBUTION: Final = "mini-agentic-rl"
@@ -86,6 +96,11 @@ def entries() -> list[Plugin]:
 def plugin_names(kind: Kind) -> list[str]:
     """Return the names that plugins offer of a kind."""
     return sorted({plugin.name for plugin in entries() if plugin.kind == kind and plugin.name})
+
+
+def own_names(kind: Kind) -> list[str]:
+    """Return the names of a kind that this package offers itself."""
+    return sorted({plugin.name for plugin in entries() if plugin.kind == kind and plugin.distribution == _DISTRIBUTION})
 
 
 def plugin_has(kind: Kind, name: object) -> bool:

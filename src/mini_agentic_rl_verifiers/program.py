@@ -16,8 +16,7 @@ from openai import APIStatusError
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 
-from mini_agentic_rl.recipes import shared_client
-from mini_agentic_rl.recipes.environments import Endpoint, Environment, load_environment
+from mini_agentic_rl.environments import Endpoint, Environment, load_environment, shared_client
 
 from .tasks import REWARDS, WorldData
 

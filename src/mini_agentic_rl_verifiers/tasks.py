@@ -8,7 +8,7 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from mini_agentic_rl.recipes.environments import load_environment
+from mini_agentic_rl.environments import load_environment
 
 REWARDS = "rewards"
 """Key of a trace's `info` under which the program leaves what the world gave."""

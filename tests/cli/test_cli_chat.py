@@ -16,7 +16,7 @@ from openai import OpenAI
 from rich.console import Console
 
 from mini_agentic_rl.cli.chat import Conversation, talk
-from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, TOOLS
+from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expres'}}
 REST = {"index": 0, "function": {"arguments": 'sion": "12*12"}'}}
@@ -84,6 +84,7 @@ def conversation(endpoint):
             console=Console(file=io.StringIO(), width=100),
             system_prompt=SYSTEM_PROMPT,
             tools=TOOLS,
+            use_tool=use_tool,
             max_turns=3,
             sampling={"temperature": 0.0, "max_tokens": 64},
         )

@@ -238,7 +238,10 @@ def test_a_record_of_the_wrong_form_is_named(tmp_path: Path, record: dict[str, A
     ("name", "complaint"),
     [
         ("nowhere.jsonl", r"nowhere\.jsonl cannot be read \(No such file"),
-        ("gsm9k", r"'gsm9k' does not exist \(did you mean 'gsm8k'\?\); choose arithmetic, gsm_symbolic, gsm8k"),
+        (
+            "gsm9k",
+            r"'gsm9k' does not exist \(did you mean 'gsm8k'\?\); choose arithmetic, countdown, gsm8k, gsm_symbolic",
+        ),
         ("no_such_module:rows", "ModuleNotFoundError"),
     ],
 )

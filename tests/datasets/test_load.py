@@ -66,7 +66,7 @@ def test_a_folder_in_the_manner_of_gsm8k_keeps_the_published_test_set(tmp_path: 
 
 
 def test_an_unknown_name_lists_what_exists() -> None:
-    with pytest.raises(DatasetError, match=r"'gsm9k'.*arithmetic, gsm_symbolic, gsm8k.*\.jsonl"):
+    with pytest.raises(DatasetError, match=r"'gsm9k'.*arithmetic, countdown, gsm8k, gsm_symbolic.*\.jsonl"):
         load_task_dataset("gsm9k")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mini_agentic_rl.environments import Endpoint, load_environment
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.recipes.environments import Endpoint, load_environment
 from recipes.test_math_agent import ScriptedServer, _server
 
 from .training import steps_of, trained

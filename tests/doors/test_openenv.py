@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from mini_agentic_rl.environments import Endpoint, load_environment
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.recipes.environments import Endpoint, load_environment
 from recipes.test_math_agent import ScriptedServer, _server
 
 from .training import steps_of, trained

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.datasets.episodes import find_episodes
+from mini_agentic_rl.datasets import find_family
+from mini_agentic_rl.environments import Endpoint, load_environment
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.recipes.environments import Endpoint, load_environment
 from pages.test_environments_page import test_our_tasks_are_those_of_a_taskset  # noqa: F401
 from recipes.test_math_agent import ScriptedServer, _server
 
@@ -119,7 +119,7 @@ async def test_our_tasks_are_a_taskset_that_verifiers_runs_and_scores(server: Sc
     )
     env = vf.load_environment(config)
     task = next(iter(env.taskset))
-    shown = find_episodes("units").demonstration(task.data.row)
+    shown = find_family("units").demonstration(task.data.row)
     server.script = [message for message in shown if message["role"] == "assistant"]
     context = vf.ModelContext(model="m", client=vf.EvalClientConfig(base_url=server.endpoint, api_key_var="NO_KEY"))
     async with env.serving():

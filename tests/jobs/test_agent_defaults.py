@@ -11,8 +11,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.jobs.config import SqlTrainConfig, TrainConfig, with_agent_defaults
-from mini_agentic_rl.jobs.sql import _components
+from mini_agentic_rl.jobs.config import TrainConfig, with_agent_defaults
+from mini_agentic_rl.recipes.sql.job import SqlTrainConfig, _components
 
 
 def test_the_sql_agent_has_the_defaults_of_its_own_command():

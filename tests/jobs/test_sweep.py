@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.sweep import show_sweep
+from mini_agentic_rl.cli.training import show_sweep
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs import SweepSettings, sweep_job, train_job
 from mini_agentic_rl.jobs.sweep import train_in_process

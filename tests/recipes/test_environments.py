@@ -10,15 +10,21 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.datasets.episodes import EPISODES, find_episodes, load_episodes
+from mini_agentic_rl.datasets import find_family
+from mini_agentic_rl.environments import (
+    Endpoint,
+    EnvironmentAgent,
+    EpisodeEnvironment,
+    Outcome,
+    load_recipe,
+    load_tasks,
+)
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs.config import TrainConfig, with_agent_defaults
-from mini_agentic_rl.recipes import load_recipe, load_tasks
-from mini_agentic_rl.recipes.environments import Endpoint, EnvironmentAgent, EpisodeEnvironment, Outcome
 from mini_agentic_rl.types import Attempt, AttemptedRollout
 from recipes.test_math_agent import ScriptedServer, _server
 
-FAMILIES = EPISODES[:-1]
+FAMILIES = ("countdown", "guess", "retrieval", "units", "wordle")
 SUM = "reasoning_gym:chain_sum?min_terms=2&max_terms=2"
 server = _server
 
@@ -41,8 +47,8 @@ def run(*arguments):
 
 @pytest.mark.parametrize("name", [*FAMILIES, SUM])
 async def test_a_model_that_answers_as_the_expert_does_earns_the_whole_reward(name: str, server: ScriptedServer):
-    family = find_episodes(name)
-    row = load_episodes(name, "val", 1, 0)[0]
+    family = find_family(name)
+    row = find_family(name).tasks("val", 1, 0)[0]
     shown = family.demonstration(row)
     server.script = [message for message in shown if message["role"] == "assistant"]
     endpoint = Endpoint(f"{server.endpoint}", "m", sampling={"temperature": 0.5})
@@ -58,10 +64,10 @@ async def test_a_model_that_answers_as_the_expert_does_earns_the_whole_reward(na
 
 
 async def test_a_conversation_ends_after_its_turns(server: ScriptedServer):
-    row = load_episodes("units", "val", 1, 0)[0]
-    server.script = [message for message in find_episodes("units").demonstration(row) if message.get("tool_calls")][:1]
-    outcome = await EpisodeEnvironment(find_episodes("units")).rollout(row, Endpoint(server.endpoint, "m"))
-    assert len(server.requests) == find_episodes("units").max_turns
+    row = find_family("units").tasks("val", 1, 0)[0]
+    server.script = [message for message in find_family("units").demonstration(row) if message.get("tool_calls")][:1]
+    outcome = await EpisodeEnvironment(find_family("units")).rollout(row, Endpoint(server.endpoint, "m"))
+    assert len(server.requests) == find_family("units").max_turns
     assert (outcome.rewards["reward"], outcome.rewards["answered"]) == (0.0, 0.0)
 
 
@@ -109,7 +115,7 @@ def test_an_agent_and_its_tasks_are_found_by_either_name(model):
     assert (found.tasks.agent, found.tasks.dataset) == ("reasoning_gym", SUM)
     assert found.run.output_dir.as_posix() == "outputs/reasoning_gym-agent"
     assert with_agent_defaults(TrainConfig(agent="my:Agent", dataset="guess:1")).tasks.agent == "my:Agent"
-    assert TrainConfig(agent="guess").loop.max_new_tokens == find_episodes("guess").max_new_tokens
+    assert TrainConfig(agent="guess").loop.max_new_tokens == find_family("guess").max_new_tokens
     for given in ({"agent": "guess", "dataset": "units"}, {"agent": "math", "dataset": "guess"}):
         with pytest.raises(UserError, match="leave one of the two out"):
             with_agent_defaults(TrainConfig(**given))
@@ -123,7 +129,7 @@ def test_an_agent_and_its_tasks_are_found_by_either_name(model):
 
 
 def test_what_there_is_not_is_said():
-    with pytest.raises(UserError, match="'chess' is unknown: give 'math', 'sql', 'countdown', 'units'"):
+    with pytest.raises(UserError, match="'chess' is unknown: give 'countdown', 'guess', 'math'"):
         load_recipe("chess")
     with pytest.raises(UserError, match=r"no generator 'chain_sun' \(did you mean 'chain_sum'\?\)"):
         load_recipe("reasoning_gym", "reasoning_gym:chain_sun")

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from mini_agentic_rl.environments import Endpoint
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.recipes.environments import Endpoint
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
 from mini_agentic_rl.recipes.harness.process import ProcessSandbox
 from mini_agentic_rl.recipes.harness.programs import landlock

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.datasets import DatasetError
-from mini_agentic_rl.recipes import load_tasks
+from mini_agentic_rl.environments import load_tasks
 from mini_agentic_rl.recipes.harness.programs import landlock
 from mini_agentic_rl.recipes.harness.tasks import read_task_file, workspace_of
 

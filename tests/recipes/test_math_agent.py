@@ -16,11 +16,11 @@ import uvicorn
 from fastapi import FastAPI, Request
 
 from mini_agentic_rl.datasets import ArithmeticDataset, load_examples, load_task_dataset
-from mini_agentic_rl.datasets.worked import operations
+from mini_agentic_rl.environments import load_recipe, shared_client
 from mini_agentic_rl.integrations.hello_agents import create_accuracy_reward, create_math_dataset
 from mini_agentic_rl.integrations.hello_agents.prompt_agent import PromptAgent
-from mini_agentic_rl.recipes import load_recipe, shared_client
 from mini_agentic_rl.recipes.math import MAX_TURNS, TOOLS, MathAgent, MathRewardHook, demonstration, use_tool
+from mini_agentic_rl.recipes.math.worked import operations
 from mini_agentic_rl.semconv import CompletionSpanAttributes
 from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM, Span
 

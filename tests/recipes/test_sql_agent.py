@@ -11,13 +11,13 @@ import pytest
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.datasets import load_examples
-from mini_agentic_rl.datasets.sql import SQL_TOOLS, MedicalQuestions, demonstration, medical_prompt
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
+from mini_agentic_rl.environments import load_tasks
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.jobs.config import SqlTrainConfig
-from mini_agentic_rl.recipes import load_tasks
 from mini_agentic_rl.recipes.sql import sql_recipe
 from mini_agentic_rl.recipes.sql.agent import SqlAgent
+from mini_agentic_rl.recipes.sql.data import SQL_TOOLS, MedicalQuestions, demonstration, medical_prompt
+from mini_agentic_rl.recipes.sql.job import SqlTrainConfig
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from caches import empty_cache
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.jobs import sql as sql_job
-from mini_agentic_rl.jobs.config import SqlTrainConfig
 from mini_agentic_rl.metrics import read_metrics
+from mini_agentic_rl.recipes.sql import job as sql_job
+from mini_agentic_rl.recipes.sql.job import SqlTrainConfig
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 from mini_agentic_rl.store.open import open_store
 from warm import WarmProcess, run_warm

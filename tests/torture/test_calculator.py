@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.calculator import calculate
-from mini_agentic_rl.calculator.expression import MAX_LENGTH
-from mini_agentic_rl.calculator.numbers import CONSTANTS, FUNCTIONS
+from mini_agentic_rl.tools import calculate
+from mini_agentic_rl.tools.calculator import MAX_LENGTH
+from mini_agentic_rl.tools.numbers import CONSTANTS, FUNCTIONS
 
 from .conftest import Attack
 

@@ -8,11 +8,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from mini_agentic_rl.datasets.episodes import EPISODES, find_episodes, load_episodes
-from mini_agentic_rl.datasets.episodes.gym import generators
+from mini_agentic_rl.datasets import find_family
+from mini_agentic_rl.recipes.reasoning_gym.gym import generators
 
 from .conftest import Attack
 
+FAMILIES = ("countdown", "guess", "retrieval", "units", "wordle")
 LIMIT_S = 1.0
 """Seconds of one turn of a family of ours."""
 SCORE_LIMIT_S = 75.0
@@ -73,12 +74,12 @@ def message(rng: random.Random) -> dict[str, Any]:
 
 def test_whatever_a_model_says_in_a_task_is_answered_and_scored(attack: Attack) -> None:
     rng = random.Random(0)
-    rows = {name: list(load_episodes(name, "train", 12, 0)) for name in EPISODES[:-1]}
+    rows = {name: list(find_family(name).tasks("train", 12, 0)) for name in FAMILIES}
     for number in range(attack.times(4000)):
-        name = EPISODES[number % (len(EPISODES) - 1)]
+        name = FAMILIES[number % len(FAMILIES)]
         said = [message(rng) for _ in range(6)]
         with attack.attempt(said, limit_s=LIMIT_S):
-            episode = find_episodes(name).start(rng.choice(rows[name]))
+            episode = find_family(name).start(rng.choice(rows[name]))
             for one in said:
                 for reply in episode.receive(one):
                     assert len(reply["content"].encode()) < 10_000, "what follows has to fit a request"
@@ -106,7 +107,7 @@ def test_hostile_answers_to_the_scorers_of_reasoning_gym(attack: Attack, tmp_pat
     names = [name for name in generators() if name not in GENERATORS_LEFT_OUT]
     rng.shuffle(names)
     for name in names[: attack.times(len(names))]:
-        family = find_episodes(f"reasoning_gym:{name}")
+        family = find_family(f"reasoning_gym:{name}")
         (row,) = family.tasks("train", 1)
         for answer in rng.sample([*programs, *ODD], 3):
             with attack.attempt((name, answer), limit_s=SCORE_LIMIT_S):

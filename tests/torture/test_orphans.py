@@ -55,7 +55,7 @@ convert([sys.executable, "-c", {SPINNING!r}, "begun"], Path("m"), Path("."), "n"
 """,
     "sql query": """
 import sqlite3
-from mini_agentic_rl.tools.sql import QueryLimits, SqlDatabase
+from mini_agentic_rl.recipes.sql.tool import QueryLimits, SqlDatabase
 with sqlite3.connect("some.db") as made:
     made.execute("CREATE TABLE IF NOT EXISTS t (x)")
     made.executemany("INSERT INTO t VALUES (?)", [(number,) for number in range(1000)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mini_agentic_rl.tools.sql import QueryLimits, SqlDatabase
+from mini_agentic_rl.recipes.sql.tool import QueryLimits, SqlDatabase
 
 from .conftest import Attack
 from .neighbours import PROMISED_S, Neighbour, Waits, idle_server, served

@@ -15,21 +15,18 @@ from ..jobs import (
     ParitySettings,
     PlanSettings,
     ServeSettings,
-    SqlTrainConfig,
-    TrainConfig,
-    with_agent_defaults,
 )
 from .comparisons import show_comparison
 from .data_commands import add_data_commands
 from .doctor import add_doctor_command
 from .model_commands import add_model_commands
 from .new_project import add_new_command
-from .options import INSTALLED, MEASURE, SERVE, TRAIN, settings_command, with_errors
+from .options import INSTALLED, MEASURE, SERVE, settings_command, with_errors
 from .plugins import add_commands_of_plugins, add_plugins_command
 from .post_training_commands import add_post_training_commands
 from .store_commands import add_store_commands
-from .sweep import add_sweep_command
 from .tables import show, show_parity, show_plan, show_result
+from .training import add_training_commands
 
 app = typer.Typer(
     help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
@@ -40,31 +37,7 @@ app = typer.Typer(
 models_app = typer.Typer(help="The models kept on this computer.", no_args_is_help=True)
 
 
-@settings_command(app, "train", TrainConfig, panel=TRAIN)
-def train(settings: TrainConfig) -> None:
-    """Train an agent: measure it, warm it up, reinforce it, measure it again, and write a report."""
-    _train(with_agent_defaults(settings))
-
-
-@settings_command(app, "train-sql", SqlTrainConfig, panel=TRAIN)
-def train_sql(settings: SqlTrainConfig) -> None:
-    """Train the SQL agent: it answers questions about a database; measured before, between and after."""
-    _train(settings)
-
-
-def _train(settings: TrainConfig) -> None:
-    from ..jobs import train_job
-    from ..trainer import RunFolder, what_next
-
-    summary = train_job(settings)
-    if not summary:  # of runners alone
-        return
-    folder = RunFolder(settings.run.output_dir)
-    written = [folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
-    show(settings, summary, lambda console: show_result(console, summary, written=written, then=what_next(folder)))
-
-
-add_sweep_command(app)
+add_training_commands(app)
 add_new_command(app)
 add_post_training_commands(app)
 

@@ -11,19 +11,17 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from openai import OpenAI, OpenAIError
 from rich.console import Console
 
-from ..datasets.episodes import find_episodes, is_episodes, use_text_tool
+from ..datasets import MATH, ChatTools, find_family
 from ..errors import UserError
 from ..gateway import ServerSettings
 from ..jobs import ChatSettings, ServeSettings
 from ..policy import AdaptedModelSettings
 from ..processes import terminated
-from ..recipes.math import MAX_TURNS, SYSTEM_PROMPT, TOOLS, use_tool
 from ..visible_text import VisibleConsole
 from .reply_text import ReplyText, Said, words_of_reply
 
@@ -51,9 +49,9 @@ class Conversation:
     """First message of the conversation, if any."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools offered to the model."""
-    use_tool: Callable[[str, str], str] = use_tool
+    use_tool: Callable[[str, str], str] | None = None
     """Runs a tool: (name, JSON arguments) → text for the model."""
-    max_turns: int = MAX_TURNS
+    max_turns: int = 1
     """At most this many model calls for one message."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Further arguments of every call, e.g. temperature."""
@@ -126,7 +124,9 @@ class Conversation:
     def _use_tools(self, calls: list[dict[str, Any]]) -> None:
         for call in calls:
             function = call["function"]
-            result = self.use_tool(function["name"], function["arguments"])
+            result = "error: no tool is offered"
+            if self.use_tool is not None:
+                result = self.use_tool(function["name"], function["arguments"])
             self._show(f"  → {function['name']} {function['arguments']}", style="cyan")
             self._show(f"  ← {result}", style="green")
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
@@ -160,31 +160,34 @@ def chat(settings: ChatSettings) -> None:
     console = VisibleConsole()
     load = AdaptedModelSettings(**settings.model_dump(include=set(AdaptedModelSettings.model_fields)))
     trained = trained_as(load)
-    prompt = SYSTEM_PROMPT
-    tools, run_tool = TOOLS, use_tool
-    family = find_episodes(trained.name) if trained is not None and is_episodes(trained.name) else None
-    if family is not None and family.shared_tools:
-        prompt, tools, run_tool = family.prompt, list(family.tools), partial(use_text_tool, family.shared_tools)
-    elif settings.tools and trained is not None and trained.name != "math":
+    offered = _tools_of(trained.name) if trained is not None else None
+    if offered is None and settings.tools and trained is not None and trained.name != MATH:
         logger.warning(
             "%s was trained as %s, whose tools and prompt are not here: this is the math agent's. "
             "`eval --output FILE` keeps conversations of its own",
             trained.adapter,
             trained.name,
         )
+    offered = offered or _tools_of(MATH) or ChatTools("")
     with open_server(ServeSettings(load=load, server=ServerSettings(port=0))) as server:
         conversation = Conversation(
             client=OpenAI(base_url=server.endpoint, api_key="none", max_retries=0),
             model=server.model_name,
             console=console,
-            system_prompt=prompt if settings.tools else None,
-            tools=tools if settings.tools else [],
-            use_tool=run_tool,
+            system_prompt=offered.system_prompt if settings.tools else None,
+            tools=list(offered.tools) if settings.tools else [],
+            use_tool=offered.call,
             max_turns=settings.max_turns,
             sampling={"temperature": settings.temperature, "max_tokens": settings.max_new_tokens},
         )
         mark = "[bold]> [/bold]" if sys.stdin.isatty() else ""
         talk(conversation, lambda: console.input(mark))
+
+
+def _tools_of(agent: str) -> ChatTools | None:
+    """Return what a chat with an agent offers; None for an agent that is none of ours, or that cannot chat."""
+    family = find_family(agent)
+    return None if family is None else family.chat()
 
 
 def talk(conversation: Conversation, read: Callable[[], str]) -> None:

@@ -7,6 +7,10 @@ from .environment import cache_dir as cache_dir
 from .environment import resolve_bool_env_var as resolve_bool_env_var
 from .environment import resolve_int_env_var as resolve_int_env_var
 from .environment import resolve_str_env_var as resolve_str_env_var
+from .harness import COMMANDS_AT_ONCE as COMMANDS_AT_ONCE
+from .harness import MIB as MIB
+from .harness import TOKENS_OF_COMMAND as TOKENS_OF_COMMAND
+from .harness import HarnessSettings as HarnessSettings
 from .other_names import OTHER_NAMES as OTHER_NAMES
 from .other_names import VALUES as VALUES
 from .other_names import called_here as called_here

@@ -19,18 +19,13 @@ from typing import Any, TypeVar
 
 from ..metrics import counted
 from ..user_code import load_object
-from .conversation import TEXT_PROMPT, demonstration, in_text, opening, split_style, tools_for
-from .corruptions import Case, corrupted
-from .episodes import episode_examples, is_episodes, load_episodes
-from .formats import FORMS, Example, Form, examples_of, prompt_key, unpaired_of
-from .load import EVERY_NAME, MEDICAL, NAMES, is_plugged, load_task_dataset
-from .messages import assistant
-from .records import Located, is_data_file, is_hub_name, stem
-from .rows import DatasetError, Row, digest, meant, select
-from .sql import medical_examples
+from .families import MATH, find_family
+from .formats import FORMS, Example, Form, examples_of, prompt_key
+from .load import check_exists, exists, in_text, is_plugged, load_task_dataset, split_style
+from .records import Located, stem
+from .rows import DatasetError, Row, digest, select
 from .tasks import load_parts, task_rows
 from .turns import ShapeError
-from .worked import Worked, worked_solution
 
 
 def is_worked(record: Mapping[str, Any]) -> bool:
@@ -40,39 +35,15 @@ def is_worked(record: Mapping[str, Any]) -> bool:
 
 
 def examples_of_tasks(rows: Sequence[Row], form: Form, seed: int) -> list[Example]:
-    """Return one example a row; two of `unpaired`, a right one and a wrong one.
-
-    Demonstrations and prompts for rewards are those of the conversation with the calculator, unless a row has the style
-    "text"; a preference is between two written solutions.
+    """Return the examples of tasks that belong to no family: those of the math agent.
 
     Raises:
-        ValueError: a preference is asked for of a row whose answer is no number and that has no working.
+        UserError: the recipe of the math agent is not installed.
     """
-    if form == "rl":
-        return [{**row, "prompt": opening(row), "ground_truth": str(row["answer"]), **_offered(row)} for row in rows]
-    if form == "sft":
-        return [{"messages": demonstration(row), **_offered(row)} for row in rows]
-    solutions = [worked_solution(row) for row in rows]
-    pairs = [_pair(row, solutions, at, seed) for at, row in enumerate(rows)]
-    return pairs if form == "preference" else [example for pair in pairs for example in unpaired_of(pair)]
-
-
-def _offered(row: Row) -> dict[str, Any]:
-    """Return the column of the tools, where a row comes with any."""
-    tools = tools_for(row)
-    return {"tools": tools} if tools else {}
-
-
-def _pair(row: Row, solutions: Sequence[Worked], at: int, seed: int) -> dict[str, Any]:
-    rng = random.Random(f"preference/{seed}/{row['id']}")
-    other = solutions[(at + 1) % len(solutions)]
-    rejected, corruption = corrupted(rng, Case(row, solutions[at], other))
-    return {
-        "prompt": opening(row, TEXT_PROMPT),
-        "chosen": [assistant(solutions[at].text)],
-        "rejected": [assistant(rejected)],
-        "fault": corruption,
-    }
+    math = find_family(MATH)
+    if math is None:
+        raise DatasetError("examples of tasks need the recipe of the math agent, which is missing", setting="dataset")
+    return math.examples(rows, form, seed)
 
 
 logger = logging.getLogger(__name__)
@@ -120,27 +91,20 @@ def load_examples(
         raise DatasetError(f"max_samples must be 0 or more, not {max_samples}")
     text, as_text = split_style(str(name))
     path = Path(text)
-    if is_episodes(text):
-        return episode_examples(text, load_episodes(text, split, max_samples, seed), form)
-    known = text.partition(":")[0]
-    if known == MEDICAL:
-        return medical_examples(load_task_dataset(text, split, max_samples, seed), form)
-    if known in NAMES or is_plugged(text):
+    family = find_family(text)
+    if family is not None or is_plugged(text):
         size = max_samples if form != "unpaired" or max_samples is None else -(-max_samples // 2)
-        return examples_of_tasks(load_task_dataset(str(name), split, size, seed), form, seed)[:max_samples]
-    if ":" in text and not (path.exists() or is_data_file(path) or is_hub_name(text)):
+        rows = load_task_dataset(str(name), split, size, seed)
+        made = examples_of_tasks(rows, form, seed) if family is None else family.examples(rows, form, seed)
+        return made[:max_samples]
+    if ":" in text and not exists(text):
         return _called(text, form, split, max_samples, seed)
-    if not (path.exists() or is_data_file(path) or is_hub_name(text)):
-        raise DatasetError(
-            f"{text!r} does not exist{meant(text, EVERY_NAME)}; choose {', '.join(EVERY_NAME)}, or give a file "
-            "(.jsonl, .json, .csv, .parquet), a folder, owner/name on the Hub, or module:function",
-            setting="dataset",
-        )
+    check_exists(text)
     parts = load_parts(text)
     first = next((record for records in parts.values() for _, record in records), {})
     if is_worked(first):
         tasks = select(task_rows(parts, stem(path)), split, lambda row: str(row["question"]))
-        tasks = in_text(tasks) if as_text else tasks
+        tasks = list(in_text(tasks)) if as_text else tasks
         drawn = _drawn(examples_of_tasks(tasks, form, seed), max_samples, seed)
         logger.info("%s: %s (%s, split %s)", text, counted(len(drawn), "example"), form, split)
         return drawn

@@ -24,9 +24,8 @@ from .messages import (
 )
 from .preferences import NO_PREFERENCE, read_preference
 from .records import fields_of
-from .rows import digest
+from .rows import digest, final_answer
 from .turns import Message, ShapeError, is_answer, read_flag, refuse_media
-from .worked import final_answer
 
 Example: TypeAlias = dict[str, Any]
 Form: TypeAlias = Literal["sft", "rl", "preference", "unpaired"]

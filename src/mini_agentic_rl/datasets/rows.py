@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..errors import UserError, nearest
+from ..rewards import ungrouped
 
 logger = logging.getLogger(__name__)
 
@@ -150,3 +151,17 @@ def divided(keys: Collection[str], split: Split) -> set[str]:
 def _published(parts: Mapping[str, object], split: Split, ending: str) -> str | None:
     names = [name for alias in SPLIT_NAMES[split] for name in (f"{alias}_{ending}", alias)]
     return next((name for name in names if name in parts), None)
+
+
+def final_answer(value: Any) -> str | None:
+    """Return a right answer as text: text, a number, true or false, or a list of these; None for anything else.
+
+    Of a worked solution it is what stands after the last "####", "" where nothing does, and a number there is without
+    its thousands commas; so are the items of a list, whose own commas part them.
+    """
+    if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
+        return "[" + ", ".join(ungrouped(str(item)) for item in value) + "]"
+    if not isinstance(value, str | int | float) or not str(value).strip():
+        return None
+    text = str(value).strip()
+    return ungrouped(text.rpartition("####")[2].strip()) if "####" in text else text

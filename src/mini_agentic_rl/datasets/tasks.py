@@ -13,9 +13,8 @@ from typing import Any
 from .formats import task_example
 from .json_text import with_json_read
 from .records import Located, is_data_file, is_hub_name, load_folder, load_hub, located, stem
-from .rows import DatasetError, Row, TaskRows, choose, select
+from .rows import DatasetError, Row, TaskRows, choose, final_answer, select
 from .turns import ShapeError
-from .worked import final_answer
 
 
 def load_jsonl(path: str | Path) -> list[Row]:

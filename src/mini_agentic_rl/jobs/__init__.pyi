@@ -1,8 +1,8 @@
 from .checks import check_model as check_model
+from .checks import current_role as current_role
 from .checkup import checkup as checkup
 from .compare import compare_job as compare_job
 from .config import PPO as PPO
-from .config import SqlTrainConfig as SqlTrainConfig
 from .config import TrainConfig as TrainConfig
 from .config import with_agent_defaults as with_agent_defaults
 from .data import check_splits_job as check_splits_job

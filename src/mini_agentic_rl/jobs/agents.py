@@ -8,14 +8,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..config import COMMAS, Settings
-from ..datasets.episodes import EPISODES, is_episodes
+from ..config import COMMAS, HarnessSettings, Settings
+from ..datasets import MATH, family_type
+from ..environments import ENV, Recipe, load_recipe
 from ..errors import UserError
-from ..recipes import ENV, Recipe, load_recipe
-from ..recipes.harness import HarnessSettings
+from ..plugins import load_part
 
-MATH, ARITHMETIC = "math", "arithmetic"
-"""The agent of data sets that name none, and its tasks where none are named."""
+ARITHMETIC = "arithmetic"
+"""Tasks of an agent that has none of its own."""
 
 
 class TaskSettings(Settings):
@@ -54,14 +54,18 @@ def matching_tasks(tasks: TaskSettings, *, is_command: bool = False) -> TaskSett
     given = tasks.model_fields_set
     if is_command:
         return tasks if "dataset" in given else tasks.changed(dataset=ARITHMETIC)
-    family = tasks.dataset.partition(":")[0] if is_episodes(tasks.dataset) else None
+    family = family_type(tasks.dataset)
+    trained = None if family is None else family.trained_agent()
+    agent = None if ":" in tasks.agent else family_type(tasks.agent)
     if "dataset" not in given:
-        own = tasks.agent if tasks.agent in EPISODES else ARITHMETIC
+        own = ARITHMETIC if agent is None else agent.dataset or agent.name
         return tasks if tasks.dataset == own else tasks.changed(dataset=own)
     if "agent" not in given:
-        own = MATH if family is None else family
+        own = trained or MATH
         return tasks if tasks.agent == own else tasks.changed(agent=own)
-    if family != tasks.agent and (tasks.agent in EPISODES or (family is not None and ":" not in tasks.agent)):
+    agent_is_closed = agent is not None and not agent.is_open
+    family_is_closed = family is not None and not family.is_open and ":" not in tasks.agent
+    if trained != tasks.agent and (agent_is_closed or family_is_closed):
         raise UserError(
             f"the agent {tasks.agent} does not know the tasks of {tasks.dataset}; leave one of the two out",
             setting="dataset",
@@ -75,8 +79,9 @@ def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
     Raises:
         UserError: an agent or a data set is given as well.
     """
-    family = is_episodes(env)
-    meant = {"agent": env.partition(":")[0] if family else ENV + env, "dataset": env if family else ENV + env}
+    family = family_type(env)
+    has_name = family is not None and family.is_environment
+    meant = {"agent": env.partition(":")[0] if has_name else ENV + env, "dataset": env if has_name else ENV + env}
     for name, value in meant.items():
         if getattr(tasks, name) not in (value, type(tasks).model_fields[name].default):
             raise UserError(f"an environment has its own: leave `{name}` out", setting="env")
@@ -99,6 +104,6 @@ def load_agent(tasks: TaskSettings, harness: HarnessSettings, written: Iterable[
         return load_recipe(tasks.agent, tasks.dataset)
     if "agent" in tasks.model_fields_set:
         raise UserError("a command is the agent: leave `agent` and `env` out", setting="agent_command")
-    from ..recipes.harness import harness_recipe  # settings are read without what a command needs to run
-
-    return harness_recipe(harness, [Path(tasks.dataset), *(path for path in written if path is not None)])
+    hidden = [Path(tasks.dataset), *(path for path in written if path is not None)]
+    recipe: Recipe = load_part("harness", setting="agent_command").harness_recipe(harness, hidden)
+    return recipe

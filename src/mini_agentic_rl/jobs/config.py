@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
 from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
-from ..config import JsonSettings
+from ..config import COMMANDS_AT_ONCE, TOKENS_OF_COMMAND, HarnessSettings, JsonSettings
+from ..datasets import MATH, family_type
+from ..environments import ENV, Recipe, tokens_of_call, training_defaults
+from ..errors import UserError
 from ..execution import RaySettings
 from ..gateway import RolloutLimits
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings, adapter_folder
-from ..recipes import ENV, tokens_of_call, training_defaults
-from ..recipes.harness import COMMANDS_AT_ONCE, TOKENS_OF_CALL, HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings, TraceExportSettings
-from .agents import MATH, TaskSettings, matching_tasks
+from .agents import TaskSettings, load_agent, matching_tasks
 
 PPO = "ppo"
 _ALGORITHMS = (*PRESETS, PPO)
@@ -41,11 +42,21 @@ _UNSAFE = re.compile(r"[^\w.-]+")
 """Characters that a folder's name is not to have."""
 
 
+def _main_job_defaults() -> Mapping[str, Any]:
+    """Return the defaults of the agent `units`; none if that recipe is not installed."""
+    try:
+        return training_defaults("units", "units")
+    except UserError:
+        return {}
+
+
 class TrainConfig(RunnerSettings, JsonSettings):
     """The configuration of `train`."""
 
+    command: ClassVar[str] = "train"
+    """Name of the command that takes this configuration."""
     defaults: ClassVar[Mapping[str, Any]] = {
-        **training_defaults("units", "units"),
+        **_main_job_defaults(),
         "loop.samples_per_prompt": 8,
         "loop.epochs_per_batch": 1,
         "loop.max_new_tokens": None,
@@ -219,9 +230,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
             return loop
         tasks = info.data.get("tasks", TaskSettings())
         harness = info.data.get("harness", HarnessSettings())
-        tokens = TOKENS_OF_CALL
+        tokens = TOKENS_OF_COMMAND
         if not harness.agent_command:
-            matched = tasks if tasks.agent == "sql" or tasks.env else matching_tasks(tasks)
+            matched = tasks if tasks.env else matching_tasks(tasks)
             tokens = tokens_of_call(matched.agent, matched.env or matched.dataset)
         given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
@@ -238,73 +249,40 @@ class TrainConfig(RunnerSettings, JsonSettings):
     def completed(self) -> TrainConfig:
         return with_agent_defaults(self)
 
+    def prepare(self) -> tuple[TrainConfig, Recipe, dict[str, Any]]:
+        """Return the settings as they are used, the agent, and arguments of the `Trainer` that the agent asks for.
 
-class SqlTrainConfig(TrainConfig):
-    """The configuration of `train-sql`: all that `train` has, with the SQL agent."""
+        Raises:
+            UserError: there is no such agent, or a setting of it cannot work.
+        """
+        return self, load_agent(self.tasks, self.harness, [self.run.output_dir]), {}
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        **TrainConfig.defaults,
-        **training_defaults("sql", "medical"),
-        "tasks.agent": "sql",
-        "tasks.dataset": "medical",
-        "tasks.difficulty": [1],
-        "run.output_dir": Path("outputs/sql-agent"),
-    }
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Tasks": TrainConfig.panels["Tasks"],
-        "SQL agent": ("database", "reward_model_url", "execution_weight", "answer_weight"),
-        **TrainConfig.panels,
-        "Where it runs": ("ci_fast", "llm_proxy", "external_store_address"),
-    }
-    helps: ClassVar[Mapping[str, str]] = {
-        **TrainConfig.helps,
-        "tasks.agent": 'Agent to train: `sql`; the settings under "SQL agent" are for no other.',
-        "tasks.dataset": "Tasks: `medical` (generated), or a file with `question`, `answer` and the gold query as "
-        "`sql`.",
-        "tasks.difficulty": "Levels of the questions, from 1 (one row of one table) to 4 (several joins); several with "
-        "commas, as 1,2.",
-        "warm_start.examples": "Number of generated example conversations to imitate before reinforcement learning; 0 "
-        "leaves it out. From 32 the embedded model learns to call the tool, from 192 to write right queries for most "
-        "questions of level 1.",
-        "learner.max_batch_tokens": "Packed tokens per forward-backward pass; a question's rollouts with their prompt "
-        "are about 1,000.",
-    }
 
-    database: Path | None = None
-    """SQLite file to ask; by default the medical one, which is generated."""
-    reward_model_url: str | None = None
-    """Address of a reward model (`mini-agentic-rl score-server`) that judges answers; without it an answer is good that
-    states the values that the gold query gives."""
-    execution_weight: float = 1.0
-    """Weight of a right result in the reward, 1 or more."""
-    answer_weight: float = 0.2
-    """Weight of the answer's quality in the reward, from 0 to below 1."""
-
-    ci_fast: bool = False
-    """One step on a few tasks, to see that everything works."""
-    llm_proxy: bool = False
-    """Put an LLM proxy in front of the model that is trained: it records the calls, in place of the model's server."""
-    external_store_address: str | None = None
-    """Address of a store server that runs already (`agl store --port 9999`), as http://localhost:9999. With
-    AGL_MANAGED_STORE=0 each runner is a process of its own, and one on this computer is found without its address."""
+def config_of_agent(agent: str) -> type[TrainConfig] | None:
+    """Return the subclass of `TrainConfig` with the settings of an agent; None if the agent has no settings of its
+    own."""
+    family = None if ":" in agent else family_type(agent)
+    return None if family is None else family.train_config()
 
 
 def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     """Return the configuration with what the agent or the data set decides where nothing was given.
 
-    `agent=sql` has the configuration of `train-sql`. An agent with tasks of its own has these, and the other way round.
+    An agent with settings of its own has its own configuration, as `sql` has that of `train-sql`. An agent with tasks
+    of its own has these, and the other way round.
     An adapter that is trained on goes on writing its calls as it was taught to.
 
     Raises:
         UserError: agent and data set do not belong together.
     """
-    if config.tasks.agent == "sql" and not isinstance(config, SqlTrainConfig):
-        config = SqlTrainConfig(**config.model_dump(exclude_unset=True))
+    own_config = config_of_agent(config.tasks.agent)
+    if own_config is not None and not isinstance(config, own_config):
+        config = own_config(**config.model_dump(exclude_unset=True))
     # The tokenizer beside an adapter says its form, and `auto` asks it: a default of the agent is for a new adapter.
     own_form = adapter_folder(config.load.model) is not None and "tool_format" not in config.loop.model_fields_set
     if own_form and config.loop.tool_format != "auto":
         config = config.changed(loop={"tool_format": "auto"})
-    if isinstance(config, SqlTrainConfig):
+    if type(config) is not TrainConfig:
         return config
     tasks = matching_tasks(config.tasks, is_command=bool(config.harness.agent_command))
     changes: dict[str, Any] = {}

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithm import Measure, answer_rows
+from ..config import COMMANDS_AT_ONCE
 from ..datasets import is_data_file
+from ..environments import load_tasks, tokens_of_call
 from ..errors import UserError
 from ..files import write_json
 from ..metrics import ConsoleLogger
 from ..processes import peak_memory_bytes
-from ..recipes import load_tasks, tokens_of_call
-from ..recipes.harness import COMMANDS_AT_ONCE
 from ..trainer import Trainer, accuracy_rows, check_rows, transcripts, versions
 from .agents import load_agent, matching_tasks
-from .config import SqlTrainConfig
+from .config import config_of_agent
 from .run_of_adapter import trained_as
 from .settings import EvalSettings
 
@@ -97,7 +97,8 @@ def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
     Raises:
         UserError: agent and data set do not belong together.
     """
-    if settings.tasks.agent != "sql":
+    own_config = config_of_agent(settings.tasks.agent)
+    if own_config is None:
         is_command = bool(settings.harness.agent_command)
         tasks = matching_tasks(settings.tasks, is_command=is_command)
         if tasks == settings.tasks:
@@ -108,5 +109,5 @@ def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
         if "max_new_tokens" not in settings.rollouts.model_fields_set:
             changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
         return settings.changed(**changes)
-    usual = SqlTrainConfig().tasks.model_dump(exclude={"agent"})
+    usual = own_config().tasks.model_dump(exclude={"agent"})
     return settings.changed(tasks={**usual, **settings.tasks.model_dump(exclude_unset=True)})

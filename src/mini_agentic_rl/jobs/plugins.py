@@ -8,10 +8,8 @@ from typing import Any, ClassVar, get_args
 
 from ..algorithm import LOSSES, PRESETS
 from ..config import JsonSettings
-from ..datasets import EVERY_NAME
-from ..datasets.episodes import EPISODES
 from ..metrics import LOGGERS
-from ..plugins import Kind, Plugin, entries, installed_plugins
+from ..plugins import Plugin, entries, installed_plugins, own_names
 from ..rewards import NAMES as REWARDS
 from ..samplers import SamplerSettings
 
@@ -33,7 +31,7 @@ def _tried(plugin: Plugin, every: Iterable[Plugin]) -> Plugin:
     """Return the plugin with its error, if it has one."""
     if plugin.error is not None:
         return plugin
-    if plugin.name in _BUILT_IN.get(plugin.kind, ()):
+    if plugin.name in _built_in(plugin.kind):
         return replace(plugin, error="the name is built in, and means what is built in")
     others = [one.distribution for one in every if (one.kind, one.name) == (plugin.kind, plugin.name)]
     if len(others) > 1:
@@ -45,12 +43,16 @@ def _tried(plugin: Plugin, every: Iterable[Plugin]) -> Plugin:
     return plugin
 
 
-_BUILT_IN: Mapping[Kind | str, Iterable[str]] = {
-    "agents": ("math", "sql", *EPISODES),
-    "environments": EPISODES,
-    "rewards": REWARDS,
-    "datasets": EVERY_NAME,
-    "losses": {*LOSSES, *PRESETS},
-    "samplers": get_args(SamplerSettings.model_fields["sampler"].annotation),
-    "loggers": LOGGERS,
-}
+def _built_in(kind: str) -> Iterable[str]:
+    """Return the names of a kind that this package offers itself, which no plugin replaces."""
+    recipes = own_names("recipes")
+    names: Mapping[str, Iterable[str]] = {
+        "agents": recipes,
+        "environments": recipes,
+        "rewards": REWARDS,
+        "datasets": recipes,
+        "losses": {*LOSSES, *PRESETS},
+        "samplers": get_args(SamplerSettings.model_fields["sampler"].annotation),
+        "loggers": LOGGERS,
+    }
+    return names.get(kind, ())

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..datasets.episodes import EPISODES
+from ..config import HarnessSettings
 from ..errors import UserError
 from ..files import read_json
+from ..plugins import own_names
 from ..policy import AdaptedModelSettings, adapter_folder
-from ..recipes.harness import HarnessSettings
 from ..trainer import RunFolder
 from .agents import TaskSettings
 
 logger = logging.getLogger(__name__)
 
 _CHOICES: Final = ("env", "agent", "dataset")
-_OWN_AGENTS: Final = ("math", "sql", *EPISODES)
 _DEPTH: Final = 3
 """Folders between a run and its deepest adapter, `checkpoints/step_N/adapter`."""
 
@@ -53,7 +52,7 @@ class TrainedAs:
         given = asked.model_fields_set
         if harness.agent_command or not given.isdisjoint(_CHOICES):
             return asked
-        if self.agent_command or self.agent not in _OWN_AGENTS:
+        if self.agent_command or self.agent not in own_names("recipes"):
             setting = "agent_command" if self.agent_command else "env" if self.agent.startswith("env:") else "agent"
             value = self.name.removeprefix("env:")
             raise UserError(

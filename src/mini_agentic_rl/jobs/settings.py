@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from ..algorithm import GRPOSettings, RolloutSettings
-from ..config import JsonSettings, SeedSettings, Settings
+from ..config import HarnessSettings, JsonSettings, SeedSettings, Settings
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings, SessionSettings
 from ..http import RequestLimits
 from ..policy import (
@@ -20,7 +20,6 @@ from ..policy import (
     ModelSettings,
     RankSettings,
 )
-from ..recipes.harness import HarnessSettings
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, TraceExportSettings
 from .agents import TaskSettings

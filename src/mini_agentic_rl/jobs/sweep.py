@@ -27,7 +27,6 @@ from ..files import make_private_folder, one_writer, read_json, write_json
 from ..processes import start_child
 from ..redaction import remember_secrets, without_secrets, without_secrets_within
 from ..trainer import RunFolder, sweep_rows
-from .config import SqlTrainConfig
 from .sweep_settings import SweepSettings, SweptRun, swept_runs
 
 logger = logging.getLogger(__name__)
@@ -91,10 +90,9 @@ def train_in_process(run: SweptRun, file: Path) -> None:
         UserError: it failed; it has said why.
         KeyboardInterrupt: this process was interrupted; the run has stopped after a checkpoint.
     """
-    command = "train-sql" if isinstance(run.config, SqlTrainConfig) else "train"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = start_child(
-        [sys.executable, "-m", "mini_agentic_rl", command, "--config", str(file)],
+        [sys.executable, "-m", "mini_agentic_rl", run.config.command, "--config", str(file)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

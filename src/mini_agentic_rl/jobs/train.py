@@ -7,19 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..algorithm import GRPOSettings, MiniGRPO, MiniPPO, PPOSettings, ReinforcementLearning, WarmStart
-from ..datasets import TaskRows, split_style
+from ..datasets import TRANSFER, TaskRows, family_type, split_style
+from ..environments import Recipe, load_tasks
 from ..errors import UserError
 from ..gateway import GatewayLimits
 from ..metrics import MetricsLogger, check_loggers
 from ..policy import adapter_folder, launched, restarted
-from ..recipes import Recipe, load_tasks
 from ..samplers import SamplerSettings
 from ..trainer import RunFolder, Trainer, asks_for_processes, recorded
-from .agents import load_agent
 from .checks import check_model, current_role
-from .config import SqlTrainConfig, TrainConfig, with_agent_defaults
+from .config import TrainConfig, with_agent_defaults
 from .plan import apply_preset
-from .sql import prepare_sql
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +35,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     """
     config = with_agent_defaults(config)
     check_loggers(config.run.loggers)
-    components: dict[str, Any] = {}
-    if isinstance(config, SqlTrainConfig):
-        if config.harness.agent_command:
-            raise UserError("the SQL agent is no command: leave one of the two out", setting="agent_command")
-        config, recipe, components = prepare_sql(config)
-    else:
-        recipe = load_agent(config.tasks, config.harness, [config.run.output_dir])
+    config, recipe, components = config.prepare()
     if current_role() == "runner":
         return _run_agent(config, recipe, components)
     check_model(config.load.model, config.load.device)
@@ -179,9 +171,10 @@ def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[
 def _transfer(config: TrainConfig) -> TaskRows | None:
     """Return the tasks that measure transfer; None of a data set that has none, or where none are asked for."""
     tasks, size = config.tasks, min(config.loop.transfer_size, config.loop.eval_size or config.loop.transfer_size)
-    if size == 0 or split_style(tasks.dataset)[0].partition(":")[0] != "arithmetic":
+    family = family_type(split_style(tasks.dataset)[0]) if size else None
+    if family is None or not family.measures_transfer:
         return None
-    return load_tasks(tasks.dataset, "transfer", size, 0, tasks.difficulty)
+    return load_tasks(tasks.dataset, TRANSFER, size, 0, tasks.difficulty)
 
 
 def _validation(config: TrainConfig) -> TaskRows | None:

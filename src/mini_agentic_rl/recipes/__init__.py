@@ -1,11 +1,12 @@
-"""Recipes: one folder a story, with an agent, its tasks, its reward and a page that says what came of it.
+"""Recipes: agents with their tasks and rewards, a folder each. Every folder can be deleted.
 
-`math`, `sql`, `tau2` and `gaia` are such stories; `environments` is one agent for many families of tasks, and `harness`
-runs any command as an agent. `load_recipe` gives jobs what they train, by name; `load_tasks` the tasks. The agents are
-ordinary client code, trained through its `base_url`; `find_llm`, `rollout_client` and their neighbours are how they
-reach the model. No torch here.
+`math`, `sql`, `units`, `games`, `retrieval` and `reasoning_gym` offer task families by name (entry points of the group
+`mini_agentic_rl.recipes`); `tau2` and `gaia` are agents for published benchmarks; `harness` runs any command as an
+agent. The agents are ordinary client code, trained through its `base_url`. No torch here.
 """
 
-import lazy_loader
+from functools import partial
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from ..compat import find_elsewhere
+
+__getattr__ = partial(find_elsewhere, __name__)

@@ -20,7 +20,7 @@ except ImportError as error:
         sys.exit(f"error: {missing}")
     raise missing from error
 
-from ..calculator import CALCULATOR_TOOL, calculate
+from . import CALCULATOR_TOOL, calculate
 
 
 def calculator_server() -> MCPServer:

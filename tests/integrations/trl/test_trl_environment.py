@@ -12,10 +12,10 @@ from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl import rl
 from mini_agentic_rl.adapter import TraceToRecords
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
+from mini_agentic_rl.environments import EnvironmentAgent
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import MiniLLMServer
 from mini_agentic_rl.integrations.trl import RolloutFunctionAgent, TRLEnvironment
-from mini_agentic_rl.recipes.environments import EnvironmentAgent
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...datasets import FORMS, LOCAL_GSM8K, DatasetError, Form, ShapeError, examples_of, load_examples, records_of
+from ...datasets import FORMS, DatasetError, Form, ShapeError, examples_of, load_examples, records_of
 from ...errors import UserError
 from ...hub_access import ask_hub, cached
 from ...visible_text import VisibleConsole
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 Row = dict[str, Any]
 
 GSM8K = "gsm8k"
+LOCAL_GSM8K = "./gsm8k"
+"""Folder of a local copy, below the working directory."""
 STAND_IN = "arithmetic"
 """Generated word problems: what is taken for GSM8K where nobody named a data set and GSM8K cannot be had."""
 

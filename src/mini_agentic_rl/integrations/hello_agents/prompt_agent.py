@@ -7,13 +7,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...environments import Endpoint, Message, converse, find_llm, rollout_url
 from ...litagent import LitAgent
-from ...recipes import find_llm, rollout_client
-from ...recipes.math import MAX_TURNS, TOOLS, converse
 from ...rewards import FunctionReward, Reward, RewardFunction
+from ...tools import CALCULATOR, CALCULATOR_TOOL, answer_calls
 from ...types import NamedResources, Rollout
 
 __all__ = ["PromptAgent", "RewardFunction", "messages_of", "score"]
+
+
+_MAX_TURNS = 10
+"""Model calls of a conversation with the calculator."""
 
 
 class PromptAgent(LitAgent[Any]):
@@ -44,9 +48,15 @@ class PromptAgent(LitAgent[Any]):
         """
         llm = find_llm(resources)
         offered = task.get("tools")
-        tools = TOOLS if (json.loads(offered) if isinstance(offered, str) else offered) == TOOLS else ()
-        messages = list(messages_of(task))
-        choice = await converse(rollout_client(llm, rollout), llm, messages, tools, MAX_TURNS, **self.sampling)
+        known = (json.loads(offered) if isinstance(offered, str) else offered) == [CALCULATOR_TOOL]
+        sampling = {**llm.sampling_parameters, **self.sampling}
+        endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, sampling)
+
+        async def follow(reply: Message) -> list[Message]:
+            return answer_calls(CALCULATOR, reply) if known else []
+
+        tools = [CALCULATOR_TOOL] if known else []
+        _, choice = await converse(endpoint, list(messages_of(task)), follow, tools=tools, max_turns=_MAX_TURNS)
         text = "" if choice.message.tool_calls else choice.message.content or ""
         rollout.metadata["output"] = text
         return await asyncio.to_thread(score, self.reward_fn, text, {"finish_reason": choice.finish_reason, **task})

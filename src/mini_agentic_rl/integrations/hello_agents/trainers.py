@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithm import Backend
+from ...environments import Environment, EnvironmentAgent
 from ...errors import UserError
 from ...gateway import load_tokenizer
 from ...jobs import PPO
 from ...litagent import LitAgent
 from ...plugins import load_part
-from ...recipes.environments import Environment, EnvironmentAgent
 from ...rewards import RemoteReward
 from .config import TrainingConfig
 from .datasets import create_rl_dataset, create_sft_dataset

@@ -21,10 +21,8 @@ from typing import Any, cast
 from openai import BadRequestError
 
 from ...datasets import Row
+from ...environments import REWARD, Endpoint, Outcome, outgrew_context, shared_client
 from ...errors import UserError
-from ...recipes.endpoint import outgrew_context, shared_client
-from ...recipes.environments import Endpoint, Outcome
-from ...recipes.environments.environment import REWARD
 from .rewards import TRLRewards
 from .tools import Tool, call_tool, methods_of, schemas_of
 

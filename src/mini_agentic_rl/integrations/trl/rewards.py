@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...emitter import emit_annotation
+from ...environments import REWARD
 from ...errors import UserError
-from ...recipes.environments.environment import REWARD
 from ...rewards import Reward, WeightedSum
 
 Function = Callable[..., Any]

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...emitter import emit_reward
+from ...environments import REWARD, find_llm
 from ...litagent import LitAgent
-from ...recipes.endpoint import find_llm
-from ...recipes.environments.environment import REWARD
 from ...semconv import CompletionSpanAttributes as Key
 from ...types import LLM, NamedResources, Rollout, Span, TraceStatus
 from .rewards import TRLRewards

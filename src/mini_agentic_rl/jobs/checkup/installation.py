@@ -15,8 +15,9 @@ from typing import Final
 from packaging.requirements import Requirement
 
 from ...config import cache_dir
+from ...errors import UserError
+from ...plugins import load_part
 from ...policy import embedded_is_pulled, embedded_path, kernels
-from ...recipes.harness import open_here
 from .checks import Check
 
 _PACKAGE: Final = "mini-agentic-rl"
@@ -171,7 +172,10 @@ def _is_free(port: int) -> bool:
 
 def sandbox() -> Check:
     """Say what the sandbox of agents that are commands leaves open on this computer."""
-    left = open_here()
+    try:
+        left = load_part("harness").open_here()
+    except UserError as error:
+        return Check("Sandbox", "note", f"there is none: {error}")
     if left:
         return Check("Sandbox", "note", f"`process` leaves open: {', '.join(left)}", "take `sandbox=bubblewrap`")
     return Check("Sandbox", "ok", "`process` closes files, network and signals")

@@ -9,9 +9,9 @@ from openai import BadRequestError
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 
 from ...emitter import emit_reward
+from ...environments import find_llm, outgrew_context, rollout_client
 from ...litagent import LitAgent
 from ...types import NamedResources, Rollout
-from ..endpoint import find_llm, outgrew_context, rollout_client
 from .files import read_file_tool
 from .score import MARKER, final_answer, is_right
 from .toolbox import FunctionTool, Toolbox, calculator_tool

@@ -4,6 +4,6 @@
 `load_task_folder` reads tasks with files and hidden tests. A function of yours for the reward gets a `HarnessResult`.
 """
 
-import lazy_loader
+from ...compat import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -4,8 +4,5 @@ from .process import open_here as open_here
 from .run import HarnessResult as HarnessResult
 from .sandbox import Ended as Ended
 from .sandbox import HarnessError as HarnessError
-from .settings import COMMANDS_AT_ONCE as COMMANDS_AT_ONCE
-from .settings import TOKENS_OF_CALL as TOKENS_OF_CALL
-from .settings import HarnessSettings as HarnessSettings
 from .tasks import is_task_folder as is_task_folder
 from .tasks import load_task_folder as load_task_folder

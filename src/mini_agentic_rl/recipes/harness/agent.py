@@ -9,23 +9,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ...config import HarnessSettings
 from ...emitter import emit_annotation, emit_reward, operation
+from ...environments import Endpoint, Recipe, find_llm, rollout_url
 from ...errors import UserError
 from ...litagent import LitAgent
 from ...redaction import remember_secrets, without_secrets, without_secrets_within
 from ...semconv import CompletionSpanAttributes
 from ...types import AttemptedRollout, NamedResources, Rollout
 from ...user_code import load_object
-from ..endpoint import find_llm, rollout_url
-from ..environments import Endpoint
-from ..recipe import Recipe
 from .environment import given_variables
 from .make import make_sandbox
 from .readable import run_folders_in
 from .run import HarnessResult, HarnessRun
 from .sandbox import Ended, HarnessError
 from .scratch import Scratch
-from .settings import HarnessSettings
 from .words import split_words
 
 logger = logging.getLogger(__name__)

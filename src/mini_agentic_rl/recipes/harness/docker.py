@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from ...config import MIB
 from ...errors import UserError
 from ...http import is_loopback
 from .namespaces import inner_port, loopback_url, short_socket
 from .relay import relay
 from .sandbox import Confined, Ended, HarnessError, exit_code_of
-from .settings import MIB
 from .supervised import PROGRAMS, new_name, run_supervised
 
 HOST: Final = "host.docker.internal"

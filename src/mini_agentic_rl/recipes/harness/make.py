@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ...config import HarnessSettings
 from .docker import DockerSandbox
 from .kubernetes import KubernetesSandbox
 from .namespaces import BubblewrapSandbox
 from .process import ProcessSandbox
 from .sandbox import Sandbox
-from .settings import HarnessSettings
 
 
 def make_sandbox(settings: HarnessSettings) -> Sandbox:

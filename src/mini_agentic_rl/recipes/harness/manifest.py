@@ -7,8 +7,8 @@ import shlex
 import socket
 from typing import Any, Final
 
+from ...config import MIB
 from .sandbox import Confined
-from .settings import MIB
 
 FOLDERS: Final = "/mini-agentic-rl"
 """Folder in the pod below which the rollout's folders lie under their own paths."""

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ...config import HarnessSettings
+from ...environments import Endpoint
 from ...redaction import without_secrets
-from ..environments import Endpoint
 from .environment import base_variables, given_variables, model_variables, task_variables
 from .make import make_sandbox
 from .protection import added_modules, changed_files, fill_test_folder
 from .readable import readable_paths
 from .sandbox import Confined, Ended, HarnessError, SandboxLimits
 from .scratch import Scratch, write_task
-from .settings import HarnessSettings
 from .supervised import PROGRAMS
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
 from .words import fill_words, split_words

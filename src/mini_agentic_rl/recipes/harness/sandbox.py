@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
+from ...config import MIB, HarnessSettings
 from .readable import Readable
-from .settings import MIB, HarnessSettings
 
 _SIGNALLED: Final = 128
 

@@ -9,30 +9,17 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, cast
+from typing import Any
 
-from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletion
-from openai.types.chat.chat_completion import Choice
-
-from ...datasets import can_be_shown, demonstration, opening, small_talk_conversations, tools_for
 from ...emitter import emit_reward
+from ...environments import Demonstrations, Message, Recipe, converse, endpoint_of, find_llm
 from ...litagent import LitAgent
 from ...rewards import ends_cleanly, has_answer_line, has_template_tags, is_correct, weighted_sum
 from ...semconv import CompletionSpanAttributes
-from ...types import LLM, Hook, NamedResources, PromptTemplate, Rollout, Span
-from ..endpoint import find_llm, rollout_client
-from ..recipe import Demonstrations, Recipe
-from .conversation import use_tool
-
-Message: TypeAlias = dict[str, Any]
-
-MAX_TURNS: Final = 10
-"""Model calls of a conversation: most problems of GSM8K take two to eight calculations, and the answer."""
-
-GENERATED_TURNS: Final = 6
-"""Model calls on generated arithmetic, of one to four calculations, and the answer. Early in a training some rollouts
-call on and on: at ten calls these few, sampled alone at last, more than double the time of a step."""
+from ...tools import CALCULATOR, answer_calls
+from ...types import Hook, NamedResources, PromptTemplate, Rollout, Span
+from .demonstrations import MAX_TURNS, can_be_shown, demonstration, opening, tools_for
+from .small_talk import small_talk_conversations
 
 
 def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:
@@ -41,38 +28,6 @@ def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:
         partial(demonstration, think=False), tools_for, can_be_shown, small_talk_conversations()
     )
     return Recipe(MathAgent(max_turns=max_turns), [MathRewardHook()], demonstrations)
-
-
-async def converse(
-    client: AsyncOpenAI, llm: LLM, messages: list[Message], tools: Sequence[Message], max_turns: int, **sampling: Any
-) -> Choice:
-    """Let the model talk until it answers without calling the calculator, and return its last choice.
-
-    Args:
-        messages: what was said so far; what is said is added.
-        tools: offered with every call; none makes one call.
-        max_turns: the most model calls.
-        sampling: arguments of every call besides those of `llm`.
-
-    Raises:
-        openai.OpenAIError: the endpoint refused a call or could not be reached.
-    """
-    offered: dict[str, Any] = {"tools": list(tools)} if tools else {}
-    turn = 0
-    while True:
-        turn += 1
-        completion: ChatCompletion = await client.chat.completions.create(
-            model=llm.model, messages=cast(Any, messages), **{**offered, **llm.sampling_parameters, **sampling}
-        )
-        choice = completion.choices[0]
-        reply = choice.message
-        messages.append(reply.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True))
-        for call in reply.tool_calls or ():
-            if call.type == "function":  # the only kind that was offered
-                result = use_tool(call.function.name, call.function.arguments)
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-        if not reply.tool_calls or not tools or turn >= max_turns:
-            return choice
 
 
 class MathAgent(LitAgent[Any]):
@@ -101,12 +56,17 @@ class MathAgent(LitAgent[Any]):
             ValueError: the resources hold no LLM, or several and none named "llm", or the task has no question.
             openai.OpenAIError: the endpoint refused a call or could not be reached.
         """
-        llm = find_llm(resources)
-        client = rollout_client(llm, rollout)
+        endpoint = endpoint_of(find_llm(resources), rollout)
         # One that a search has found, or is trying, is among the resources.
         found = resources.get("prompt")
         system_prompt = found.format() if isinstance(found, PromptTemplate) else self.system_prompt
-        await converse(client, llm, opening(task, system_prompt), tools_for(task), self.max_turns)
+
+        tools = tools_for(task)
+
+        async def follow(reply: Message) -> list[Message]:
+            return answer_calls(CALCULATOR, reply) if tools else []
+
+        await converse(endpoint, opening(task, system_prompt), follow, tools=tools, max_turns=self.max_turns)
 
 
 class MathRewardHook(Hook):

@@ -1,8 +1,8 @@
 """The SQL agent: it answers questions by asking a database, on the OpenAI Agents SDK.
 
 `SqlAgent` is what a trainer runs, `SqlReward` how its rollouts are scored: execution match on two databases, and the
-quality of the answer. Questions, database and the words of the conversation are in `datasets.sql`, the tool is
-`tools.sql`. Needs the extra `sql`; names are loaded when they are first asked for.
+quality of the answer. Questions, database and the words of the conversation are in `data`, the tool is in
+`tool`. Needs the extra `sql`; names are loaded when they are first asked for.
 """
 
 import lazy_loader

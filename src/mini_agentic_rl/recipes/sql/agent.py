@@ -25,7 +25,11 @@ try:
 except ImportError as error:
     raise MissingPackageError("the SQL agent", "openai-agents", extra="sql") from error
 
-from ...datasets.sql import (
+from ...emitter import emit_reward
+from ...environments import find_llm, outgrew_context, rollout_client
+from ...litagent import LitAgent
+from ...types import LLM, NamedResources, Rollout
+from .data import (
     HIDDEN_TABLES,
     HINT,
     QUERY_TOOL,
@@ -34,12 +38,8 @@ from ...datasets.sql import (
     question_of,
     system_prompt,
 )
-from ...emitter import emit_reward
-from ...litagent import LitAgent
-from ...tools.sql import QueryLimits, SqlDatabase
-from ...types import LLM, NamedResources, Rollout
-from ..endpoint import find_llm, outgrew_context, rollout_client
 from .reward import Queries, SqlReward
+from .tool import QueryLimits, SqlDatabase
 
 _SETTINGS: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens"})
 """Sampling parameters that the SDK has names for."""

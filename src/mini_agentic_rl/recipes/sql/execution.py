@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...datasets.sql import Cell
-from ...tools.sql import QueryError, QueryResult, SqlDatabase
+from .data import Cell
+from .tool import QueryError, QueryResult, SqlDatabase
 
 ABSOLUTE: Final = 0.005
 """Numbers of which one is no integer are equal within half a cent …"""

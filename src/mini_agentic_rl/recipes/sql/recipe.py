@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...datasets.sql import SQL_TOOLS, demonstration
-from ..recipe import Demonstrations, Recipe
+from ...environments import Demonstrations, Recipe
+from .data import SQL_TOOLS, demonstration
 
 
 def sql_recipe(database: Path | None = None, **reward: Any) -> Recipe:

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...datasets.sql import Cell, cell_text, question_of
 from ...errors import UserError
 from ...rewards import GROUPED, UNCASED, RewardFunction, in_ascii_numbers, weighted_sum
-from ...tools.sql import QueryError, QueryResult, SqlDatabase
+from .data import Cell, cell_text, question_of
 from .execution import execution_match, gold_result, same_cell
+from .tool import QueryError, QueryResult, SqlDatabase
 
 ROOM: Final = 200
 """Characters that a reply may have beyond three times those of the values: a reply that lists everything says

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from openai import OpenAI
 
 from ...emitter import emit_annotation, emit_reward
+from ...environments import find_llm, rollout_url
 from ...litagent import LitAgent
 from ...types import LLM, NamedResources, Rollout
-from ..endpoint import find_llm, rollout_url
 from .speaker import Speaker
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
 
 from ...emitter import operation
-from ..endpoint import outgrew_context
+from ...environments import outgrew_context
 
 
 class EpisodeEndedError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ....datasets import NAMES, is_data_file, is_hub_name, split_style
+from ....datasets import is_data_file, is_hub_name, split_style, task_names
 from ....policy import EMBEDDED_NAMES, adapter_folder, base_model_of
 from .parameters import ToolError
 
@@ -76,7 +76,7 @@ class AllowedPaths:
         rest, as_text = split_style(name)
         if as_text:
             return f"text:{self.dataset(rest)}"
-        if name.partition(":")[0] in NAMES:
+        if name.partition(":")[0] in task_names():
             return name
         path = self._absolute(name)
         if path.exists() or is_data_file(path):
@@ -89,8 +89,8 @@ class AllowedPaths:
         if is_hub_name(name):
             return name
         raise ToolError(
-            f"dataset={name!r} is unknown. Allowed: {', '.join(NAMES)}, the path of a file, owner/name on the Hugging "
-            "Face Hub, or a registered name"
+            f"dataset={name!r} is unknown. Allowed: {', '.join(task_names())}, the path of a file, owner/name on the "
+            "Hugging Face Hub, or a registered name"
         )
 
     def _absolute(self, name: str) -> Path:

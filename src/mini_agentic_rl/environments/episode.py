@@ -1,0 +1,259 @@
+"""The shape of a task with turns: what the model is told, what comes back for each of its answers, and the reward.
+
+A family of tasks (`Episodes`) draws rows by seed and starts an `Episode` of any row. The episode is the world that the
+model talks to: it takes an answer and gives what follows, which is the results of tools, or the next words of the user.
+It knows no model, so a scripted expert can play it too: that is how the examples to imitate are made, and why they are
+token by token what an agent then sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from ..datasets import (
+    DEFAULT_SIZE,
+    SHORT_IMITATION,
+    SPLITS,
+    TRANSFER,
+    ChatTools,
+    DatasetError,
+    Example,
+    Form,
+    Message,
+    Row,
+    TaskFamily,
+    TaskRows,
+    digest,
+    split_of,
+    system,
+    user,
+)
+from ..tools import TextTools, use_text_tool
+from .agent import EnvironmentAgent
+from .conversation import Endpoint, converse
+from .environment import Outcome
+from .recipe import Demonstrations, Recipe
+
+EPISODE_DEFAULTS: Final[Mapping[str, Any]] = {
+    **SHORT_IMITATION,
+    "loop.tool_format": "compact",
+    "learner.learning_rate": 4e-4,
+    "warm_start.examples": 96,
+    "warm_start.learning_rate": 2e-3,
+    "warm_start.batch_size": 8,
+}
+"""Episodes of several calls need more examples until one of them succeeds, and there is nothing to reinforce before
+that. Twice the rate of reinforcement has destroyed such agents."""
+EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
+"""A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most
+rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/losses.md`)."""
+_MAX_DRAWS: Final = 2000
+"""Draws for one row before a split is taken to be used up."""
+
+
+class Episode(ABC):
+    """One task that is being worked on. It is played once, and asked for its scores at the end."""
+
+    @abstractmethod
+    def receive(self, message: Mapping[str, Any]) -> list[Message]:
+        """Take an answer of the model, and return the messages that follow it; none where the episode is over."""
+
+    @abstractmethod
+    def scores(self) -> dict[str, float]:
+        """Return `reward`, from 0 to 1 and 1 only for what is wholly right, and what else there is to count."""
+
+    @abstractmethod
+    def expert(self) -> Message:
+        """Return what someone who knows how would answer now."""
+
+
+class Episodes(TaskFamily, ABC):
+    """A family of tasks with turns: its words, its tools, its rows, and how one of them is played."""
+
+    is_environment: ClassVar[bool] = True
+    levels: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    splits: ClassVar[tuple[str, ...]] = (*SPLITS, TRANSFER)
+    prompt: ClassVar[str]
+    """The system prompt."""
+    tools: ClassVar[Sequence[dict[str, Any]]] = ()
+    """Tools to send with every call, and to render into the prompt of an example."""
+    shared_tools: ClassVar[TextTools] = {}
+    """Tools whose results depend on no task, so that a chat can offer them."""
+    max_turns: ClassVar[int] = 1
+    """The most model calls of a rollout."""
+    max_new_tokens: ClassVar[int] = 64
+
+    @abstractmethod
+    def draw(self, rng: random.Random, split: str, level: int) -> Row | None:
+        """Return a row of a level without its `id`; None where what was drawn belongs to another split.
+
+        The row's `key` says which rows are the same task.
+        """
+
+    @abstractmethod
+    def start(self, task: Mapping[str, Any]) -> Episode:
+        """Begin a task.
+
+        Raises:
+            ValueError: the task lacks a field that the family needs.
+        """
+
+    def tasks(
+        self, split: str, size: int | None = None, seed: int = 0, levels: Sequence[int] | None = None
+    ) -> TaskRows:
+        """Return `size` different tasks of one split, whose levels take turns.
+
+        A row holds `id`, `question`, `answer`, `difficulty` (its level) and what the family needs. The same arguments
+        give the same rows on every machine, and a smaller data set is the beginning of a larger one.
+
+        Raises:
+            DatasetError: an unknown split or level, a negative size, or a size beyond what the levels have to offer.
+        """
+        if split not in self.splits:
+            raise DatasetError(f"split must be one of {', '.join(self.splits)}, not {split!r}")
+        wanted, size = self.levels_of(levels), DEFAULT_SIZE if size is None else size
+        if size < 0:
+            raise DatasetError(f"size must be 0 or more, not {size}")
+        rng = random.Random(f"{self.name}/{split}/{seed}")
+        rows: list[Row] = []
+        used: set[str] = set()
+        for index in range(size):
+            row = self._draw_new(rng, split, wanted[index % len(wanted)], used)
+            key = str(row.pop("key"))
+            used.add(key)
+            rows.append({"id": f"{self.name}-{split}-{digest(key)[:12]}", **row})
+        return TaskRows(rows)
+
+    def examples(self, rows: Sequence[Mapping[str, Any]], form: Form, seed: int = 0) -> list[Example]:
+        """Return one example a row, with the `tools` of the family if it has any: `sft`, the conversation of the
+        expert; `rl`, the prompt and the row.
+
+        Raises:
+            DatasetError: another form, or an answer that nobody knows.
+        """
+        if form not in ("sft", "rl"):
+            raise DatasetError(f"{self.name} has the forms sft and rl, not {form}", setting="dataset")
+        offered: dict[str, Any] = {"tools": list(self.tools)} if self.tools else {}
+        if form == "rl":
+            return [{**row, "prompt": self.opening(row), "ground_truth": str(row["answer"]), **offered} for row in rows]
+        if not all(map(self.can_be_shown, rows)):
+            raise DatasetError(
+                f"{self.name} knows no answers, only how to check them: it has the form rl", setting="dataset"
+            )
+        return [{"messages": self.demonstration(row), **offered} for row in rows]
+
+    def recipe(self) -> Recipe:
+        """Return the agent that plays these tasks, with the demonstrations of their expert."""
+        demonstrations = Demonstrations(self.demonstration, lambda task: self.tools, self.can_be_shown)
+        return Recipe(EnvironmentAgent(EpisodeEnvironment(self)), (), demonstrations)
+
+    @classmethod
+    def training_defaults(cls, dataset: str, *, mixes: bool, whole_steps: bool) -> Mapping[str, Any]:
+        """Return the defaults of episodes of several calls."""
+        return {**EPISODE_DEFAULTS, **EXAMPLES_BESIDE} if mixes else EPISODE_DEFAULTS
+
+    def chat(self) -> ChatTools | None:
+        """Return the prompt and the tools; None where the results of the tools depend on a task."""
+        if not self.shared_tools:
+            return None
+        return ChatTools(self.prompt, self.tools, partial(use_text_tool, self.shared_tools), self.max_turns)
+
+    def opening(self, task: Mapping[str, Any]) -> list[Message]:
+        """Return the messages that the conversation begins with.
+
+        Raises:
+            ValueError: the task has no question.
+        """
+        return [system(self.prompt), user(str(field_of(task, "question", self.name)))]
+
+    def can_be_shown(self, task: Mapping[str, Any]) -> bool:
+        """Return True if the expert knows how a task is done."""
+        return True
+
+    def demonstration(self, task: Mapping[str, Any]) -> list[Message]:
+        """Return the conversation of the expert with a task.
+
+        Raises:
+            ValueError: the task lacks a field that the family needs.
+        """
+        episode, messages = self.start(task), self.opening(task)
+        for _ in range(self.max_turns):
+            answer = episode.expert()
+            follows = episode.receive(answer)
+            messages += [answer, *follows]
+            if not follows:
+                break
+        return messages
+
+    def _draw_new(self, rng: random.Random, split: str, level: int, used: set[str]) -> Row:
+        for _ in range(_MAX_DRAWS):
+            row = self.draw(rng, split, level)
+            if row is not None and row["key"] not in used:
+                return {**row, "difficulty": level}
+        raise DatasetError(
+            f"no further {split} task of {self.name} found after {len(used)}; ask for a smaller size or more levels"
+        )
+
+
+class EpisodeEnvironment:
+    """The environment of a family of tasks: the model talks until the episode ends or `max_turns` calls are made."""
+
+    def __init__(self, episodes: Episodes) -> None:
+        """`episodes` is the family."""
+        self.episodes = episodes
+
+    def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
+        """Return tasks of all levels.
+
+        Raises:
+            DatasetError: an unknown split, or a size beyond what there is.
+        """
+        return self.episodes.tasks(split, size, seed)
+
+    async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
+        """Play one episode; an answer that was cut off counts as one without a word.
+
+        Raises:
+            ValueError: the task lacks a field that the family needs.
+            openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
+                the model's context ends instead.
+        """
+        episode, messages = self.episodes.start(task), self.episodes.opening(task)
+
+        async def follow(reply: Message) -> Sequence[Message]:
+            return await asyncio.to_thread(episode.receive, reply)
+
+        episodes = self.episodes
+        turns, _ = await converse(endpoint, messages, follow, tools=episodes.tools, max_turns=episodes.max_turns)
+        scores = await asyncio.to_thread(episode.scores)
+        return Outcome({**scores, "turns": float(turns)}, messages[-1].get("content"))
+
+
+def belongs(key: str, split: str) -> bool:
+    """Return True if what has this key is in a split; transfer takes what the test would, so nothing of train."""
+    return split_of(key) == ("test" if split == TRANSFER else split)
+
+
+def field_of(task: Mapping[str, Any], name: str, family: str) -> Any:
+    """Return a field of a task.
+
+    Raises:
+        ValueError: there is none, or it is empty.
+    """
+    value = task.get(name)
+    if value is None or value == "":
+        raise ValueError(f'a task of {family} needs "{name}"')
+    return value
+
+
+def tool_call(number: int, name: str, **arguments: Any) -> Message:
+    """Return the message of an assistant that calls one tool."""
+    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    calls = [{"id": f"call_{number}", "type": "function", "function": function}]
+    return {"role": "assistant", "content": None, "tool_calls": calls}

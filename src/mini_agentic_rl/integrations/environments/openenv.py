@@ -1,0 +1,231 @@
+"""Environments behind an OpenEnv server (openenv-core 0.3): reset and stepped over its WebSocket, by its own client.
+
+An observation is what the user says next. The model's answer becomes the action: where actions have one field that is
+needed, the text is its value; where they have several, the answer is a JSON object, whose schema the model is told
+first. A server of tools offers these to the model as tools of the conversation. The reward is the sum of the steps'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx
+
+from ...datasets import Row
+from ...environments import Endpoint, Message, Outcome, converse
+from ...errors import MissingPackageError, UserError
+from .seeds import seeded_tasks
+
+MAX_TURNS: Final = 16
+_TOOL_ACTIONS: Final = ("Action", "CallToolAction", "ListToolsAction")
+"""Titles of the actions of a server whose actions are calls of tools."""
+_ANSWER_SECONDS: Final = 3600.0
+"""Longer than any rollout: what hangs is ended by the rollout's own limit."""
+_LOOK_SECONDS: Final = 10.0
+_PAUSE_SECONDS: Final = 0.25
+_LONGEST_PAUSE: Final = 4.0
+
+
+class OpenEnvEnvironment:
+    """Holds a session of the server for each rollout; where the server has none to spare, the rollout waits for one.
+
+    Args:
+        url: address of the server, as http://localhost:8000.
+        max_turns: the most model calls of a rollout.
+        system: a system message before the first observation.
+        reset: further arguments of every reset.
+
+    Raises:
+        MissingPackageError: openenv-core is not installed.
+        UserError: the server does not answer, or tells no schema of its actions.
+    """
+
+    def __init__(
+        self, url: str, *, max_turns: int = MAX_TURNS, system: str = "", reset: Mapping[str, Any] | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.max_turns = max_turns
+        self.system = system
+        self.reset = dict(reset or {})
+        _client_kind()
+        self.action = _action_schema(self.url)
+
+    def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
+        """Return tasks that are seeds, other ones in each split.
+
+        Raises:
+            DatasetError: an unknown split.
+        """
+        return seeded_tasks(self.url, split, size, seed)
+
+    async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
+        """Play until the environment is done, or `max_turns` calls are made.
+
+        Raises:
+            RuntimeError: the server reports an error of its environment.
+            ValueError: no step gave a reward.
+        """
+        rewards: list[float] = []
+        async with self._session({"seed": task["seed"], **self.reset}) as (session, first):
+            tools = await self._tools(session)
+
+            async def step(action: Mapping[str, Any]) -> Any:
+                result = await session.step(dict(action))
+                if result.reward is not None:
+                    rewards.append(float(result.reward))
+                return result
+
+            async def follow(reply: Message) -> Sequence[Message]:
+                if tools:
+                    return await _called(reply, step)
+                action = self._action_of(str(reply.get("content") or ""))
+                if action is None:
+                    return [_user(f"Answer with a JSON object of this schema: {json.dumps(self.action)}")]
+                try:
+                    result = await step(action)
+                except RuntimeError as error:
+                    if "VALIDATION_ERROR" not in str(error):
+                        raise
+                    return [_user(f"That action is not valid: {error}")]
+                return [] if result.done else [_user(as_text(result.observation))]
+
+            system = [{"role": "system", "content": self.system}] if self.system else []
+            asked = as_text(first.observation)
+            if not tools and self._only_field() is None:
+                asked += f"\n\nAnswer with a JSON object of this schema: {json.dumps(self.action)}"
+            messages = [*system, _user(asked)]
+            turns, _ = await converse(endpoint, messages, follow, tools=tools, max_turns=self.max_turns)
+        if not rewards:
+            raise ValueError(f"no step of {self.url} gave a reward")
+        return Outcome({"reward": sum(rewards), "turns": float(turns)}, messages[-1].get("content"))
+
+    @asynccontextmanager
+    async def _session(self, arguments: Mapping[str, Any]) -> AsyncIterator[tuple[Any, Any]]:
+        """Give a session that was reset, and what it observed; waits while the server has none to spare."""
+        pause = _PAUSE_SECONDS
+        while True:
+            session = _client_kind()(self.url, message_timeout_s=_ANSWER_SECONDS)
+            try:
+                await session.connect()
+                first = await session.reset(**arguments)
+            except Exception as error:
+                with contextlib.suppress(Exception):
+                    await session.close()
+                # A server that is full says so and hangs up, which may be heard before its words are read.
+                if "CAPACITY_REACHED" not in str(error) and type(error).__name__ != "ConnectionClosedOK":
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            try:
+                yield session, first
+            finally:
+                with contextlib.suppress(Exception):
+                    await session.close()
+            return
+
+    async def _tools(self, session: Any) -> list[dict[str, Any]]:
+        """Return the tools of a server of tools, as a model call offers them; none of any other."""
+        if self.action.get("title") not in _TOOL_ACTIONS:
+            return []
+        listed = await session.step({"type": "list_tools"})
+        return [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool["name"],
+                    "description": tool.get("description", ""),
+                    "parameters": tool.get("input_schema") or {"type": "object", "properties": {}},
+                },
+            }
+            for tool in listed.observation["tools"]
+        ]
+
+    def _only_field(self) -> str | None:
+        """Return the one field that an action needs; None where it needs several, or none."""
+        needed = self.action.get("required", [])
+        return str(needed[0]) if len(needed) == 1 else None
+
+    def _action_of(self, text: str) -> dict[str, Any] | None:
+        """Return the action that an answer stands for, or None."""
+        field = self._only_field()
+        bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
+        try:
+            found = json.loads(bare)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict) and (field is None or field in found):
+            return found
+        if field is None:
+            return None
+        kind = self.action.get("properties", {}).get(field, {}).get("type")
+        return {field: text.strip() if kind in (None, "string") or found is None else found}
+
+
+async def _called(reply: Message, step: Any) -> list[Message]:
+    """Return what the tools of an answer say; nothing where it calls none, which ends the episode."""
+    follows: list[Message] = []
+    is_over = False
+    for call in reply.get("tool_calls") or []:
+        name = call["function"]["name"]
+        try:
+            arguments = json.loads(call["function"]["arguments"] or "{}")
+            if not isinstance(arguments, dict):
+                raise ValueError("the arguments are no JSON object")
+        except ValueError as error:
+            said = f"error: {error}"
+        else:
+            result = await step({"type": "call_tool", "tool_name": name, "arguments": arguments})
+            is_over = is_over or result.done
+            said = _tool_text(result.observation)
+        follows.append({"role": "tool", "tool_call_id": call["id"], "content": said})
+    return [] if is_over else follows
+
+
+def as_text(observed: Any) -> str:
+    """Return an observation as text: its one field of text, or else all of it as JSON."""
+    fields = observed if isinstance(observed, Mapping) else {"observation": observed}
+    told = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
+    texts = [value for value in told.values() if isinstance(value, str)]
+    return texts[0] if len(texts) == 1 and len(told) == 1 else json.dumps(told, ensure_ascii=False, default=str)
+
+
+def _tool_text(observed: Mapping[str, Any]) -> str:
+    if observed.get("error"):
+        return f"error: {as_text(observed['error'])}"
+    result = observed.get("result")
+    content = result.get("content") if isinstance(result, Mapping) else None
+    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
+        return "\n".join(str(part["text"]) for part in content)
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _action_schema(url: str) -> dict[str, Any]:
+    try:
+        answer = httpx.get(f"{url}/schema", timeout=_LOOK_SECONDS, trust_env=False)
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()["action"]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"no OpenEnv server answers at {url} ({type(error).__name__}: {error}): start it, or give its address as "
+            "openenv:http://host:port",
+            setting="env",
+        ) from error
+    return found
+
+
+def _client_kind() -> Any:
+    try:
+        from openenv.core import GenericEnvClient
+    except ImportError as error:
+        raise MissingPackageError("'openenv:…'", "openenv-core", extra="openenv", setting="env") from error
+    return GenericEnvClient

@@ -1,0 +1,252 @@
+"""Environments of the package `verifiers` (0.4 or later): their tasks, rubrics, judges, tools and users, as they are.
+
+The package runs its own rollout, with the rollout's URL as the model's endpoint, and scores it; the calls that its
+interception passes on are recorded by the gateway as those of any agent. Its seats are played by the program that the
+environment brings; where it brings none, by `mini_agentic_rl_verifiers`, which talks from this process: the package's
+own default starts a Python of its own for every rollout, which fetches packages and runs commands on this computer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+from ...datasets import Row, Split, TaskRows, check_split, divided, split_of
+from ...environments import Endpoint, Outcome
+from ...errors import MissingPackageError, UserError
+
+PROGRAM: Final = "mini-agentic-rl-verifiers"
+"""Id of the program that plays a seat from this process."""
+_BUNDLED: Final = "bash"
+"""Program of the package that plays where nothing else is said."""
+_LONGEST_SEARCH: Final = 100_000
+"""Tasks that are looked through for those of one split."""
+
+
+class VerifiersEnvironment:
+    """Runs the episodes of an environment that is installed, or lies in the working directory, under its id.
+
+    Args:
+        name: id of the taskset.
+        options: fields of its configuration; `env` holds those of the environment around it, with its seats.
+
+    Raises:
+        MissingPackageError: verifiers is not installed.
+        UserError: there is no such environment, or its configuration is not valid.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.options = dict(options or {})
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._known: list[Any] = []
+        self._served: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Served] = weakref.WeakKeyDictionary()
+        self._config = _configured(self.name, self.options)
+        self._taskset = _package().load_taskset(self._config.taskset)
+        self._ahead: Iterator[Any] = iter(self._taskset)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"name": self.name, "options": self.options}  # a process of a runner makes its own
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.name, self.options = state["name"], state["options"]
+        self._start()
+
+    def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
+        """Return tasks of one split in the order of the taskset, which knows no splits: it is divided 8 : 1 : 1 by the
+        keys of its tasks. `seed` changes nothing: the environment's own options do.
+
+        Raises:
+            UserError: the taskset cannot be loaded.
+        """
+        wanted = check_split(split)
+        try:
+            found = self._every_task(wanted) if self._taskset.bounded else self._first_tasks(wanted, size)
+        except Exception as error:  # the environment's code may fail in any way
+            raise UserError(f"{self.name} gives no tasks: {type(error).__name__}: {error}", setting="env") from error
+        return TaskRows([self._row(index, task) for index, task in found][:size])
+
+    def _every_task(self, split: Split) -> list[tuple[int, Any]]:
+        tasks = list(itertools.islice(self._tasks(), _LONGEST_SEARCH))
+        keys = [task.key for task in tasks]
+        mine = divided(set(keys), split)
+        return [(index, task) for index, task in enumerate(tasks) if keys[index] in mine]
+
+    def _first_tasks(self, split: Split, size: int) -> list[tuple[int, Any]]:
+        every = enumerate(itertools.islice(self._tasks(), _LONGEST_SEARCH))
+        mine = ((index, task) for index, task in every if split_of(task.key) == split)
+        return list(itertools.islice(mine, size))
+
+    def _row(self, index: int, task: Any) -> Row:
+        question = task.data.prompt_text or task.data.name or f"{self.name}, task {index}"
+        return {"id": f"{self.name}-{index}", "question": question, "answer": "", "index": index}
+
+    async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
+        """Run one episode, and return the sum of its weighted rewards, with each reward and metric by its name.
+
+        With several seats that are trained the reward is their mean. A seat with a client of its own is played by that,
+        all others by the endpoint.
+
+        Raises:
+            RuntimeError: the environment failed, or scored nothing.
+        """
+        vf = _package()
+        chosen = await asyncio.to_thread(self._task, int(task["index"]))
+        client = vf.EvalClientConfig(base_url=endpoint.base_url, api_key_var=_key_variable(endpoint.api_key))
+        context = vf.ModelContext(
+            model=endpoint.model, client=client, sampling=vf.SamplingConfig(**dict(endpoint.sampling))
+        )
+        async with self._serving() as env:
+            episode = await env.run_episode(chosen, context)
+        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        if not episode.ok:
+            said = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it says nothing of why"
+            raise RuntimeError(f"{self.name} failed: {said}")
+        trained = [trace for trace in episode.traces if trace.agent.trainable]
+        scored = [trace for trace in trained if any(reward is not None for reward in trace.rewards.values())]
+        if not scored:
+            raise RuntimeError(f"{self.name} gave no reward")
+        rewards: dict[str, float] = {}
+        for trace in scored:
+            values = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
+            rewards |= {**{name: value for name, value in trace.metrics.items() if value is not None}, **values}
+        rewards["turns"] = float(sum(trace.num_turns for trace in trained))
+        rewards["reward"] = sum(trace.reward for trace in scored) / len(scored)
+        return Outcome(rewards, trained[-1].last_reply)
+
+    def _task(self, index: int) -> Any:
+        """Return the task at a place of the taskset.
+
+        Raises:
+            IndexError: there are fewer.
+        """
+        with self._lock:
+            while len(self._known) <= index:
+                found = next(self._ahead, None)
+                if found is None:
+                    raise IndexError(index)
+                self._known.append(found)
+            return self._known[index]
+
+    def _tasks(self) -> Iterator[Any]:
+        """Yield all tasks; each is kept."""
+        for index in itertools.count():
+            try:
+                yield self._task(index)
+            except IndexError:
+                return
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[Any]:
+        """Give the environment with all that its rollouts share; it is there while any of them runs."""
+        loop = asyncio.get_running_loop()
+        served = self._served.get(loop)
+        if served is None or served.is_over:
+            served = self._served[loop] = _Served(_package().load_environment(self._config))
+        served.users += 1
+        try:
+            yield await served.ready()
+        finally:
+            served.users -= 1
+            if served.users == 0:
+                served.end()
+
+
+class _Served:
+    """An environment whose servers are up, from its first rollout to the end of the last that runs beside others.
+
+    The package keeps a client for every endpoint until then, and every rollout has an endpoint of its own.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.users = 0
+        self.is_over = False
+        self._env = env
+        self._up: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._done = asyncio.Event()
+        # One task enters and leaves: scopes of cancellation belong to the task that opened them.
+        self._task = asyncio.create_task(self._serve())
+
+    async def ready(self) -> Any:
+        return await asyncio.shield(self._up)
+
+    def end(self) -> None:
+        self.is_over = True
+        self._done.set()
+
+    async def _serve(self) -> None:
+        try:
+            async with self._env.serving():
+                self._up.set_result(self._env)
+                await self._done.wait()
+        except BaseException as error:
+            self.is_over = True
+            if not self._up.done():
+                self._up.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
+                with suppress(BaseException):
+                    self._up.exception()
+            if not isinstance(error, Exception):
+                raise
+
+
+def _package() -> Any:
+    try:
+        import verifiers.v1
+    except ImportError as error:
+        hint = ", in version 0.4 or later, which needs Python 3.11"
+        raise MissingPackageError("'verifiers:…'", "verifiers", extra="verifiers", setting="env", hint=hint) from error
+    return verifiers.v1
+
+
+def _configured(name: str, options: Mapping[str, Any]) -> Any:
+    """Return the configuration of an environment: played here, by this process, unless `env` says otherwise."""
+    _package()
+    from verifiers.v1.utils.loaders import default_harness_id, env_config_type, resolve_env_config
+
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    around = options.get("env", {})
+    if not isinstance(around, Mapping):
+        raise UserError(f"the option env is a JSON object of the environment's fields, not {around!r}", setting="env")
+    fields = {key: value for key, value in options.items() if key != "env"}
+    try:
+        kind = env_config_type(name, str(around.get("id", "")))
+        usual: dict[str, Any] = {"runtime": {"type": "subprocess"}}
+        if default_harness_id(name) == _BUNDLED:
+            usual["harness"] = {"id": PROGRAM}
+        seats = {
+            seat: {**_unless_pinned(field.default, usual), **dict(around.get(seat, {}))}
+            for seat, field in kind.model_fields.items()
+            if isinstance(field.default, _package().AgentConfig)
+        }
+        return resolve_env_config({**around, "taskset": {"id": name, **fields}, **seats})
+    except Exception as error:  # the environment's module may fail in any way while it is imported
+        raise UserError(f"verifiers has no {name!r}: {type(error).__name__}: {error}", setting="env") from error
+
+
+def _unless_pinned(seat: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the usual settings of a seat that its author has not chosen otherwise."""
+    return {key: value for key, value in usual.items() if key not in seat.model_fields_set}
+
+
+def _key_variable(key: str | None) -> str:
+    """Return the name of an environment variable with the key, which is how the package takes one.
+
+    The package hands no variable of such a name to the programs that it starts.
+    """
+    if key is None:
+        return "MINI_AGENTIC_RL_NO_API_KEY"
+    name = f"MINI_AGENTIC_RL_API_KEY_{hashlib.blake2b(key.encode(), digest_size=6).hexdigest().upper()}"
+    os.environ[name] = key
+    return name

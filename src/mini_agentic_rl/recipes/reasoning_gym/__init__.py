@@ -1,0 +1,5 @@
+"""Any generator of the package reasoning-gym, as tasks that are answered in words."""
+
+from .gym import ReasoningGym
+
+__all__ = ["ReasoningGym"]

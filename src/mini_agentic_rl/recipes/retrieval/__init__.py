@@ -1,0 +1,5 @@
+"""Retrieval: questions about an invented world, answered by searching its pages."""
+
+from .retrieval import Retrieval
+
+__all__ = ["Retrieval"]

@@ -1,0 +1,175 @@
+"""Retrieval: questions about an invented world, whose documents are found by `search` and shown by `read`.
+
+It tests search instead of memory: no model has read of these towns and people anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, Final
+
+from ...datasets import TRANSFER, Message, Row, assistant
+from ...environments import Episode, Episodes, ToolEpisode, belongs, field_of, plain, tool_call
+from ...tools import text_tool
+from .bm25 import Index
+from .world import Person, Town, World, world
+
+SEARCH_TOOL: Final = text_tool("search", "Find documents by words. Gives their numbers and titles.", "query")
+READ_TOOL: Final = text_tool("read", "Read the document of a number.", "document", "integer")
+FOUND: Final = 3
+"""Documents that a search gives."""
+
+_PLACE: Final = re.compile("[0-9]{1,6}")
+
+_TOWN: Final[Mapping[str, tuple[str, ...]]] = {
+    "river": ("On which river is {name}?", "Which river flows through {name}?"),
+    "founded": ("In which year was {name} founded?", "When was {name} founded?"),
+    "goods": ("What is {name} known for?", "Which goods is {name} known for?"),
+    "mayor": ("Who is the mayor of {name}?", "What is the name of the mayor of {name}?"),
+}
+_PERSON: Final[Mapping[str, tuple[str, ...]]] = {
+    "town": ("In which town was {name} born?", "Where was {name} born?"),
+    "born": ("In which year was {name} born?", "When was {name} born?"),
+    "work": ("What is the work of {name}?", "What does {name} work as?"),
+}
+_OTHER_TOWN: Final[Mapping[str, tuple[str, ...]]] = {
+    "inhabitants": ("How many people live in {name}?",),
+    "founded": ("How far back does {name} go? Give the year.",),
+    "river": ("Name the water that {name} lies at.",),
+}
+_OTHER_PERSON: Final[Mapping[str, tuple[str, ...]]] = {
+    "instrument": ("Which instrument does {name} play?",),
+    "work": ("How does {name} earn a living?",),
+    "town": ("{name} comes from a town. Which one?",),
+}
+
+
+class Retrieval(Episodes):
+    """Level 1 needs one document, level 2 a second one that the first names, level 3 finds a person by what they do and
+    where, level 4 compares two. `transfer` asks in other words and for other things."""
+
+    name: ClassVar[str] = "retrieval"
+    prompt: ClassVar[str] = (
+        "Answer from the documents: search, read what you found, and search on where it names another. "
+        'Then reply "Answer: ..." with the answer alone.'
+    )
+    tools: ClassVar[list[dict[str, Any]]] = [SEARCH_TOOL, READ_TOOL]
+    max_turns: ClassVar[int] = 7
+    max_new_tokens: ClassVar[int] = 48
+
+    def draw(self, rng: random.Random, split: str, level: int) -> Row | None:
+        """Return a question, its answer, and what to search for in turn."""
+        there = world()
+        person, town = rng.choice(there.people), rng.choice(there.towns)
+        subject: Town | Person = person if level in (2, 3) else town if level == 4 else rng.choice((person, town))
+        if not belongs(subject.name, split):
+            return None
+        asked = (_OTHER_TOWN, _OTHER_PERSON) if split == TRANSFER else (_TOWN, _PERSON)
+        row: Row | None
+        if level == 1:
+            row = _about(rng, subject, subject.name, asked, [subject.name])
+        elif level == 2:
+            home = there.town(person.town)
+            called = f"the town where {person.name} was born"
+            row = _about(rng, home, called, asked, [person.name, home.name])
+        elif level == 3:
+            row = _described(rng, person, there, transfer=split == TRANSFER)
+        else:
+            other = rng.choice([one for one in there.towns if one.founded != town.founded])
+            row = _older(town, other, transfer=split == TRANSFER)
+        if row is None:
+            return None
+        return {"key": row["question"], **row}
+
+    def start(self, task: Mapping[str, Any]) -> Episode:
+        """Begin a task; it needs `answer`, and to be shown also `searches`."""
+        return _Search(task)
+
+
+class _Search(ToolEpisode):
+    def __init__(self, task: Mapping[str, Any]) -> None:
+        super().__init__({"search": ("query", search), "read": ("document", read)})
+        self._task = task
+        self._gold = plain(str(field_of(task, "answer", Retrieval.name)))
+
+    def is_right(self, answer: str) -> bool:
+        """Return True if the answer is the right one, whatever its capitals and thousands commas."""
+        return plain(answer) == self._gold
+
+    def expert(self) -> Message:
+        """Return the next search, the first document that it found, or the answer."""
+        searches = [str(query) for query in field_of(self._task, "searches", Retrieval.name)]
+        done = len(self.used)
+        if done >= 2 * len(searches):
+            return assistant(f"Answer: {self._task['answer']}")
+        if done % 2 == 0:
+            return tool_call(done + 1, "search", query=searches[done // 2])
+        return tool_call(done + 1, "read", document=int(self.results[-1].partition(":")[0]))
+
+
+def search(query: str) -> str:
+    """Return number and title of the documents that a query finds, one a line, or "error: …"."""
+    index, documents = _library()
+    found = index.search(query, FOUND)
+    return "\n".join(f"{place + 1}: {documents[place][0]}" for place in found) or "error: nothing was found"
+
+
+def read(number: str) -> str:
+    """Return the document of a number, or "error: …"."""
+    _, documents = _library()
+    asked = number.strip()
+    if not _PLACE.fullmatch(asked) or not 1 <= int(asked) <= len(documents):
+        return f"error: no document {asked[:20]}"
+    return documents[int(asked) - 1][1]
+
+
+@cache
+def _library() -> tuple[Index, tuple[tuple[str, str], ...]]:
+    documents = world().documents
+    return Index([f"{title} {text}" for title, text in documents]), documents
+
+
+def _about(
+    rng: random.Random,
+    subject: Town | Person,
+    called: str,
+    asked: tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]],
+    searches: list[str],
+) -> Row:
+    """Return a question about one thing, which it calls so."""
+    wordings = asked[0] if isinstance(subject, Town) else asked[1]
+    what = rng.choice(sorted(wordings))
+    question = rng.choice(wordings[what]).format(name=called)
+    return {"question": question, "answer": str(getattr(subject, what)), "searches": searches}
+
+
+def _described(rng: random.Random, person: Person, there: World, *, transfer: bool) -> Row | None:
+    """Return a question for the one person of a town who does something; None where there are several."""
+    what, where = (person.instrument, person.town) if transfer else (person.work, person.town)
+    alike = [one for one in there.people if one.town == where and what in (one.work, one.instrument)]
+    query = f"born in {where} {'plays the' if transfer else 'works as a'} {what}"
+    if len(alike) > 1 or search(query).partition("\n")[0].partition(": ")[2] != person.name:
+        return None
+    wordings: tuple[str, ...] = (
+        "Who plays the {what} and comes from {where}?",
+        "{where} is the home of someone who plays the {what}. Who is it?",
+        "Tell me who in {where} plays the {what}.",
+    )
+    if not transfer:
+        wordings = ("Which {what} was born in {where}?", "Who was born in {where} and works as a {what}?")
+    question = rng.choice(wordings).format(what=what, where=where)
+    return {"question": question, "answer": person.name, "searches": [query]}
+
+
+def _older(town: Town, other: Town, *, transfer: bool) -> Row:
+    """Return a question that compares two towns."""
+    if transfer:
+        more = max(town, other, key=lambda one: one.inhabitants)
+        question = f"In which of the two live more people, {town.name} or {other.name}?"
+    else:
+        more = min(town, other, key=lambda one: one.founded)
+        question = f"Which town was founded earlier, {town.name} or {other.name}?"
+    return {"question": question, "answer": more.name, "searches": [town.name, other.name]}

@@ -1,0 +1,196 @@
+"""The medical database: an invented world of drugs and diseases as a SQLite file, the same on every machine.
+
+There are two of them with the same schema and the same names but other facts: the one that agents ask, and its twin. A
+query that answers a question on both is hardly right by chance.
+
+    drug --indication--> disease --disease_symptom--> symptom
+    drug --contraindication--> disease        drug --interaction--> drug        drug --dosage
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ....config import cache_dir
+from ....files import give_usual_modes
+from .names import AGE_GROUPS, CLASSES, DEPARTMENTS, FORMS, SYMPTOMS, Name, disease_names, drug_names
+
+VERSION: Final = 1
+"""Of the generator: another one means other files."""
+
+NOTICE: Final = (
+    "Synthetic data, made by a random generator. Every drug, disease and figure is invented. This is no medical advice."
+)
+NOTICE_ZH: Final = "合成数据，由随机生成器生成；所有药品、疾病和数值均为虚构，不构成任何医疗建议。"
+
+DRUGS: Final = 300
+DISEASES: Final = 150
+YEARS: Final = (1990, 2024)
+"""First and last year of approval."""
+
+SCHEMA: Final = f"""
+CREATE TABLE meta (  -- {NOTICE} {NOTICE_ZH}
+  key TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE drug (  -- invented drugs 虚构药品
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  name_zh TEXT NOT NULL UNIQUE,
+  class TEXT NOT NULL,
+  class_zh TEXT NOT NULL,
+  form TEXT NOT NULL,  -- how it is given 剂型
+  form_zh TEXT NOT NULL,
+  price REAL NOT NULL,  -- of one pack 每盒价格
+  year INTEGER NOT NULL  -- of approval 批准年份
+);
+CREATE TABLE disease (  -- invented diseases 虚构疾病
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  name_zh TEXT NOT NULL UNIQUE,
+  department TEXT NOT NULL,
+  department_zh TEXT NOT NULL,
+  severity INTEGER NOT NULL  -- 1 (mild 轻) to 5 (grave 重)
+);
+CREATE TABLE symptom (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  name_zh TEXT NOT NULL UNIQUE
+);
+CREATE TABLE disease_symptom (
+  disease_id INTEGER NOT NULL REFERENCES disease(id),
+  symptom_id INTEGER NOT NULL REFERENCES symptom(id),
+  PRIMARY KEY (disease_id, symptom_id)
+) WITHOUT ROWID;
+CREATE TABLE indication (  -- what a drug is given for 适应症
+  drug_id INTEGER NOT NULL REFERENCES drug(id),
+  disease_id INTEGER NOT NULL REFERENCES disease(id),
+  line INTEGER NOT NULL,  -- 1 first choice 首选, 2, 3
+  PRIMARY KEY (drug_id, disease_id)
+) WITHOUT ROWID;
+CREATE TABLE contraindication (  -- what a drug must not be given with 禁忌症
+  drug_id INTEGER NOT NULL REFERENCES drug(id),
+  disease_id INTEGER NOT NULL REFERENCES disease(id),
+  PRIMARY KEY (drug_id, disease_id)
+) WITHOUT ROWID;
+CREATE TABLE interaction (  -- both directions are there 药物相互作用
+  drug_id INTEGER NOT NULL REFERENCES drug(id),
+  other_id INTEGER NOT NULL REFERENCES drug(id),
+  severity INTEGER NOT NULL,  -- 1 to 3
+  PRIMARY KEY (drug_id, other_id)
+) WITHOUT ROWID;
+CREATE TABLE dosage (
+  drug_id INTEGER NOT NULL REFERENCES drug(id),
+  age_group TEXT NOT NULL,  -- {", ".join(AGE_GROUPS)}
+  mg REAL NOT NULL,
+  times_per_day INTEGER NOT NULL,
+  PRIMARY KEY (drug_id, age_group)
+) WITHOUT ROWID;
+CREATE INDEX indication_disease ON indication(disease_id);
+CREATE INDEX contraindication_disease ON contraindication(disease_id);
+CREATE INDEX disease_symptom_symptom ON disease_symptom(symptom_id);
+"""
+
+
+def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
+    """Return the SQLite file, made if it is not there; it appears under its name only when it is whole.
+
+    Args:
+        folder: where; None takes `medical` in the cache folder.
+        twin: the one with the same names and other facts.
+    """
+    folder = cache_dir() / "medical" if folder is None else folder
+    digest = hashlib.blake2b(f"{VERSION}{SCHEMA}".encode(), digest_size=4).hexdigest()
+    path = folder / f"medical-{digest}{'-twin' if twin else ''}.db"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".medical-", dir=folder)
+        os.close(handle)
+        try:
+            connection = sqlite3.connect(name)
+            try:
+                fill(connection, twin=twin)
+            finally:
+                connection.close()
+            give_usual_modes(Path(name))
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    return path
+
+
+def connect_in_memory(*, twin: bool = False) -> sqlite3.Connection:
+    """Return the same database without a file."""
+    connection = sqlite3.connect(":memory:")
+    fill(connection, twin=twin)
+    return connection
+
+
+def entities() -> tuple[list[Name], list[Name]]:
+    """Return the names of all drugs and of all diseases."""
+    rng = random.Random(f"medical/{VERSION}/names")
+    return drug_names(rng, DRUGS), disease_names(rng, DISEASES)
+
+
+def fill(connection: sqlite3.Connection, *, twin: bool = False) -> None:
+    """Make the tables in an empty database, and fill them."""
+    rng = random.Random(f"medical/{VERSION}/{'twin' if twin else 'facts'}")
+    drugs, diseases = entities()
+    connection.executescript(SCHEMA)
+    _insert(connection, "meta", sorted({"notice": NOTICE, "notice_zh": NOTICE_ZH, "version": str(VERSION)}.items()))
+    prices = rng.sample(range(150, 30_000), DRUGS)  # all different: one is the cheapest
+    _insert(
+        connection,
+        "drug",
+        [
+            (id_, *name, *rng.choice(CLASSES), *rng.choice(FORMS), price / 100, rng.randint(*YEARS))
+            for id_, (name, price) in enumerate(zip(drugs, prices, strict=True), 1)
+        ],
+    )
+    _insert(
+        connection,
+        "disease",
+        [(id_, *name, *rng.choice(DEPARTMENTS), rng.randint(1, 5)) for id_, name in enumerate(diseases, 1)],
+    )
+    _insert(connection, "symptom", [(id_, *name) for id_, name in enumerate(SYMPTOMS, 1)])
+    symptoms = [
+        (disease, symptom)
+        for disease in range(1, DISEASES + 1)
+        for symptom in sorted(rng.sample(range(1, len(SYMPTOMS) + 1), rng.randint(3, 6)))
+    ]
+    _insert(connection, "disease_symptom", symptoms)
+    indications, contraindications = [], []
+    for drug in range(1, DRUGS + 1):
+        related = rng.sample(range(1, DISEASES + 1), rng.randint(3, 6))
+        treated = rng.randint(1, 3)
+        indications += [(drug, disease, rng.randint(1, 3)) for disease in sorted(related[:treated])]
+        contraindications += [(drug, disease) for disease in sorted(related[treated:])]
+    _insert(connection, "indication", indications)
+    _insert(connection, "contraindication", contraindications)
+    pairs = {(a, b) for a in range(1, DRUGS + 1) for b in rng.sample(range(1, DRUGS + 1), 2) if a < b}
+    severities = {pair: rng.randint(1, 3) for pair in sorted(pairs)}
+    both = severities | {(b, a): severity for (a, b), severity in severities.items()}
+    _insert(connection, "interaction", [(a, b, severity) for (a, b), severity in sorted(both.items())])
+    _insert(
+        connection,
+        "dosage",
+        [
+            (drug, group, 2.5 * rng.randint(1, 200), rng.randint(1, 4))
+            for drug in range(1, DRUGS + 1)
+            for group in AGE_GROUPS
+        ],
+    )
+    connection.commit()
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    marks = ",".join("?" * len(rows[0]))
+    connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)

@@ -1,0 +1,160 @@
+"""A database that agents may ask: each query runs in a process that can do no harm and is killed when it is late.
+
+The file itself is trusted, only queries are not: what it holds is told without such a process.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from ....processes import DeadlineProcess, EndedError, LateError, NotReadyError
+from ..data import quoted, schema_text, table_names
+from .connection import PATIENCE
+from .lanes import QUICK, QUICK_SECONDS, SLOW, SLOW_NICENESS, BusyError, Lane
+from .query import QueryError, QueryLimits, QueryResult, SqlToolError
+from .statement import check_text
+
+_SAMPLES = 3
+
+
+def compact_schema(path: Path, leave_out: Sequence[str] = ()) -> str:
+    """Return one line a table, as in `drug(id,name,price)`.
+
+    Raises:
+        SqlToolError: there is no such file, or it is no SQLite database.
+    """
+    with _opened(path) as connection:
+        return schema_text(connection, leave_out)
+
+
+def describe(path: Path, table: str | None = None) -> str:
+    """Return the definition of a table, its comments included, and its first rows; without a table, the names of all.
+
+    Raises:
+        SqlToolError: there is no such file, or it is no SQLite database.
+    """
+    with _opened(path) as connection:
+        names = table_names(connection)
+        if table is None:
+            return f"tables: {', '.join(names)}"
+        known = {name.lower(): name for name in names}
+        name = known.get(table.strip().lower())
+        if name is None:
+            return f"error: there is no table {table[:40]}; there are {', '.join(names)}"
+        (made,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+        rows = connection.execute(f"SELECT * FROM {quoted(name)} LIMIT {_SAMPLES}").fetchall()
+        return "\n".join([str(made), "First rows:", *(" | ".join(map(str, row)) for row in rows)])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a read-only connection that is closed at the end of the block."""
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        raise SqlToolError(f"database {path} cannot be opened: {error}") from error
+    try:
+        yield connection
+    except sqlite3.DatabaseError as error:
+        raise SqlToolError(f"database {path} cannot be read: {error}") from error
+    finally:
+        connection.close()
+
+
+logger = logging.getLogger(__name__)
+
+GRACE: Final = 2.0
+"""Seconds beyond its time limit until a query's process is killed: SQLite ends almost every query by itself."""
+MOST_WAIT: Final = 60.0
+"""Seconds that a query waits for its turn."""
+
+
+class SqlDatabase:
+    """A SQLite file behind processes of its own: one, unless several ask at once; it is started by the first query, and
+    again after each death.
+
+    Threads may share it: a slow query delays slow ones alone (see `lanes`). Sent to another process, it starts
+    processes of its own there.
+
+    Args:
+        path: the file.
+        limits: bounds of one query.
+        immutable: nobody changes the file while it is in use.
+    """
+
+    def __init__(self, path: str | Path, limits: QueryLimits | None = None, *, immutable: bool = False) -> None:
+        self.path = Path(path)
+        self.limits = limits or QueryLimits()
+        self.immutable = immutable
+        arguments = (f"{__package__}.worker", str(self.path), self.limits.model_dump_json(), str(int(immutable)))
+        self._quick = Lane(partial(DeadlineProcess, *arguments, "0"), QUICK)
+        self._slow = Lane(partial(DeadlineProcess, *arguments, str(SLOW_NICENESS)), SLOW)
+
+    def query(self, sql: str) -> QueryResult:
+        """Return the rows of one SELECT. Blocks for at most `PATIENCE` times its time limit and `GRACE`, once its turn
+        has come; for a turn, at most `MOST_WAIT`.
+
+        Raises:
+            QueryError: it is refused or fails, or its turn did not come; the text is for whoever wrote it.
+            SqlToolError: the file is no database, or its process does not start.
+        """
+        check_text(sql, self.limits)
+        limit = self.limits.timeout_seconds
+        reply = self._asked(self._quick, sql, min(limit, QUICK_SECONDS))
+        if reply.get("late") and limit > QUICK_SECONDS:
+            reply = self._asked(self._slow, sql, limit)
+        if "error" in reply:
+            raise QueryError(reply["error"])
+        return QueryResult(
+            tuple(reply["columns"]), tuple(map(tuple, reply["rows"])), reply["truncated"], frozenset(reply["tables"])
+        )
+
+    def _asked(self, lane: Lane, sql: str, seconds: float) -> dict[str, Any]:
+        limit = self.limits.timeout_seconds
+        try:
+            with lane.process(MOST_WAIT) as process:
+                # A query in the quick lane that does not look at the clock is late in the end, wherever it runs.
+                reply: dict[str, Any] = process.ask({"sql": sql, "seconds": seconds}, PATIENCE * seconds + GRACE)
+        except BusyError:
+            raise QueryError("the database is busy with the queries of others; ask again") from None
+        except NotReadyError as error:
+            raise SqlToolError(str(error)) from error
+        except LateError:
+            raise QueryError(f"the query took longer than {limit:g} s; join on ids and add WHERE conditions") from None
+        except EndedError as error:
+            logger.warning("%s: %s on %.200s", self.path, error, sql)
+            raise QueryError("the query was too much for the database; write it in a simpler way") from None
+        return reply
+
+    def answer(self, sql: str) -> str:
+        """Return the result of a query as text for a model: its rows, or "error: …"."""
+        try:
+            return self.query(sql).text()
+        except QueryError as error:
+            return f"error: {error}"
+
+    def describe(self, table: str | None = None) -> str:
+        """Return a table's definition and first rows, or the names of all tables."""
+        return describe(self.path, table)
+
+    def compact_schema(self, *leave_out: str) -> str:
+        """Return one line a table, without those named."""
+        return compact_schema(self.path, leave_out)
+
+    def close(self) -> None:
+        """End the processes; the next query starts one again."""
+        self._quick.close()
+        self._slow.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.path, self.limits, self.immutable)
+
+
+def _made(path: Path, limits: QueryLimits, immutable: bool) -> SqlDatabase:
+    return SqlDatabase(path, limits, immutable=immutable)

@@ -1,0 +1,60 @@
+"""The fourth gate: the process of a database. Asked a query, it answers its rows or its refusal.
+
+    python -m mini_agentic_rl.recipes.sql.tool.worker DATABASE LIMITS IMMUTABLE NICENESS
+
+Once the file is open, the process may write no file and take only so much memory; `database` kills it when it is late.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ....processes import NotReadyError, confine, serve_answers
+from .connection import ReadOnlyConnection
+from .query import QueryError, QueryLimits, SqlToolError
+
+
+def answer(connection: ReadOnlyConnection, question: dict[str, Any]) -> dict[str, Any]:
+    """Run a query for at most so many seconds, and return its rows or its refusal, as JSON."""
+    try:
+        found = connection.run(question["sql"], question["seconds"])
+    except QueryError as error:
+        return {"error": str(error), "late": connection.was_late}
+    except (MemoryError, RecursionError):
+        return {"error": "the query is too large; write it in a simpler way"}
+    return {
+        "columns": found.columns,
+        "rows": found.rows,
+        "truncated": found.truncated,
+        "tables": sorted(found.tables),
+    }
+
+
+def prepare(path: Path, limits: QueryLimits, *, immutable: bool, niceness: int) -> Callable[[Any], dict[str, Any]]:
+    """Open the file and confine the process, which then runs at a lower priority by `niceness`.
+
+    Raises:
+        NotReadyError: the file cannot be opened.
+    """
+    try:
+        connection = ReadOnlyConnection(path, limits, immutable=immutable)
+    except SqlToolError as error:
+        raise NotReadyError(str(error)) from error
+    answer(
+        connection, {"sql": "SELECT 1", "seconds": limits.timeout_seconds}
+    )  # what is imported on first use is imported now
+    confine(limits.max_memory_mib)
+    if sys.platform != "win32":
+        os.nice(niceness)
+    return partial(answer, connection)
+
+
+if __name__ == "__main__":
+    path, limits = Path(sys.argv[1]), QueryLimits.model_validate_json(sys.argv[2])
+    immutable, niceness = sys.argv[3] == "1", int(sys.argv[4])
+    serve_answers(partial(prepare, path, limits, immutable=immutable, niceness=niceness))

@@ -1,0 +1,301 @@
+"""Tasks with turns: their rows, their experts, and what they make of good and bad answers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from mini_agentic_rl.datasets import DatasetError, divide_examples, find_family, load_examples, load_task_dataset
+from mini_agentic_rl.recipes.games.countdown import value_of
+from mini_agentic_rl.recipes.games.wordle import marks, share_of, word_list
+from mini_agentic_rl.recipes.retrieval.bm25 import Index
+from mini_agentic_rl.recipes.retrieval.world import world
+from mini_agentic_rl.recipes.units.stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
+from mini_agentic_rl.recipes.units.table import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS
+
+SPLITS = ("train", "val", "test", "transfer")
+FAMILIES = ("countdown", "guess", "retrieval", "units", "wordle")
+
+
+def says(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def calls(name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+
+def score(name: str, task: Any, *messages: dict[str, Any]) -> dict[str, float]:
+    episode = find_family(name).start(task)
+    for message in messages:
+        episode.receive(message)
+    return episode.scores()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_expert_earns_the_whole_reward_at_every_level(name: str, split: str) -> None:
+    family = find_family(name)
+    rows = family.tasks(split, 48)
+    assert [row["difficulty"] for row in rows[:8]] == [1, 2, 3, 4] * 2
+    for row in rows:
+        episode = family.start(row)
+        turns = next(turn for turn in itertools.count(1) if not episode.receive(episode.expert()))
+        assert turns <= family.max_turns
+        assert episode.scores()["reward"] == 1.0
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_task_is_in_two_splits_whatever_the_seed(name: str) -> None:
+    parts = {
+        split: {
+            f"{row['question']} {row['answer']}" for seed in (0, 1) for row in find_family(name).tasks(split, 60, seed)
+        }
+        for split in SPLITS
+    }
+    for one, other in itertools.combinations(SPLITS, 2):
+        assert not parts[one] & parts[other]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_are_reproducible_different_and_begin_a_larger_set(name: str) -> None:
+    rows = list(find_family(name).tasks("train", 80, 3))
+    assert rows == list(find_family(name).tasks("train", 80, 3))
+    assert list(find_family(name).tasks("train", 20, 3)) == rows[:20]
+    assert len({row["id"] for row in rows}) == 80
+    assert rows != list(find_family(name).tasks("train", 80, 4))
+    assert json.loads(json.dumps(rows)) == rows  # they go through a store
+    assert {row["difficulty"] for row in load_task_dataset(f"{name}:2,3", "val", 8)} == {2, 3}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_examples_are_the_experts_conversation_and_the_prompt(name: str) -> None:
+    (example,) = load_examples(name, "sft", max_samples=1)
+    (task,) = load_examples(name, "rl", max_samples=1)
+    family = find_family(name)
+    assert example["messages"][:2] == task["prompt"] == family.opening(task)
+    assert example["messages"][-1]["role"] == "assistant"
+    assert example.get("tools", []) == task.get("tools", []) == list(family.tools)
+    assert task["ground_truth"] == task["answer"]
+    kept, held_out = divide_examples(load_examples(f"{name}:1", "sft", max_samples=30), 0.2)
+    assert kept
+    assert held_out
+    with pytest.raises(DatasetError, match="forms sft and rl, not preference"):
+        load_examples(name, "preference", max_samples=1)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_whatever_a_model_says_is_answered_and_scored_between_0_and_1(name: str) -> None:
+    rng = random.Random(0)
+    names = ["convert", "calculator", "search", "read", "submit", ""]
+    texts = ["", "Answer: ", "Answer: 1\nAnswer: 1", "Guess: 5", "Guess: crane", "Answer: 1/0", "\x00", "Guess: -5"]
+    texts += ["Guess: " + "9" * 5000, "Answer: " + "(" * 90, "Answer: 1" + "+1" * 3000, "Answer: ١٢", "Guess: 3.5"]
+    arguments = [
+        "",
+        "{}",
+        "[]",
+        "null",
+        '{"measure": null}',
+        '{"measure": "1 foot"}',
+        '{"query": "a b"}',
+        '{"document": -1}',
+    ]
+    arguments += ['{"document": 99999999999999999999}', '{"expression": "1/0"}', '{"query": ""}', "[" * 2000]
+    for row in find_family(name).tasks("train", 8, 0):
+        episode = find_family(name).start(row)
+        for _ in range(40):
+            hostile = says(rng.choice(texts)) if rng.random() < 0.5 else calls(rng.choice(names), rng.choice(arguments))
+            for reply in episode.receive(hostile):
+                assert reply["role"] in ("user", "tool")
+                assert isinstance(reply["content"], str)
+        assert all(value >= 0.0 for value in episode.scores().values())
+        assert episode.scores()["reward"] < 1.0
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_task_without_its_fields_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"a task of {name} needs"):
+        find_family(name).start({"question": "?"})
+
+
+def test_a_split_or_level_that_there_is_not_is_refused() -> None:
+    with pytest.raises(DatasetError, match="split must be one of train, val, test, transfer"):
+        find_family("guess").tasks("all", 1, 0)
+    with pytest.raises(DatasetError, match="levels are 1, 2, 3, 4"):
+        find_family("guess:7").tasks("train", 1, 0)
+    with pytest.raises(DatasetError, match="guess:1,2"):
+        find_family("guess:easy").tasks("train", 1, 0)
+    with pytest.raises(DatasetError, match="no further test task of wordle found"):
+        find_family("wordle:4").tasks("test", 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("3*7+12", 33),
+        ("(12-7)/3", Fraction(5, 3)),
+        ("7", 7),
+        ("7*7", None),  # there is one 7
+        ("3*7+11", None),
+        ("3/(7-7)", None),
+        ("3**7", None),
+        ("-3", None),
+        ("3//7", None),
+        ("37", None),
+        ("3.0", None),
+        ("__import__('os')", None),
+        ("(3", None),
+        ("", None),
+        ("03", None),
+    ],
+)
+def test_an_expression_counts_by_the_rules_alone(expression: str, value: Any) -> None:
+    assert value_of(expression, [3, 7, 12]) == value
+
+
+def test_countdown_rewards_the_target_and_a_little_a_valid_try() -> None:
+    task = {"numbers": [3, 7, 12], "target": 33}
+    assert score("countdown", task, says("3*7 = 21\nAnswer: 3*7+12"))["reward"] == 1.0
+    assert score("countdown", task, says("Answer: 3*7"))["reward"] == 0.1
+    for bad in ("33", "Answer: 33", "Answer: 3*7+12 = 33", "Answer: 3*7+12\nDone.", "Answer: 3\nAnswer: 3*7+12"):
+        assert score("countdown", task, says(bad))["reward"] == 0.0
+
+
+def test_countdown_takes_an_expression_in_any_form_leniently_and_never_the_target_alone() -> None:
+    task = {"numbers": [3, 7, 12], "target": 33}
+    for text in ("It is 3*7+12 = 33.", "Answer: 3*7+12\nDone.", "Answer: 3\nAnswer: (3*7) + 12"):
+        assert score("countdown", task, says(text))["lenient"] == 1.0
+    for text in ("The answer is 33.", "Answer: 33", "3*7+12 = 33, or 12+7", ""):
+        assert score("countdown", task, says(text))["lenient"] == 0.0
+
+
+def test_wordle_takes_the_word_in_any_form_leniently() -> None:
+    task = {"answer": "crane", "words": ["crane", "grape"], "tries": 1}
+    for text, strict, lenient in (("Guess: crane", 1, 1), ("It must be Crane.", 0, 1), ("crane or grape", 0, 0)):
+        scores = score("wordle", task, says(text))
+        assert (scores["reward"], scores["lenient"]) == (strict, lenient)
+
+
+def test_guessing_narrows_the_range_and_costs_a_guess_where_it_is_none() -> None:
+    task = {"answer": "6", "low": 1, "high": 7, "tries": 3}
+    game = find_family("guess").start(task)
+    assert [reply["content"] for reply in game.receive(says("Guess: 4"))] == ["higher"]
+    assert "Guess: 5" in game.receive(says("five"))[0]["content"]
+    assert game.receive(says("Guess: 7")) == []
+    scores = game.scores()
+    assert (scores["guesses"], scores["invalid"]) == (3.0, 1.0)
+    assert 0.2 < scores["reward"] < 0.4
+    assert score("guess", task, says("1 to 7\nGuess: 6"))["reward"] == 1.0
+    assert score("guess", task, says("Guess: 99"))["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("guess", "word", "found"),
+    [
+        ("crane", "crane", "ccccc"),
+        ("speed", "abide", "aapap"),  # there is one e
+        ("allow", "llama", "pcpaa"),
+        ("eerie", "level", "pcaaa"),
+    ],
+)
+def test_letters_are_marked_as_often_as_the_word_has_them(guess: str, word: str, found: str) -> None:
+    assert "".join(mark[0] for mark in marks(guess, word)) == found
+
+
+def test_the_word_list_is_of_five_letters_and_transfer_words_are_never_shown_in_training() -> None:
+    words = word_list()
+    assert len(set(words)) == len(words) > 600
+    assert all(len(word) == 5 and word.isascii() and word.islower() and word.isalpha() for word in words)
+    shown = {word for row in find_family("wordle:1,2,3").tasks("train", 90) for word in row["words"]}
+    assert not any(share_of(word) == "transfer" for word in shown)
+    assert all(share_of(row["answer"]) == "transfer" for row in find_family("wordle").tasks("transfer", 20, 0))
+
+
+def test_units_need_both_tools_and_a_number_alone() -> None:
+    task = {"answer": "10.98", "expression": "3.66*3", "measures": ["12 feet"]}
+    right = [calls("convert", '{"measure": "12 feet"}'), calls("calculator", '{"expression": "3.66*3"}')]
+    scores = score("units", task, *right, says("Answer: 10.98 metres"))
+    assert (scores["reward"], scores["convert"], scores["calculator"]) == (1.0, 1.0, 1.0)
+    for wrong in ("Answer: 11", "10.98", "Answer: 10.98 or 12", "Answer: about 10.98", "Answer: 10.98\n</end>"):
+        assert score("units", task, *right, says(wrong))["reward"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("measure", "result"),
+    [
+        ("12 feet", "3.66 metres"),
+        (" 1 Foot ", "0.305 metres"),
+        ("2.5 nautical miles", "4.63 kilometres"),
+        ("3 parsecs", "error: no unit named parsecs"),
+        ("feet", 'error: write a number and a unit, as "12 feet"'),
+        ("twelve feet", 'error: write a number and a unit, as "12 feet"'),
+        ("12", 'error: write a number and a unit, as "12 feet"'),
+    ],
+)
+def test_a_measure_is_converted_or_the_reason_is_given(measure: str, result: str) -> None:
+    (reply,) = find_family("units").start({"answer": "1"}).receive(calls("convert", json.dumps({"measure": measure})))
+    assert reply["content"] == result
+
+
+def test_held_out_units_numbers_and_wordings_are_never_trained() -> None:
+    assert not {unit.name for unit in UNITS} & {unit.name for unit in (*HELD_OUT_UNITS, *TRANSFER_UNITS)}
+    stories = (*STORIES, *TRANSFER_STORIES)
+    wordings = [wording for story in stories for wording in (*story.wordings, *story.held_out)]
+    assert len(set(wordings)) == len(wordings)
+    stuff = [one.stuff for by_base in (STUFF, HELD_OUT_STUFF) for kinds in by_base.values() for one in kinds]
+    assert len(set(stuff)) == len(stuff)
+    assert all(Fraction(unit.factor) > 0 for unit in (*UNITS, *HELD_OUT_UNITS, *TRANSFER_UNITS))
+    for split in ("test", "transfer"):
+        measured = {
+            part.partition(" ")[2] for row in find_family("units").tasks(split, 200, 0) for part in row["measures"]
+        }
+        assert not measured & {name for unit in UNITS for name in (unit.name, unit.plural)}
+    numbers = {
+        split: {
+            (row["measures"][0].split()[0], re.split(r"[*/+-]", row["expression"])[-1])
+            for row in find_family("units:1,2").tasks(split, 400)
+        }
+        for split in ("train", "test")
+    }
+    assert not numbers["train"] & numbers["test"]
+
+
+def test_the_two_kinds_of_the_main_job_come_equally_often() -> None:
+    kinds = Counter(row["kind"] for row in find_family("units:1,2").tasks("train", 400))
+    assert kinds == {"{u}*{b}": 200, "{u}+{v}": 200}
+    assert len({row["kind"] for row in find_family("units").tasks("train", 400, 0)}) == 6
+
+
+def test_failed_calls_are_counted() -> None:
+    row = find_family("units:1").tasks("train", 1, 0)[0]
+    measure, expression = (json.dumps({"measure": row["measures"][0]}), json.dumps({"expression": row["expression"]}))
+    right = (calls("convert", measure), calls("calculator", expression), says(f"Answer: {row['answer']}"))
+    assert score("units", row, *right)["failed_calls"] == 0.0
+    scores = score("units", row, calls("convert", json.dumps({"measure": "23 years"})), *right)
+    assert (scores["reward"], scores["calls"], scores["failed_calls"]) == (1.0, 2.0, 1.0)
+
+
+def test_documents_are_found_by_their_words_and_read_by_their_number() -> None:
+    index = Index(["a red fox", "a blue fox runs", "the sea"])
+    assert index.search("blue FOX", 3) == [1, 0]
+    assert index.search("whale", 3) == []
+    there = world()
+    names = [title for title, _ in there.documents]
+    assert len(set(names)) == len(names) == 3400
+    row = find_family("retrieval:1").tasks("train", 1, 0)[0]
+    episode = find_family("retrieval").start(row)
+    (found,) = episode.receive(calls("search", json.dumps({"query": row["searches"][0]})))
+    number = int(found["content"].partition(":")[0])
+    (text,) = episode.receive(calls("read", json.dumps({"document": number})))
+    assert str(row["answer"]) in text["content"]
+    assert str(row["answer"]) not in found["content"]  # what a search shows is not enough
+    episode.receive(says(f"Answer: {row['answer'].upper()}."))
+    assert episode.scores()["reward"] == 1.0

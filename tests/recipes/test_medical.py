@@ -1,0 +1,202 @@
+"""The invented medical world: the same everywhere, plainly marked, and every question has an answer."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_dataset
+from mini_agentic_rl.datasets.formats import prompt_key
+from mini_agentic_rl.datasets.rows import digest
+from mini_agentic_rl.recipes.sql.data import LEVELS, NOTICE, MedicalQuestions, connect_in_memory, medical_database
+from mini_agentic_rl.recipes.sql.data.questions import MAX_ROWS
+from mini_agentic_rl.recipes.sql.data.templates import TEMPLATES
+
+TABLES = (
+    *("meta", "drug", "disease", "symptom", "disease_symptom", "indication", "contraindication", "interaction"),
+    "dosage",
+)
+
+
+@pytest.fixture(scope="module")
+def database():
+    connection = connect_in_memory()
+    yield connection
+    connection.close()
+
+
+def test_the_database_is_the_same_on_every_machine(database):
+    content = "\n".join(database.iterdump())
+    assert digest(content) == "8fb29405923dfc8be5f1f0c81e699419"
+    again = connect_in_memory()
+    assert "\n".join(again.iterdump()) == content
+    again.close()
+
+
+def test_the_file_holds_the_same_and_is_made_once(tmp_path, database):
+    path = medical_database(tmp_path)
+    with sqlite3.connect(path) as connection:
+        assert list(connection.iterdump()) == list(database.iterdump())
+    connection.close()
+    made = path.stat().st_mtime_ns
+    assert medical_database(tmp_path) == path
+    assert path.stat().st_mtime_ns == made
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_there_are_some_thousand_rows_in_both_languages(database):
+    counts = {table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}
+    assert sum(counts.values()) > 3000
+    assert all(counts.values())
+    for table in ("drug", "disease", "symptom"):
+        for name, name_zh in database.execute(f"SELECT name, name_zh FROM {table}"):
+            assert name.isascii()
+            assert any("\u4e00" <= character <= "\u9fff" for character in name_zh)
+
+
+def test_the_data_say_that_they_are_invented(database):
+    assert "Synthetic" in NOTICE
+    assert "no medical advice" in NOTICE
+    notices = dict(database.execute("SELECT key, value FROM meta"))
+    assert notices["notice"] == NOTICE
+    assert "合成数据" in notices["notice_zh"]
+    (made,) = database.execute("SELECT sql FROM sqlite_master WHERE name = 'meta'").fetchone()
+    assert NOTICE in made
+
+
+def test_every_reference_leads_to_a_row(database):
+    assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+    lonely = "SELECT count(*) FROM interaction a WHERE NOT EXISTS (SELECT 1 FROM interaction b WHERE "
+    lonely += "b.drug_id = a.other_id AND b.other_id = a.drug_id AND b.severity = a.severity)"
+    assert database.execute(lonely).fetchone() == (0,)
+    both = "SELECT count(*) FROM indication JOIN contraindication USING (drug_id, disease_id)"
+    assert database.execute(both).fetchone() == (0,)
+
+
+def test_the_twin_has_the_same_names_and_other_facts(database):
+    twin = connect_in_memory(twin=True)
+    for table in ("drug", "disease", "symptom"):
+        query = f"SELECT id, name, name_zh FROM {table}"
+        assert twin.execute(query).fetchall() == database.execute(query).fetchall()
+    rows = list(MedicalQuestions("test", 200))
+    same = sum(
+        sorted(map(repr, twin.execute(row["sql"]).fetchall())) == sorted(map(repr, map(tuple, row["rows"])))
+        for row in rows
+    )
+    twin.close()
+    assert same < len(rows) / 5
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_every_gold_query_runs_and_says_something(database, split, level):
+    rows = MedicalQuestions(split, 120, difficulty=level)
+    assert len({row["question"] for row in rows}) == len({row["id"] for row in rows}) == 120
+    for row in rows:
+        found = database.execute(row["sql"]).fetchall()
+        assert [list(values) for values in found] == row["rows"]
+        assert 1 <= len(found) <= MAX_ROWS
+        assert all(cell is not None for values in found for cell in values)
+        assert found != [(0,)]
+        assert row["answer"]
+        assert row["difficulty"] == level
+        assert "{" not in row["question"] + row["sql"]
+
+
+def test_every_template_is_asked_in_both_languages():
+    asked = {
+        (row["template"], row["language"], row["held_out"])
+        for split in ("train", "test")
+        for level in LEVELS
+        for row in MedicalQuestions(split, 160, difficulty=level)
+    }
+    assert {
+        (template.name, language, template.held_out) for template in TEMPLATES for language in ("en", "zh")
+    } == asked
+
+
+def test_the_splits_ask_about_different_things():
+    train, val, test = (list(MedicalQuestions(split, 300, difficulty=(1, 3))) for split in ("train", "val", "test"))
+    asked = [{row["sql"] for row in rows} for rows in (train, val, test)]
+    assert not asked[0] & asked[1]
+    assert not asked[0] & asked[2]
+    assert not asked[1] & asked[2]
+    quoted = [{text for sql in queries for text in sql.split("'")[1::2]} for queries in asked]
+    shared = (quoted[0] & quoted[2]) - {"adult", "child"}
+    assert shared == set()
+
+
+def test_a_quarter_of_the_held_out_questions_are_of_kinds_that_train_lacks():
+    assert not any(row["held_out"] for row in MedicalQuestions("train", 400))
+    for difficulty in ((1, 2), LEVELS):
+        held_out = [row["held_out"] for row in MedicalQuestions("test", 200, difficulty=difficulty)]
+        assert 40 <= sum(held_out) <= 50
+
+
+def test_levels_and_languages_take_turns_and_a_smaller_set_is_the_beginning_of_a_larger():
+    rows = list(MedicalQuestions("train", 16))
+    assert [(row["difficulty"], row["language"]) for row in rows[:4]] == [(1, "en"), (1, "zh"), (2, "en"), (2, "zh")]
+    assert list(MedicalQuestions("train", 8)) == rows[:8]
+    assert list(MedicalQuestions("train", 8, seed=1)) != rows[:8]
+    assert {row["language"] for row in MedicalQuestions("train", 9, languages=("zh",))} == {"zh"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"split": "dev"}, "split must be one of"),
+        ({"difficulty": 5}, "difficulty must be"),
+        ({"languages": ("de",)}, "languages must be"),
+        ({"size": -1}, "size must be 0 or more"),
+        ({"split": "test", "size": 5000, "difficulty": 2}, "ask for a smaller size or more levels"),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error(arguments, told):
+    with pytest.raises(DatasetError, match=told):
+        MedicalQuestions(**arguments)
+
+
+def test_it_is_a_task_data_set_by_name():
+    rows = load_task_dataset("medical:1,2", "test", 8)
+    assert {row["difficulty"] for row in rows} == {1, 2}
+    assert len(load_task_dataset("medical", "train", 4)) == 4
+    with pytest.raises(DatasetError, match="the levels are 1, 2, 3, 4"):
+        load_task_dataset("medical:7")
+
+
+def test_its_examples_are_conversations_that_call_the_gold_query():
+    tasks = load_task_dataset("medical:1,4", "train", 24)
+    examples = load_examples("medical:1,4", "sft", max_samples=24)
+    assert len(examples) == 24
+    for example, task in zip(examples, tasks, strict=True):
+        system, question, call, result, answer = example["messages"]
+        assert "drug(id,name,name_zh,class" in system["content"]
+        assert "meta(" not in system["content"]
+        assert (question["role"], question["content"]) == ("user", task["question"])
+        (asked,) = call["tool_calls"]
+        assert json.loads(asked["function"]["arguments"]) == {"sql": task["sql"]}
+        assert asked["function"]["name"] in {tool["function"]["name"] for tool in example["tools"]}
+        assert result["tool_call_id"] == asked["id"]
+        assert len(result["content"].splitlines()) == len(task["rows"])
+        assert answer["content"] == f"Answer: {task['answer']}"
+
+
+def test_its_tasks_have_the_prompt_of_its_conversations_and_the_gold_query():
+    for task, example in zip(load_examples("medical", "rl", max_samples=8),
+                             load_examples("medical", "sft", max_samples=8), strict=True):  # fmt: skip
+        assert task["prompt"] == example["messages"][:2]
+        assert (task["ground_truth"], task["tools"]) == (task["answer"], example["tools"])
+        assert task["sql"].startswith("SELECT")
+
+
+def test_its_examples_are_the_same_each_time_and_no_question_is_in_two_splits():
+    parts = {split: load_examples("medical", "sft", split=split, max_samples=40) for split in ("train", "val", "test")}
+    assert parts["test"] == load_examples("medical", "sft", split="test", max_samples=40)
+    assert parts["test"] != load_examples("medical", "sft", split="test", max_samples=40, seed=1)
+    questions = [{prompt_key(row) for row in rows} for rows in parts.values()]
+    assert sum(map(len, questions)) == len(set.union(*questions)) == 120
+    for form in ("preference", "unpaired"):
+        with pytest.raises(DatasetError, match=f"medical has the forms sft and rl, not {form}"):
+            load_examples("medical", form)
