@@ -110,7 +110,8 @@ def test_splits_of_seeds_share_none():
     assert not seeds["train"] & seeds["val"]
     assert not seeds["train"] & seeds["test"]
     assert not {row["seed"] for row in env.tasks("train", 500, 8)} & seeds["test"]
-    assert env.tasks("train", 3)[1]["question"] == f"integrations.environments.test_worlds:Steps, seed {env.tasks('train', 3)[1]['seed']}"
+    task = env.tasks("train", 3)[1]
+    assert task["question"] == f"integrations.environments.test_worlds:Steps, seed {task['seed']}"
 
 
 class Own:
