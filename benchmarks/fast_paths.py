@@ -29,8 +29,8 @@ from mini_agentic_rl.policy import (
     TorchThread,
     load_model,
 )
-from mini_agentic_rl.policy.flex_trees import flex_on
-from mini_agentic_rl.policy.step_graph import PlainCalls
+from mini_agentic_rl.policy.static_decoding import PlainCalls
+from mini_agentic_rl.policy.tree_attention import flex_on
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, pack
 from workload import Workload, child_parser, workload_of

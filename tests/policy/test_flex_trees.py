@@ -15,10 +15,9 @@ from test_learning_attention import HEADS, KEY_HEADS, SIZE, packed_trees
 from torch.nn.attention import flex_attention as torch_flex
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams, flex_trees, tree_pass
+from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams, tree_attention, tree_pass
 from mini_agentic_rl.policy.attention import Scoring
-from mini_agentic_rl.policy.flex_trees import FlexMask, seen_in, trusted
-from mini_agentic_rl.policy.learning_attention import KeptKeys, TreeTables
+from mini_agentic_rl.policy.tree_attention import FlexMask, KeptKeys, TreeTables, seen_in, trusted
 from mini_agentic_rl.tokens import TokenTree, cut, pack
 
 CPU = torch.device("cpu")
@@ -88,7 +87,7 @@ def test_no_block_is_left_out_and_whole_ones_hide_nothing(sequences, max_tokens,
     """The kernel computes only the blocks that are listed, and applies the mask only in those that are not whole."""
     packed = packed_trees(sequences)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flex_trees, "_BLOCK", size)
+        patch.setattr(tree_attention, "_BLOCK", size)
         for chunk in cut(packed, max_tokens):
             seen = seen_in(packed, chunk, window)
             pairs = seen.rows(0, seen.query_Q.size)

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from helpers import sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
-from mini_agentic_rl.policy.decode_runner import DecodeCounters
 from mini_agentic_rl.policy.engine import Engine
-from mini_agentic_rl.policy.static_step import READ, StepInputs, StepSize, step_size
-from mini_agentic_rl.policy.step_graph import PlainCalls
+from mini_agentic_rl.policy.static_decoding import READ, DecodeCounters, PlainCalls, StepInputs, StepSize, step_size
 from mini_agentic_rl.tokens import SamplingParams
 from tiny import tiny_model
 
@@ -193,7 +191,7 @@ def test_where_recording_fails_decoding_goes_on_and_the_log_says_why(recorder, t
 
 
 def test_a_step_with_too_long_histories_is_computed_as_before(monkeypatch):
-    monkeypatch.setattr("mini_agentic_rl.policy.static_step.READ", 64)
+    monkeypatch.setattr("mini_agentic_rl.policy.static_decoding.READ", 64)
     params = [SamplingParams(max_tokens=8, seed=n) for n in range(3)]
     with tiny_policy() as policy:
         expected = sample_all(policy, PROMPTS[:3], params)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.kv_cache import KVPool
-from mini_agentic_rl.policy.step_batch import StepBatch, pack_step
-from mini_agentic_rl.policy.step_plan import StepPlan
+from mini_agentic_rl.policy.step_batch import StepBatch, StepPlan, pack_step
 
 
 class PackingEngine(FakeEngine):

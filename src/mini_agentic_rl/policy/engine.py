@@ -23,18 +23,16 @@ from torch import Tensor
 
 from ..tokens import ConstraintError, TokenDelta, TokenRequest
 from . import kernels
-from .decode_runner import DecodeRunner
-from .device_copies import on_device
 from .drafts import Drafts
 from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullError
 from .kv_cache import BlockCache, KVPool
+from .machine import on_device
 from .model import PolicyModel
 from .sampler import Draw, Row, fit_mask, one_token, sample
 from .scheduler import GUESSED, Scheduler
 from .settings import EngineSettings
-from .step_batch import Places, pack_step
-from .step_graph import CudaGraphs, Recorder
-from .step_plan import RunningSequence, Segment, StepPlan
+from .static_decoding import CudaGraphs, DecodeRunner, Recorder
+from .step_batch import Places, RunningSequence, Segment, StepPlan, pack_step
 from .torch_thread import TorchThread
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,17 @@
-"""The launch of this process: its place among the ranks that torchrun, `accelerate launch` or a script has started."""
+"""The launch of this process: its place among the ranks, and the network interface by which ranks reach each other.
+
+torchrun, `accelerate launch` or a script starts the ranks and sets the environment variables that are read here.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+import psutil
 
 from .errors import PolicyError
 
@@ -79,3 +86,31 @@ def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
         return int(value)
     except ValueError:
         raise PolicyError(f"{name}={value!r} is no number: start the ranks with torchrun, or unset it") from None
+
+
+VARIABLE: Final = "GLOO_SOCKET_IFNAME"
+_ANY_PORT: Final = 9
+
+
+def choose_interface(first_node: str) -> None:
+    """Have gloo listen at the interface that leads to the first rank's node, unless GLOO_SOCKET_IFNAME names one."""
+    if VARIABLE in os.environ:
+        return
+    name = interface_towards(first_node)
+    if name is not None:
+        os.environ[VARIABLE] = name
+
+
+def interface_towards(host: str) -> str | None:
+    """Return the name of the interface that packets to a host leave by; None where that cannot be told."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as packets:
+            packets.connect(address)  # nothing is sent
+            own = packets.getsockname()[0]
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == own for one in addresses):
+            return str(name)
+    return None

@@ -1,27 +1,30 @@
-"""Loading: names, folders or loaded objects in, a `PolicyModel` out. Adapters are saved as peft writes them."""
+"""Load and save models and adapters. Adapters are saved as peft writes them.
+
+Adapters may also be added and removed while a model is loaded, for clients that each train one of their own on the
+same base.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from ..errors import MissingPackageError
+from ..errors import MissingPackageError, UserError
 from ..files import DamagedFileError, damage, read_json, reading
 from ..logging import ignore_library_notices
-from .adapter_config import saved_adapter_config
 from .attention import ATTENTION_NAME
 from .errors import AdapterMismatchError, PolicyError, cannot_load
+from .machine import bound_product_caches
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .model_files import ADAPTER_CONFIG, adapter_folder, resolve_model
-from .product_caches import bound_product_caches
 from .rank_group import RankGroup
 from .settings import Dtype, LoraSettings, Quantization
 
@@ -354,3 +357,122 @@ def _mismatch(folder: Path, detail: str) -> AdapterMismatchError:
     trained_on = config.get("base_model_name_or_path") or "an unnamed model"
     text = f"{str(folder)!r} was trained on another base model, {trained_on}: give that one as `model` ({detail})"
     return AdapterMismatchError(text, setting="adapter")
+
+
+_ATTENTION: Final = ("attn", "attention")
+"""Parts of the names of modules whose linear layers belong to attention; all others count as the MLP's."""
+
+
+def add_adapter(model: PolicyModel, name: str, lora: LoraSettings, *, seed: int | None = None) -> None:
+    """Add an adapter that changes nothing yet and can be trained.
+
+    Args:
+        seed: of its initial values; None takes torch's generator as it is.
+
+    Raises:
+        PolicyError: the weights are trained in full, the name is taken, or no layer matches `target_modules`.
+    """
+    if model.peft_model is None:
+        raise PolicyError("adapters need a base that stays as it is, but here the weights are trained in full")
+    if name in model.versions:
+        raise PolicyError(f"there is an adapter named {name!r} already")
+    check_adapter_names([name], model.base)
+    model.unpack()
+    # Others' random numbers go on as if nothing had been added.
+    with torch.random.fork_rng(devices=[] if model.device.type == "cpu" else [model.device]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        with warnings.catch_warnings():
+            ignore_library_notices()
+            try:
+                model.peft_model.add_adapter(name, new_adapter_config(lora))
+            except ValueError as error:
+                model.peft_model.peft_config.pop(name, None)
+                raise PolicyError(f"no adapter can be added: {error}", setting="target_modules") from error
+    model.adapters = (*model.adapters, name)
+    model.versions[name] = 0
+
+
+def remove_adapter(model: PolicyModel, name: str) -> None:
+    """Remove an adapter that nothing samples with any more, and free its memory.
+
+    Raises:
+        PolicyError: there is no such adapter, or it is the first one, which every model has.
+    """
+    if name not in model.versions or name == DEFAULT_ADAPTER or model.peft_model is None:
+        raise PolicyError(f"there is no adapter named {name!r} to remove")
+    model.unpack()
+    model.activate(DEFAULT_ADAPTER)
+    model.peft_model.delete_adapter(name)
+    model.adapters = tuple(each for each in model.adapters if each != name)
+    del model.versions[name]
+
+
+def linear_layers(model: PolicyModel, *, attention: bool, mlp: bool) -> tuple[str, ...]:
+    """Return the names of the linear layers of the attention, of the MLP or of both, as `target_modules` takes them.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    found: set[str] = set()
+    for path, module in model.backbone.named_modules():
+        if not isinstance(module, torch.nn.Linear) or ".lora_" in path:
+            continue
+        names = [part for part in path.split(".") if part != "base_layer"]
+        of_attention = any(word in part.lower() for part in names[:-1] for word in _ATTENTION)
+        if attention if of_attention else mlp:
+            found.add(names[-1])
+    if not found:
+        raise PolicyError("the model has no linear layers of that kind", setting="target_modules")
+    return tuple(sorted(found))
+
+
+_PART: Final = r"(?:[\w.^$-]|\\[.d])*"
+_QUICK: Final = re.compile(rf"{_PART}(?:[*+]{_PART})?")
+"""Patterns that are matched in the square of the length of a name, at most."""
+_MOST: Final = 100
+"""Patterns with a repetition."""
+_ALL: Final = "all-linear"
+_PREFIX: Final = "base_model.model."
+
+
+def saved_adapter_config(folder: Path, weights: Iterable[str]) -> Any:
+    """Return peft's configuration of the adapter in a folder.
+
+    Args:
+        weights: names of the adapter's weights.
+
+    Raises:
+        UserError: a pattern that could take long to match.
+        Exception: whatever peft raises for a configuration that it cannot read.
+    """
+    from peft import LoraConfig
+
+    config = LoraConfig.from_pretrained(str(folder))
+    targets = config.target_modules
+    is_pattern = isinstance(targets, str) and targets.lower() != _ALL
+    if is_pattern or isinstance(config.exclude_modules, str) or config.layers_pattern:
+        layers = (name.removeprefix(_PREFIX).partition(".lora_") for name in weights)
+        config.target_modules = {layer for layer, found, _ in layers if found}
+        config.exclude_modules = config.layers_pattern = config.layers_to_transform = None
+    repeated = 0
+    for setting in ("modules_to_save", "rank_pattern", "alpha_pattern"):
+        for pattern in getattr(config, setting) or ():
+            repeated += "*" in pattern or "+" in pattern
+            if not _QUICK.fullmatch(pattern) or repeated > _MOST:
+                raise UserError(
+                    f"{folder}: `{setting}` has the pattern {pattern[:100]!r}, which could take long to match: write "
+                    "names of layers",
+                    setting="adapter",
+                )
+    return config
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write what `torch.load` reads with `weights_only`.
+
+    Raises:
+        OSError: the file cannot be written; it may be the cause or context of an error of torch.
+    """
+    with path.open("wb") as file:  # given a path, torch writes by itself, and keeps no reason of a failure
+        torch.save(dict(state), file)

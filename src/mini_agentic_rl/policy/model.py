@@ -1,28 +1,28 @@
 """The one set of weights: a Hugging Face model, its named LoRA adapters, and a version for each.
 
 Sampling and learning both run through `hidden` and `logits`; the reference policy is the same weights with the adapter
-off. A version counts the optimizer steps behind an adapter. Some adapters may be fixed: they sample and never learn.
+off. A version counts the optimizer steps behind an adapter. Fixed adapters sample and never learn.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..metrics import percent
 from . import kernels
 from .attention import ATTENTION_NAME, AttentionTables
-from .decoder_stack import DecoderStack
 from .errors import PolicyError
-from .fused_layers import fuse_layers
-from .lora_linear import fuse_lora
-from .packed_linear import PackedLinears
-from .thread_count import ThreadCount
+from .fused_layers import fuse_layers, fuse_lora
+from .machine import ThreadCount
+from .sampling_layers import DecoderStack, PackedLinears
 
 if TYPE_CHECKING:  # it imports torch's FSDP, which most runs do without
     from .shards import ShardedBase
@@ -272,3 +272,32 @@ class PolicyModel:
             self.base.activation_checkpointing_enable(how)
         else:
             self.base.gradient_checkpointing_enable(how)
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Numbers of parameters, those of adapters among them."""
+
+    trained: int
+    total: int
+
+    def __str__(self) -> str:
+        share = percent(self.trained / max(1, self.total), 2)
+        return f"training {self.trained:,} of {self.total:,} parameters ({share})"
+
+
+def count_parameters(model: nn.Module, trained: Iterable[nn.Parameter] | None = None) -> ParameterCount:
+    """Return the numbers of a model's parameters.
+
+    Args:
+        trained: those that are; None takes all that need a gradient.
+    """
+    parameters = list(model.parameters())
+    learnt = [parameter for parameter in parameters if parameter.requires_grad] if trained is None else trained
+    return ParameterCount(sum(map(_size, learnt)), sum(map(_size, parameters)))
+
+
+def _size(parameter: nn.Parameter) -> int:
+    """Return the number of weights; those of 4 bits are kept several to a number."""
+    state = getattr(parameter, "quant_state", None)
+    return parameter.numel() if state is None else int(state.shape.numel())

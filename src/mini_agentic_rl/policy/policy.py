@@ -1,33 +1,35 @@
 """The policy: one set of weights that samples and learns in turns.
 
-The engine and the learner share the modules and the torch thread. Whatever changes weights runs through `run`, which
-afterwards invalidates what was cached with older ones: that turn-taking happens here and nowhere else.
+The engine and the learner share the modules and the torch thread. Whatever changes weights runs through `Policy.run`,
+which afterwards invalidates what was cached with older weights. Turn-taking happens in this file and nowhere else:
+whole turns by default, `SharedTurns` where sampling runs ahead of learning, and `SamplingCopy` where sampling has a
+device of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from .engine import Engine, EngineCounters
-from .free_memory import release_free_memory
-from .learner import Learner
+from .learner import Learner, ValueLearner
 from .load import load_model, load_weights, save_weights
+from .machine import release_free_memory
 from .model import DEFAULT_ADAPTER, PolicyModel
-from .sampling_copy import SamplingCopy, load_second
-from .scorer import Scorer
 from .settings import EngineSettings, LearnerSettings, ValueSettings
-from .shared_turns import SharedTurns
 from .torch_thread import TorchThread
-from .value_learner import ValueLearner
+from .tree_pass import Scorer
 
 T = TypeVar("T")
 
@@ -229,3 +231,125 @@ class Policy:
         changed = [adapter for adapter, version in self.model.versions.items() if self._seen.get(adapter) != version]
         for adapter in changed:
             self.weights_changed(adapter)
+
+
+class BriefJobs(Protocol):
+    """Jobs that a long one lets in."""
+
+    def has_brief(self) -> bool:
+        """Return True if one waits."""
+
+    def run_brief(self) -> None:
+        """Run those that wait."""
+
+
+class SharedTurns:
+    """The time that sampling is owed while a job learns. Used on the torch thread alone."""
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        engine: Engine,
+        on_weights: Callable[[], None],
+        brief: BriefJobs | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """
+        Args:
+            engine: samples with `model`, on this thread.
+            on_weights: forgets what was computed with older weights, where they have changed.
+            brief: has the brief jobs of others; None has none.
+            clock: seconds.
+        """
+        self._model = model
+        self._engine = engine
+        self._on_weights = on_weights
+        self._brief = brief
+        self._lent = False
+        """True while others compute: what they compute has pauses of its own."""
+        self._clock = clock
+        self._rate = 0.0
+        """Seconds of sampling for a second of learning."""
+        self._owed = 0.0
+        self._since = 0.0
+
+    @contextmanager
+    def shared(self, share: float) -> Iterator[None]:
+        """Give sampling this share of the time, from 0 to below 1, for the duration of a block that learns."""
+        self._rate = share / (1 - share)
+        self._owed, self._since = 0.0, self._clock()
+        self._model.on_pause = self._pause
+        try:
+            yield
+        finally:
+            self._model.on_pause = None
+
+    def _pause(self) -> None:
+        """Let others compute: brief jobs, and steps of the engine until the time that it is owed is used up, or it has
+        nothing to do."""
+        if self._lent:
+            return
+        self._owed += (self._clock() - self._since) * self._rate
+        self._on_weights()
+        if self._brief is not None and self._brief.has_brief():
+            began = self._clock()
+            with self._lend():
+                self._brief.run_brief()
+            self._owed -= self._clock() - began
+        if self._owed > 0 and self._engine.pending():
+            with self._lend():
+                while self._owed > 0 and self._engine.pending():
+                    began = self._clock()
+                    self._engine.step()
+                    self._owed -= self._clock() - began
+        # A turn that nobody wanted is not made up for later: learning would wait for a burst of sampling.
+        if not self._engine.pending():
+            self._owed = min(self._owed, 0.0)
+        self._since = self._clock()
+
+    @contextmanager
+    def _lend(self) -> Iterator[None]:
+        self._lent = True
+        try:
+            with self._model.lent_to_sampling():
+                yield
+        finally:
+            self._lent = False
+
+
+class SamplingCopy:
+    """The copy, and the way that new weights take into it."""
+
+    def __init__(self, learnt: PolicyModel, model: PolicyModel) -> None:
+        """
+        Args:
+            learnt: the weights that learn.
+            model: the copy that samples.
+        """
+        self.model = model
+        self._pairs = {
+            adapter: list(zip(learnt.trainable(adapter), model.trainable(adapter), strict=True))
+            for adapter in learnt.adapters
+        }
+        self._versions = learnt.versions
+        for adapter in learnt.adapters:
+            self.take(adapter)
+
+    @torch.no_grad()
+    def take(self, adapter: str) -> None:
+        """Copy the weights of `adapter`, and their version. On the thread that samples."""
+        self.model.unpack()
+        for source, target in self._pairs.get(adapter, ()):
+            target.copy_(source)
+        self.model.versions[adapter] = self._versions[adapter]
+
+
+def load_second(model: str | PreTrainedModel, device: str, options: Mapping[str, Any]) -> PolicyModel:
+    """Load the copy, with the options of `load_model`. A model that is given as an object is copied as it is.
+
+    Raises:
+        PolicyError: there is no such device.
+    """
+    given = model if isinstance(model, str) else copy.deepcopy(model).to(torch.device(device))
+    return load_model(given, **{**options, "device": device})

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..tokens import ConstraintError, SamplingParams
 from . import kernels
-from .device_copies import on_device
+from .machine import on_device
 
 _MASK64 = (1 << 64) - 1
 _BUCKET = 128
