@@ -115,7 +115,7 @@ def test_what_a_tree_hides_is_skipped():
     assert computed < (mask.queries // 128) * (mask.keys // 128) / 2
 
 
-def test_a_learner_gets_the_same_gradient(monkeypatch):
+def test_a_learner_gets_the_same_gradient_and_its_scorer_uses_it_too(monkeypatch):
     """Through the model's layers, in chunks, with and without checkpointing."""
     with tiny_policy() as policy:
         tree = TokenTree()
@@ -133,12 +133,17 @@ def test_a_learner_gets_the_same_gradient(monkeypatch):
                 parameter.grad = None
             return found
 
+        def scored(with_flex: bool) -> torch.Tensor:
+            return policy.learner(LearnerSettings(max_batch_tokens=40, flex_attention=with_flex)).logprobs(packed)
+
         expected = policy.run(lambda: gradient(False))
         used = []
         monkeypatch.setattr(tree_pass, "flex_on", lambda *kind: used.append(kind) or in_one_product)
         gradients = [policy.run(lambda kept=kept: gradient(kept)) for kept in (False, True)]
+        logprobs = [policy.run(lambda with_flex=with_flex: scored(with_flex)) for with_flex in (True, False)]
         model = policy.model
-        assert used == [(model.device, model.dtype, model.heads, model.kv_heads, model.head_size)] * 2
+        assert used == [(model.device, model.dtype, model.heads, model.kv_heads, model.head_size)] * 3
+    torch.testing.assert_close(*logprobs, atol=1e-5, rtol=1e-4)
     for found in gradients:
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 

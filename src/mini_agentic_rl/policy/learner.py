@@ -246,8 +246,13 @@ class Learner:
 
     def scorer(self, adapter: str | None) -> Scorer:
         """Return what reads numbers off terms under another adapter, or under none, in passes of the same size."""
+        settings = self.settings
         return Scorer(
-            self._model, adapter, max_tokens=self.settings.max_batch_tokens, head_rows=self.settings.head_rows
+            self._model,
+            adapter,
+            max_tokens=settings.max_batch_tokens,
+            head_rows=settings.head_rows,
+            flex=settings.flex_attention,
         )
 
     def _each_term(self, packed: PackedTrees, read: Callable[[ChunkTerms], Tensor]) -> Tensor:

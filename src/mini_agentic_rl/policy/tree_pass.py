@@ -57,14 +57,14 @@ class TreePass:
         max_tokens: int,
         head_rows: int,
         entropy_gradient: bool = False,
-        flex: bool = False,
+        flex: bool,
     ) -> None:
         """
         Args:
             max_tokens: the most tokens of a chunk.
-            head_rows: the most positions that go through the head together.
-            entropy_gradient: whether entropies have a gradient.
-            flex: True takes FlexAttention where there is one for the device.
+            head_rows: LM-head chunk size, in positions.
+            entropy_gradient: True gives the entropies a gradient.
+            flex: True uses FlexAttention where the device has it.
         """
         self._model = model
         self._packed = packed
@@ -149,7 +149,7 @@ class TreePass:
 
 @dataclass(frozen=True)
 class Likeliest:
-    """The likeliest tokens in the state that each of S terms was sampled in."""
+    """The most likely tokens in the state that each of S terms was sampled in."""
 
     tokens_SK: Tensor | None
     """Their ids; None where these are all tokens of the vocabulary, in their order."""
@@ -160,17 +160,22 @@ class Likeliest:
 class Scorer:
     """Passes without a gradient over packed trees."""
 
-    def __init__(self, model: PolicyModel, adapter: str | None, *, max_tokens: int, head_rows: int) -> None:
+    def __init__(
+        self, model: PolicyModel, adapter: str | None, *, max_tokens: int, head_rows: int, flex: bool = True
+    ) -> None:
         """
         Args:
-            adapter: the one that computes; None is the bare model.
-            max_tokens: packed tokens of a pass, at most.
-            head_rows: positions whose logits exist at once, at most.
+            adapter: the adapter that computes; None is the bare model.
+            max_tokens: the most packed tokens of a pass.
+            head_rows: LM-head chunk size, in positions.
+            flex: False does without FlexAttention. Old and reference log-probabilities have to come from the same
+                kernels as the gradients, so a learner passes its own setting.
         """
         self._model = model
         self._adapter = adapter
         self._max_tokens = max_tokens
         self._head_rows = head_rows
+        self._flex = flex
 
     def logprobs(self, packed: PackedTrees) -> Tensor:
         """Return log-probabilities [S] of the terms' tokens."""
@@ -178,8 +183,8 @@ class Scorer:
 
     @torch.no_grad()
     def likeliest(self, packed: PackedTrees, count: int) -> Likeliest:
-        """Return the `count` likeliest tokens of each term's state, at the temperature it was sampled at; 0 is the
-        whole vocabulary. On the CPU, where the memory is: 4 bytes for each number, and 8 for each id."""
+        """Return the `count` most likely tokens of each term's state, at the temperature it was sampled at; 0 is the
+        whole vocabulary. The result is on the CPU: 4 bytes for each number, and 8 for each id."""
         model, whole = self._model, count == 0 or count >= self._model.vocab_size
         width = model.vocab_size if whole else count
         logprobs_SK = torch.empty(packed.term_count, width)
@@ -191,11 +196,11 @@ class Scorer:
             for start in range(0, terms_N.numel(), self._head_rows):
                 block = slice(start, start + self._head_rows)
                 logits_NV = model.logits(chunk.hidden_TM[chunk.at_N[block]]).float() / temperature_N[block, None]
-                found_NK = logits_NV.log_softmax(-1)
+                top_NK = logits_NV.log_softmax(-1)
                 if tokens_SK is not None:
-                    found_NK, ids_NK = found_NK.topk(width, dim=-1)
+                    top_NK, ids_NK = top_NK.topk(width, dim=-1)
                     tokens_SK[terms_N[block]] = ids_NK.cpu()
-                logprobs_SK[terms_N[block]] = found_NK[:, :width].cpu()
+                logprobs_SK[terms_N[block]] = top_NK[:, :width].cpu()
 
         self._run(packed, on_terms)
         return Likeliest(tokens_SK, logprobs_SK)
@@ -203,17 +208,18 @@ class Scorer:
     @torch.no_grad()
     def each_term(self, packed: PackedTrees, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
         """Return the numbers [S] that `read` gives for the terms of each chunk."""
-        found_S = torch.empty(packed.term_count, device=self._model.device)
+        values_S = torch.empty(packed.term_count, device=self._model.device)
 
-        # Chunks come in the order of the trees, and each holds the terms that it predicts.
         def on_terms(chunk: ChunkTerms) -> None:
-            found_S[torch.from_numpy(chunk.terms_N).to(found_S.device)] = read(chunk)
+            values_S[torch.from_numpy(chunk.terms_N).to(values_S.device)] = read(chunk)
 
         self._run(packed, on_terms)
-        return found_S
+        return values_S
 
     def _run(self, packed: PackedTrees, on_terms: Callable[[ChunkTerms], None]) -> None:
         model = self._model
         model.base.eval()
         with model.using(self._adapter):
-            TreePass(model, packed, max_tokens=self._max_tokens, head_rows=self._head_rows).run(on_terms)
+            TreePass(model, packed, max_tokens=self._max_tokens, head_rows=self._head_rows, flex=self._flex).run(
+                on_terms
+            )
