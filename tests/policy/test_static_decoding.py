@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers import sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
 from mini_agentic_rl.policy.engine import Engine
-from mini_agentic_rl.policy.static_decoding import READ, DecodeCounters, PlainCalls, StepInputs, StepSize, step_size
+from mini_agentic_rl.policy.static_decoding import READ, DecodeCounters, StepInputs, StepSize, step_size
 from mini_agentic_rl.tokens import SamplingParams
 from tiny import tiny_model
 
@@ -24,6 +24,14 @@ class BrokenRecordings:
     def record(self, call):
         call()
         return lambda: None
+
+
+class PlainCalls:
+    """Repeats a call by calling it, where there are no CUDA graphs."""
+
+    def record(self, call):
+        call()
+        return call
 
 
 class NoRecordings:

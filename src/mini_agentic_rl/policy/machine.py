@@ -24,9 +24,12 @@ _ENOUGH: Final = 0.65
 
 
 class ThreadCount:
-    """Keeps torch's number of threads to what the machine gives, and never above what it was at first.
+    """Keep torch's number of threads to the cores that nobody else uses, and never above what it was at first.
 
-    `adapt` is called where computing could go on with another number: before a forward pass, before a chunk.
+    A product is cut into equal parts, one for each thread, and ends with the last of them. A thread whose core another
+    process is using comes late, thousands of times a second, and all others wait. One thread fewer is then faster: it
+    has a core of its own. `adapt` is called where computing could go on with another number: before a forward pass,
+    before a chunk.
     """
 
     def __init__(
@@ -34,25 +37,25 @@ class ThreadCount:
         *,
         cores: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        busy: Callable[[], float] | None = None,
+        busy: Callable[[], float] = busy_seconds,
         own: Callable[[], float] = time.process_time,
     ) -> None:
         """
         Args:
-            cores: processors of the machine; None asks the system, as do the others.
-            clock: seconds that go by.
-            busy: seconds that all processors together have computed, for whomever.
+            cores: processors of the machine; None asks the system.
+            clock: the time in seconds.
+            busy: seconds that all processors together have computed, for any process.
             own: seconds that they have computed for this process.
         """
         self._cores = float(psutil.cpu_count() or 1) if cores is None else cores
-        self._clock, self._busy, self._own = clock, busy or busy_seconds, own
-        # Chosen by torch, by OMP_NUM_THREADS or by the program.
+        self._clock, self._busy, self._own = clock, busy, own
+        # torch, OMP_NUM_THREADS or the program has chosen the number of threads.
         self._most = min(torch.get_num_threads(), max(1, int(allowed_cores() + 1 - _ENOUGH)))
         self._chosen = self._most
         self._before = (self._clock(), self._busy(), self._own())
 
     def fix(self) -> None:
-        """Stay with the number that there is: how a sum is cut decides how it is rounded."""
+        """Keep the present number: how a sum is cut decides how it is rounded."""
         self._most = 0
 
     def adapt(self) -> None:
@@ -71,37 +74,41 @@ class ThreadCount:
 
 
 def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Let the calling thread compute with its share of the cores, where so many ranks share them.
+    """Let the calling thread compute with its share of the cores, where several ranks share them.
 
-    A number that was chosen by OMP_NUM_THREADS stays; torchrun sets 1 where nothing was chosen.
+    A number that OMP_NUM_THREADS sets stays; torchrun sets 1 where nothing was chosen.
     """
     chosen = environment.get("OMP_NUM_THREADS")
     if chosen is None or (chosen == "1" and "TORCHELASTIC_RUN_ID" in environment):
         torch.set_num_threads(max(1, int(allowed_cores() / ranks)))
 
 
-PREPARED: Final = 128
-"""Products that stay prepared: those of the last fifteen numbers of tokens, at about eight a pass.
+_PREPARED: Final = 128
+"""Prepared products that are kept: those of the last fifteen numbers of tokens, at about eight a pass.
 
 A layer's product recurs in every layer, so a pass prepares each once whatever this number is. To prepare one of
 48 x 96 takes 0.35 ms (other sizes were not measured); it is three or four more in a pass than with 1,024.
 """
-_VARIABLES: Final = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Of oneDNN, and of torch's layer above it, which has one cache for each thread."""
 
 
 def bound_product_caches() -> None:
-    """Bound both caches, unless the environment says how large they are to be.
+    """Bound the two caches of prepared matrix products on a CPU, unless the environment sets their sizes.
 
-    They are made at the first product in 16 bits or with blocked weights, and read the environment then, so this comes
-    before a model is loaded. Neither has a function for it that torch exports.
+    A product is prepared for its exact number of rows, and a server's passes have ever other numbers of tokens. oneDNN
+    keeps the code of each, and torch's layer above it, in one cache for each thread, its description; each of both
+    holds a table of about 250 KiB whatever the model's size. With torch's bound of 1,024 they take more than half a
+    gigabyte, and what they free leaves holes in the heap: after 3,000 products of ever other rows a process held
+    2.2 GiB, with a bound of 128 half a GiB.
+
+    Both read the environment at the first product in 16 bits or with blocked weights, so this comes before a model is
+    loaded. torch exports no function for either.
     """
-    for name in _VARIABLES:
-        os.environ.setdefault(name, str(PREPARED))
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(_PREPARED))
 
 
 def release_free_memory() -> None:
-    """Hand the heap's free pages back to the system; without glibc do nothing.
+    """Hand the heap's free pages back to the system, as glibc does only when asked; without glibc do nothing.
 
     Buffers of ever different sizes make the heap grow by gigabytes over a run. But a page that was handed back costs a
     fault when it is used again, so this is done where sampling and learning take turns, and seldom in between.
@@ -111,12 +118,12 @@ def release_free_memory() -> None:
 
 
 def on_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
-    """Return an array as a tensor on `device`; on the CPU it is the same memory."""
+    """Return an array as a tensor on `device`, without waiting for it; on the CPU it is the same memory."""
     return _staged(array, device).to(device, non_blocking=True)
 
 
 def fill(target: Tensor, array: npt.NDArray[Any]) -> None:
-    """Copy an array over `target`, which stays where it is."""
+    """Copy an array over `target` in place, without waiting for its device."""
     target.copy_(_staged(array, target.device), non_blocking=True)
 
 

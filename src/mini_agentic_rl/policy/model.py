@@ -239,8 +239,8 @@ class PolicyModel:
             hidden: Tensor = output.last_hidden_state[0]
             return hidden
 
-        together = None if self._stack is None else self._stack.hidden(tokens_T, positions_T, tables, by_modules)
-        return by_modules() if together is None else together
+        hidden_TM = None if self._stack is None else self._stack.hidden(tokens_T, positions_T, tables, by_modules)
+        return by_modules() if hidden_TM is None else hidden_TM
 
     def logits(self, hidden_NM: Tensor) -> Tensor:
         """Return logits [N, V] of N hidden states."""

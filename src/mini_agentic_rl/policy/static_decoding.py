@@ -32,6 +32,8 @@ from .machine import fill
 from .model import PolicyModel
 from .step_batch import Places, StepPlan, places_of_rows, rows_of, twin_copies
 
+logger = logging.getLogger(__name__)
+
 Call = Callable[[], None]
 
 
@@ -76,21 +78,17 @@ class CudaGraphs:
         return graph.replay
 
 
-class PlainCalls:
-    """Repeats a call by calling it: the stand-in where there are no graphs, for tests and benchmarks."""
-
-    def record(self, call: Call) -> Call:
-        """Run `call`, and return it."""
-        call()
-        return call
-
-
 READ: Final = 2**18
 """Tokens of cached history, rows times width, up to which a step runs over fixed buffers."""
 GATHERED: Final = 2**16
 """Tokens of cached history that are gathered at once: bounds the memory of one layer's attention."""
 _UNIT: Final = 64
 """Tokens that a width is a multiple of, or one block where that is more; fused attention wants even rows."""
+_KEPT: Final = 128
+"""Recordings that are kept; the least recently used is dropped."""
+_APART: Final = 2**-4
+"""Most that a recording may differ from the plain step, as a share of the largest number: a wrong address differs by
+far more, another order of summing in 16 bits by less."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,13 @@ class StepSize:
     rows: int
     blocks: int
 
+    @property
+    def numbers(self) -> int:
+        """Number of integers of a step's inputs: four a row, and the row's blocks."""
+        return self.rows * (4 + self.blocks)
+
     def fits(self, block_size: int) -> bool:
-        """Return True if a step of this size is one for fixed buffers."""
+        """Return True if a step of this size may run over fixed buffers."""
         return self.rows * self.blocks * block_size <= READ
 
 
@@ -119,7 +122,7 @@ def _rounded(count: int) -> int:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """A step in numbers, before it is filled up."""
+    """The inputs of a step, before they are filled up to its size."""
 
     tokens: Sequence[int]
     positions: Sequence[int]
@@ -131,74 +134,18 @@ class StepInputs:
     """Row that each of them is taken from."""
 
     def filled(self, size: StepSize) -> npt.NDArray[np.int64]:
-        """Return all of it in the order of the buffers, filled up to `size`."""
-        flat = np.empty(_numbers(size), np.int64)
+        """Return all inputs in the order of the buffers, filled up to `size`."""
+        flat = np.empty(size.numbers, np.int64)
         rows, blocks = flat[: 4 * size.rows].reshape(4, -1), flat[4 * size.rows :].reshape(size.rows, -1)
         for row, values in zip(rows, (self.tokens, self.positions, self.slots, self.sources), strict=True):
             row[: len(values)] = values
-            # Whatever fills up writes what the first row writes, to where it writes it.
+            # What fills up writes what the first row writes, to the same slot.
             row[len(values) :] = values[0]
         blocks[:] = 0
         for table, held in zip(blocks, self.blocks, strict=False):
             table[: len(held)] = held
         blocks[len(self.blocks) :] = blocks[0]
         return flat
-
-
-def _numbers(size: StepSize) -> int:
-    return size.rows * (4 + size.blocks)
-
-
-class StepBuffers:
-    """The memory that all sizes share, as only one step runs at a time."""
-
-    def __init__(self, model: PolicyModel, block_size: int, most_rows: int) -> None:
-        rows = _rounded(most_rows)
-        width = max(READ // block_size, rows)
-        self._numbers = torch.zeros(4 * rows + width, dtype=torch.long, device=model.device)
-        self._rows, self._hidden_RM = rows, torch.empty(0, device=model.device)
-
-    def holds(self, size: StepSize) -> bool:
-        """Return True if a step of this size has room."""
-        return size.rows <= self._rows and _numbers(size) <= self._numbers.numel()
-
-    def numbers(self, size: StepSize) -> Tensor:
-        """Return the place of a step's inputs."""
-        return self._numbers[: _numbers(size)]
-
-    def keep(self, hidden_RM: Tensor) -> None:
-        """Copy a step's result to where `hidden` finds it."""
-        if not self._hidden_RM.numel():  # how wide it is, and of which type, the first result says
-            self._hidden_RM = hidden_RM.new_zeros(self._rows, hidden_RM.shape[1])
-        self._hidden_RM[: len(hidden_RM)].copy_(hidden_RM)
-
-    def hidden(self, rows: int) -> Tensor:
-        """Return the last result's first rows [rows, M]. The next step overwrites them."""
-        return self._hidden_RM[:rows]
-
-
-class StaticStep:
-    """A step of one size: `fill` takes its inputs, `compute` runs the model, and may be recorded."""
-
-    def __init__(self, model: PolicyModel, pool: KVPool, buffers: StepBuffers, block_size: int, size: StepSize) -> None:
-        self._model, self._pool = model, pool
-        self.buffers = buffers
-        self._block_size, self._size = block_size, size
-        self._numbers = buffers.numbers(size)
-
-    def fill(self, inputs: StepInputs) -> None:
-        """Copy inputs of at most this size into the buffers."""
-        fill(self._numbers, inputs.filled(self._size))
-
-    def compute(self) -> None:
-        """Compute the hidden states of all rows from what the buffers hold. Nothing here looks at a value."""
-        rows = self._size.rows
-        tokens_R, positions_R, slots_R, sources_R = self._numbers[: 4 * rows].view(4, rows)
-        blocks_RN = self._numbers[4 * rows :].view(rows, self._size.blocks)
-        offsets = torch.arange(self._block_size, device=blocks_RN.device)
-        slots_RC = (blocks_RN[:, :, None] * self._block_size + offsets).view(rows, -1)
-        tables = _StaticTables(self._pool, positions_R, slots_R, sources_R, slots_RC)
-        self.buffers.keep(self._model.hidden(tokens_R, positions_R, tables))
 
 
 class _StaticTables:
@@ -222,8 +169,12 @@ class _StaticTables:
         for start in range(0, rows, together):
             some = slice(start, start + together)
             keys_RCKD, values_RCKD = self._pool.read(layer, self._slots_RC[some])
-            parts = (q_RKGD[some], keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2), mask_R11C[some])
-            out_RHD[some] = _attention(*parts, scoring).reshape(-1, heads, size)
+            parts = (q_RKGD[some], keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2))
+            if scoring.softcap is None:
+                out = F.scaled_dot_product_attention(*parts, attn_mask=mask_R11C[some], scale=scoring.scale)
+            else:  # torch's fused attention cannot squash scores
+                out = partial_attention(*parts, mask_R11C[some], scoring)[0]
+            out_RHD[some] = out.reshape(-1, heads, size)
         return out_RHD
 
     def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -236,20 +187,6 @@ class _StaticTables:
             self._masks[window] = hiding(hidden_RC, dtype)[:, None, None, :]
         return self._masks[window]
 
-
-def _attention(q_RKGD: Tensor, keys_RKCD: Tensor, values_RKCD: Tensor, mask_R11C: Tensor, scoring: Scoring) -> Tensor:
-    if scoring.softcap is not None:  # torch's fused attention cannot squash scores
-        return partial_attention(q_RKGD, keys_RKCD, values_RKCD, mask_R11C, scoring)[0]
-    return F.scaled_dot_product_attention(q_RKGD, keys_RKCD, values_RKCD, attn_mask=mask_R11C, scale=scoring.scale)
-
-
-logger = logging.getLogger(__name__)
-
-_KEPT: Final = 128
-"""Recordings that are kept, the least recently used being dropped."""
-_APART: Final = 2**-4
-"""Most that a recording may differ from the plain step, as a share of the largest number: a wrong address differs by
-far more, another order of summing in 16 bits by less."""
 
 _Key = tuple[str | None, StepSize]
 
@@ -270,7 +207,7 @@ class DecodeRunner:
     """Computes passes in which sequences decode, and few tokens of prompts are read. Only the torch thread uses it.
 
     Rollouts of several turns read the result of a tool in nearly every pass. So the tokens of a prompt are rows too,
-    each of which sees what is before it.
+    each of which sees the tokens before it. All sizes share one set of buffers, as only one step runs at a time.
     """
 
     def __init__(
@@ -278,32 +215,35 @@ class DecodeRunner:
     ) -> None:
         """
         Args:
-            most_rows: the most rows that a pass may have; longer ones are left to others.
+            most_rows: the most rows of a pass; the engine computes longer ones itself.
         """
         self.counters = DecodeCounters()
         self._model, self._pool, self._recorder = model, pool, recorder
-        self._block_size, self._most_rows = block_size, most_rows
-        self._buffers: StepBuffers | None = None
+        self._block_size, self._most_rows = block_size, _rounded(most_rows)
+        self._numbers = self._hidden_RM = torch.empty(0)
+        """Inputs and results of a step; allocated when first used."""
         self._met: set[_Key] = set()
         self._recordings: OrderedDict[_Key, Call] = OrderedDict()
         self._addresses: tuple[int, ...] = ()
-        self._works, self._unsure = True, True
+        self._works, self._addresses_checked = True, False
         self.settled = True
         """False if the last pass was a step that took longer than it will again: a plain or a recorded one."""
 
     @property
     def holds_recordings(self) -> bool:
-        """True if there are recordings: what they read has to stay where it is."""
+        """True if there are recordings: what they read has to keep its addresses."""
         return bool(self._recordings)
 
     def weights_changed(self) -> None:
-        """Look before the next step whether everything is where it was."""
-        self._unsure = True
+        """Check before the next step that all tensors have kept their addresses."""
+        self._addresses_checked = False
 
     def run(self, plan: StepPlan) -> tuple[Tensor, Places] | None:
-        """Compute a pass; return the hidden states of its rows, which the next pass overwrites, and whose they are.
+        """Compute a pass.
 
-        None where the pass is not one for fixed buffers: nothing has been computed then.
+        Returns:
+            The hidden states of its rows, which the next pass overwrites, and the places of its tokens. None where the
+            pass does not fit the buffers: nothing has been computed then.
         """
         self.settled = True
         if not self._works:
@@ -318,77 +258,84 @@ class DecodeRunner:
         size = step_size(len(slots), max(row.length for row in rows), self._block_size)
         if not size.fits(self._block_size):
             return None
-        if self._buffers is None:
-            self._buffers = StepBuffers(self._model, self._block_size, self._most_rows)
-        if not self._buffers.holds(size):
+        if not self._numbers.numel():
+            width = max(READ // self._block_size, self._most_rows)
+            self._numbers = torch.zeros(4 * self._most_rows + width, dtype=torch.long, device=self._model.device)
+        if size.rows > self._most_rows or size.numbers > self._numbers.numel():
             return None
         self._forget_moved()
-        step = StaticStep(self._model, self._pool, self._buffers, self._block_size, size)
-        step.fill(
-            StepInputs(
-                tokens=[row.token for row in rows],
-                positions=[row.length - 1 for row in rows],
-                blocks=[row.blocks[: -(-row.length // self._block_size)] for row in rows],
-                slots=slots,
-                sources=sources,
-            )
+        inputs = StepInputs(
+            tokens=[row.token for row in rows],
+            positions=[row.length - 1 for row in rows],
+            blocks=[row.blocks[: -(-row.length // self._block_size)] for row in rows],
+            slots=slots,
+            sources=sources,
         )
-        if not self._compute((plan.adapter, size), step):
-            return None
-        return self._buffers.hidden(len(rows)), places
+        fill(self._numbers[: size.numbers], inputs.filled(size))
+        return (self._hidden_RM[: len(rows)], places) if self._compute((plan.adapter, size)) else None
 
-    def _compute(self, key: _Key, step: StaticStep) -> bool:
-        """Compute the filled step, from a recording where it pays; False where recording has just failed."""
+    def _compute(self, key: _Key) -> bool:
+        """Compute the step in the buffers, from a recording where it pays; False where recording has just failed."""
         self.settled = key in self._recordings
-        replay = self._recordings.get(key)
-        if replay is None and key in self._met:
-            replay = self._record(key, step)
-            if replay is None:
+        if key not in self._recordings:
+            if key not in self._met:
+                self._met.add(key)
+                self.counters.plain += 1
+                self._compute_plainly(key[1])
+                return True
+            if not self._record(key):
                 return False
-        if replay is None:
-            self._met.add(key)
-            self.counters.plain += 1
-            step.compute()
-        else:
-            self._recordings.move_to_end(key)
-            self.counters.replayed += 1
-            replay()
+        self._recordings.move_to_end(key)
+        self.counters.replayed += 1
+        self._recordings[key]()
         return True
 
-    def _record(self, key: _Key, step: StaticStep) -> Call | None:
-        """Return a recording of a step that gives what the plain one gives; None where none can be had."""
-        rows = key[1].rows
-        buffers = step.buffers
+    def _compute_plainly(self, size: StepSize) -> None:
+        """Compute the hidden states of all rows from what the buffers hold. Nothing here looks at a value."""
+        numbers, rows = self._numbers[: size.numbers], size.rows
+        tokens_R, positions_R, slots_R, sources_R = numbers[: 4 * rows].view(4, rows)
+        blocks_RN = numbers[4 * rows :].view(rows, size.blocks)
+        offsets = torch.arange(self._block_size, device=blocks_RN.device)
+        slots_RC = (blocks_RN[:, :, None] * self._block_size + offsets).view(rows, -1)
+        tables = _StaticTables(self._pool, positions_R, slots_R, sources_R, slots_RC)
+        hidden_RM = self._model.hidden(tokens_R, positions_R, tables)
+        if not self._hidden_RM.numel():  # the first result gives the width and the type
+            self._hidden_RM = hidden_RM.new_zeros(self._most_rows, hidden_RM.shape[1])
+        self._hidden_RM[:rows].copy_(hidden_RM)
+
+    def _record(self, key: _Key) -> bool:
+        """Record a step, and check that the recording gives what the plain step gives; False where that fails."""
+        size = key[1]
         try:
-            replay = self._recorder.record(step.compute)
-            expected = buffers.hidden(rows).clone()
-            buffers.hidden(rows).zero_()
+            replay = self._recorder.record(lambda: self._compute_plainly(size))
+            hidden_RM = self._hidden_RM[: size.rows]
+            expected = hidden_RM.clone()
+            hidden_RM.zero_()
             replay()
-            apart = float((buffers.hidden(rows) - expected).abs().max() / expected.abs().max())
+            apart = float((hidden_RM - expected).abs().max() / expected.abs().max())
         except RuntimeError as error:
-            self._give_up(f"a step cannot be recorded: {error}")
-            return None
+            return self._give_up(f"a step cannot be recorded: {error}")
         if not apart <= _APART:
-            self._give_up(f"a recorded step gave other numbers ({apart:.3g} apart)")
-            return None
+            return self._give_up(f"a recorded step gave other numbers ({apart:.3g} apart)")
         self.counters.recorded += 1
         self._recordings[key] = replay
         if len(self._recordings) > _KEPT:
             self._recordings.popitem(last=False)
-        return replay
+        return True
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> bool:
         logger.warning("decoding goes on without CUDA graphs, which is slower and changes no token: %s", reason)
         self._works = False
         self._recordings.clear()
-        self._buffers = None
+        self._numbers = self._hidden_RM = torch.empty(0)
+        return False
 
     def _forget_moved(self) -> None:
-        """Drop the recordings if anything that they read has another address since."""
-        if not self._unsure and self._addresses[0] == self._pool.keys.data_ptr():
+        """Drop the recordings if any tensor that they read has another address."""
+        if self._addresses_checked and self._addresses[0] == self._pool.keys.data_ptr():
             return
-        tensors = (self._pool.values, *self._model.base.parameters(), *self._model.base.buffers())
-        addresses = (self._pool.keys.data_ptr(), *(tensor.data_ptr() for tensor in tensors))
+        tensors = (self._pool.keys, self._pool.values, *self._model.base.parameters(), *self._model.base.buffers())
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
         if addresses != self._addresses:
             self._recordings.clear()
-        self._addresses, self._unsure = addresses, False
+        self._addresses, self._addresses_checked = addresses, True
