@@ -11,7 +11,7 @@ share tokens they share states, and values. `bounded_step` shortens a step that 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +46,7 @@ class Learner:
     ) -> None:
         """
         Args:
-            group: ranks whose gradients are added up before a step; None for a learner that is alone.
+            group: ranks whose gradients are added up before a step; None for a single learner.
         """
         self._model = model
         self._group = group
@@ -82,10 +82,10 @@ class Learner:
         losses and metrics are added up.
 
         Args:
-            streams: numbers of all terms of `packed`, handed to the loss chunk by chunk; None weighs each with 1.
+            streams: numbers of all terms of `packed`, passed to the loss chunk by chunk; None weighs each with 1.
             gradient: False computes the metrics alone.
-            entropy_gradient: True if the entropies that the loss sees have a gradient.
-            seen: is given what the pass finds at each term; of several ranks, those of this one.
+            entropy_gradient: True gives the entropies that the loss gets a gradient.
+            seen: receives the numbers that the pass computes for each term; of several ranks, those of this one.
         """
         model = self._model
         sums: dict[str, float] = {}
@@ -119,10 +119,8 @@ class Learner:
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
         """Return log-probabilities [S] of the terms under the current weights, or under the reference: those of
         `keep_reference`, and the model with the adapter off where none were kept."""
-        if not reference:
-            return self.scorer(self.adapter).logprobs(packed)
-        if not self._reference:
-            return self.scorer(None).logprobs(packed)
+        if not (reference and self._reference):
+            return self.scorer(None if reference else self.adapter).logprobs(packed)
         with self.reconsidering():
             self.take_reference()
             try:
@@ -174,7 +172,7 @@ class Learner:
         self._kept = []
 
     def step_with(self, rate: float, max_grad_norm: float) -> dict[str, float]:
-        """Do what `optim_step` does, with a learning rate and a bound of the norm that somebody else has chosen."""
+        """Do what `optim_step` does, with a given learning rate and a given bound of the norm."""
         norm = self._clip(self.parameters, max_grad_norm)
         # One infinite gradient would make every weight NaN, and AdamW's moments with them.
         finite = math.isfinite(norm)
@@ -245,7 +243,7 @@ class Learner:
         return None
 
     def scorer(self, adapter: str | None) -> Scorer:
-        """Return what reads numbers off terms under another adapter, or under none, in passes of the same size."""
+        """Return a scorer under an adapter, or under none, whose passes have the size of this learner's."""
         settings = self.settings
         return Scorer(
             self._model,
@@ -254,9 +252,6 @@ class Learner:
             head_rows=settings.head_rows,
             flex=settings.flex_attention,
         )
-
-    def _each_term(self, packed: PackedTrees, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
-        return self.scorer(self.adapter).each_term(packed, read)
 
     def _teacher_kl(self, chunk: ChunkTerms, packed: PackedTrees, streams: TermStreams) -> Tensor | None:
         if streams.teacher_logprobs_SK is None:
@@ -276,16 +271,16 @@ class Learner:
         return any(isinstance(dropout, torch.nn.Dropout) and dropout.p > 0 for dropout in self._dropouts())
 
     def _dropouts(self) -> Iterator[torch.nn.Module]:
-        """Yield what stands before the adapter's matrices in each layer: a dropout, or the identity."""
+        """Yield the module before the adapter's matrices in each layer: a dropout, or the identity."""
         for module in self._model.base.modules():
-            if self.adapter in (there := getattr(module, "lora_dropout", {})):
-                yield there[self.adapter]
+            if self.adapter in (dropouts := getattr(module, "lora_dropout", {})):
+                yield dropouts[self.adapter]
 
     @contextmanager
     def _training(self, gradient: bool) -> Iterator[None]:
-        """Let the adapter drop for the duration of a block that learns.
+        """Turn on the adapter's dropout, and no other, for the duration of a block that learns.
 
-        Nothing else drops, whatever the base was pretrained with: nobody asked for it here, and the sampler has none.
+        Dropout that the base was pretrained with stays off: no setting here asks for it, and the sampler has none.
         """
         base = self._model.base
         # transformers checkpoints in training mode only.
@@ -376,7 +371,7 @@ class ValueLearner(Learner):
 
     def values(self, packed: PackedTrees) -> Tensor:
         """Return values [S] of the states that the terms were sampled in."""
-        return self._each_term(packed, self._values)
+        return self.scorer(self.adapter).each_term(packed, self._values)
 
     def optim_step(self) -> dict[str, float]:
         """Step the adapter and the head; where the weights do not change, the head does not either."""
@@ -429,30 +424,39 @@ class ValueLearner(Learner):
 
 
 _PARTS: Final = 4
-"""A step is measured on one of so many parts of its trees first, and on all of them only where that comes near the
+"""A step is measured on one of this many parts of its trees first, and on all of them only where that comes near the
 bound: most steps are far below it, and a pass over all trees costs half of what the learning itself does."""
 _NEAR: Final = 0.3
-"""Share of the bound from which on all are measured."""
+"""Share of the bound from which on all parts are measured."""
 _SHORTEST: Final = 1e-3
-"""Share of a step beyond which it is not shortened: the rest is rounding."""
+"""Share of a step below which it is not shortened: the rest is rounding."""
 _FACTORS: Final = (0.1, 0.5)
-"""The least and the most of a step that a try leaves of it."""
+"""The smallest and the largest factor by which one try shortens a step."""
 
 
 def bounded_step(
     learner: Learner, packed: PackedTrees, sampled: int, max_kl: float, seen: SeenTerms
 ) -> dict[str, float]:
-    """Take the optimizer step of `learner` that its gradients call for, or so much of it as the bound allows.
+    """Take an optimizer step, shortened until it moves the policy by no more than a bound.
+
+    AdamW divides a gradient by its own size, so the first steps of a fresh optimizer, and those after many small
+    gradients, move every weight by the whole learning rate, however little the batch says. One such step can unlearn
+    what an agent could do. How far a step has moved the policy is measured on the tokens that it learnt from:
+
+        KL(pi_before || pi_after) ~ mean over sampled tokens of r - 1 - log r,  r = pi_after / pi_before
+
+    (Schulman, "Approximating KL divergence", 2020: k3, unbiased where pi_before sampled them). A step that is too long
+    is taken back in part, as in the line search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C).
 
     Costs a pass without a gradient over a quarter of `packed`; where that comes near the bound one over all of it, and
     another for each time that the step is shortened. With several ranks, or with dropout, one before the step as well.
-    Holds a second copy of what is trained meanwhile. A step that moves the other three quarters alone is not seen.
+    Holds a second copy of what is trained meanwhile. A step that moves only the other three quarters is not noticed.
 
     Args:
-        packed: what the gradients are of.
-        sampled: number of its first terms, those that a policy sampled; what is imitated stands behind them.
+        packed: the trees that the gradients come from.
+        sampled: number of terms that a policy sampled, which come first; imitated terms follow them.
         max_kl: the most nats a token by which the policy may move; 0 bounds nothing, and costs nothing.
-        seen: what the pass behind the gradients found at each term.
+        seen: the numbers that the pass behind the gradients computed for each term.
 
     Returns:
         The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as it was measured last,
@@ -460,7 +464,7 @@ def bounded_step(
     """
     if max_kl == 0:
         return learner.optim_step()
-    # A pass with dropout saw other numbers than those of the policy, and one of several ranks only its own share.
+    # A pass with dropout computed other numbers than the policy's, and one of several ranks only those of its share.
     whole = not learner.drops and not np.isnan(seen.logprobs_S).any()
     before_S = (seen.logprobs_S if whole else learner.logprobs(packed).cpu().numpy()).astype(np.float64)
     of_all = np.arange(packed.term_count)

@@ -405,7 +405,12 @@ class Spread:
 def plan_rank(
     shape: ModelShape, work: PlannedWork, settings: PlannedSettings, spread: Spread, *, on_cpu: bool
 ) -> MemoryPlan:
-    """Predict what one rank holds."""
+    """Predict the memory of one rank.
+
+    A rank that does not sample holds neither a cache nor weights laid out for it. Sharded ranks (`shards.py`) hold a
+    part of each layer, embeddings and head whole, and two whole layers while they compute: the one at work and the one
+    that is fetched meanwhile.
+    """
     if spread.replicas:
         settings = replace(settings, samples_elsewhere=True)
     plan = plan_memory(shape, spread.of_rank(work), settings, on_cpu=on_cpu)

@@ -95,8 +95,8 @@ class PolicyModel:
         sizes = (self.heads, self.kv_heads, self.head_size)
         self._stack = DecoderStack(self.backbone, fused, self._packed, sizes) if fused else None
         self.on_pause: Callable[[], None] | None = None
-        """Called between two parts of a pass that learns or scores, where others may compute; None calls nothing. While
-        it is set, the copies that sampling computes with outlive the passes in between."""
+        """Called between two parts of a pass that learns or scores, where sampling may compute; None calls nothing.
+        While it is set, the copies that sampling computes with are kept during learning."""
 
     @property
     def device(self) -> torch.device:
@@ -148,8 +148,8 @@ class PolicyModel:
         """Activate `adapter`, and sample with copies of the weights in a faster layout where there is one.
 
         They are made at an adapter's second pass in a row: where adapters, or an adapter and the bare model, take
-        turns, each turn would cost a copy. `at_once` makes them at the first one, so that no number depends on whose
-        turn was before.
+        turns, each turn would cost a copy. `at_once` makes them at the first one, so that no number depends on the
+        turn before.
         """
         switched = adapter != self._active
         if switched:
@@ -174,25 +174,25 @@ class PolicyModel:
             self.activate(before)
 
     def pause(self) -> None:
-        """Let others compute between two parts of a pass, where somebody has asked for it."""
+        """Let others compute between two parts of a pass, where `on_pause` is set."""
         if self.on_pause is not None:
             self.on_pause()
 
     @contextmanager
     def without_pauses(self) -> Iterator[None]:
-        """Let nobody else compute for the duration of a block, in which weights are tried that may not stay."""
-        asked = self.on_pause
-        if asked is not None:
+        """Let nobody else compute for the duration of a block in which weights are tried that may be taken back."""
+        before = self.on_pause
+        if before is not None:
             self.on_pause = lambda: None
         try:
             yield
         finally:
-            self.on_pause = asked
+            self.on_pause = before
 
     @contextmanager
     def lent_to_sampling(self) -> Iterator[None]:
-        """Let the engine compute for the duration of a block amid a pass that learns, and leave everything as it was:
-        the adapter, what is in training mode, and the layers in the layout that has gradients."""
+        """Let the engine compute for the duration of a block amid a pass that learns, and restore the state after it:
+        the adapter, training mode, and the layers in the layout that has gradients."""
         active = self._active
         training = [module for module in self.base.modules() if module.training]
         for module in training:

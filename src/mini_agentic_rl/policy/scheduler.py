@@ -182,24 +182,26 @@ class Scheduler:
         return dropped
 
     def _make_way(self) -> None:
-        """Let in who finds no room in the cache, or no place beside those that run, because others hold much more."""
+        """Admit waiting sequences that find no room because others hold much more; preempt those others."""
         while (sequence := self._next()) is not None:
-            gone: RunningSequence | None = None
+            preempted: RunningSequence | None = None
             while (shortage := self._shortage(sequence)) is not None:
-                gone = greediest(self._running, self._waiting, sequence, *shortage)
-                if gone is None:
+                preempted = greediest(self._running, self._waiting, sequence, *shortage)
+                if preempted is None:
                     return
-                self._preempt(gone)
-            if gone is None:  # it needs none of this
+                self._preempt(preempted)
+            if preempted is None:  # there is room
                 return
             self._admit(sequence)
 
     def _next(self, most: float = math.inf) -> RunningSequence | None:
         """Return the waiting sequence of fewer than `most` tokens whose turn it is."""
-        return first_in_turn((one for one in self._waiting if one.left < most), self._running, self._admitted)
+        waiting = (sequence for sequence in self._waiting if sequence.left < most)
+        return first_in_turn(waiting, self._running, self._admitted)
 
     def _shortage(self, sequence: RunningSequence) -> tuple[Callable[[RunningSequence], int], int] | None:
-        """Return what a waiting sequence lacks: how it is counted, and how much of it; None if there is enough."""
+        """Return the resource that a waiting sequence lacks: what a sequence holds of it, and the amount needed; None
+        if there is enough."""
         if len(self._running) >= self._max_running:
             return lambda _: 1, 1
         table = self._open(sequence)
@@ -408,15 +410,16 @@ def greediest(
     amount: Callable[[RunningSequence], int],
     more: int,
 ) -> RunningSequence | None:
-    """Return the youngest sequence of whoever holds the most; None if nobody holds much more than `beside` would.
+    """Return the youngest sequence of the owner, or request, that holds the most; None if none holds much more than
+    that of `beside` would.
 
     Args:
-        running: those that hold something, the oldest first.
-        waiting: those that hold nothing.
-        beside: a sequence of them all.
-        amount: what a running sequence holds.
-        more: what `beside` would hold beside what its owner, or its request, holds now. Without more, it is enough for
-            whoever has several sequences to hold more.
+        running: sequences that hold something, the oldest first.
+        waiting: sequences that hold nothing.
+        beside: the sequence to compare with.
+        amount: returns what a running sequence holds.
+        more: what `beside` would hold besides what its owner, or its request, holds now. With 0, an owner of several
+            sequences only has to hold more.
     """
     for level in (1, 2):
         held, own = _held(running, amount, level), beside.request.asker[:level]
@@ -439,13 +442,13 @@ def rows_in_turn(
 ) -> list[RunningSequence]:
     """Return the sequences that a pass computes of those that could decode.
 
-    Whoever has the fewest sequences gets all of them computed, and so many of each other's. More are computed as far as
-    the pass does not take more than twice as long for them.
+    All sequences of the owner with the fewest are computed, and as many of each other owner. More are computed as long
+    as the pass takes at most twice as long with them.
 
     Args:
-        ready: those that could decode, the oldest first.
-        running: all that run.
-        share_of_row: returns what one row costs of a pass of so many rows; None while it is not known.
+        ready: sequences that could decode, the oldest first.
+        running: all sequences that run.
+        share_of_row: returns the share of a pass's time that one of its rows takes; None while it is not known.
     """
     level = 1 if len({one.request.asker[0] for one in running}) > 1 else 2
     rows = _held(running, lambda _: 1, level)

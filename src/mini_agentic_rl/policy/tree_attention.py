@@ -88,11 +88,9 @@ class TreeTables:
         self._device = device
         self._keep = keep
         self._reads = _reads(chunk, path, device)
-        self._blocks: dict[int, list[AttentionBlock]] = {}
-        self._kernel_reads: kernels.TreeReads | None = None
-        self._masks: dict[int | None, Tensor] = {}
         self._flex = flex
-        self._flex_masks: dict[int | None, FlexMask] = {}
+        self._views: dict[object, Any] = {}
+        """The tree's mask in the form that a kernel takes, by what it depends on; layers share it."""
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
         if self._keep is not None:
@@ -103,38 +101,31 @@ class TreeTables:
             nothing = k_HTD[:, :0]
             context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
             if kernels.usable(q_HTD.dtype, self._device, q_HTD.shape[2]):
-                return kernels.tree_attention(q_HTD, k_HTD, v_HTD, context, self._reads_of_kernel(), scoring.scale)
-            blocks = self._blocks_for(q_HTD.shape[0] // k_HTD.shape[0])
+                reads = self._once("kernel", lambda: reads_of(self._packed, self._chunk))
+                return kernels.tree_attention(q_HTD, k_HTD, v_HTD, context, reads, scoring.scale)
+            groups = q_HTD.shape[0] // k_HTD.shape[0]
+            blocks = self._once(("blocks", groups), lambda: blocks_of(self._packed, self._chunk, groups))
             return block_attention(q_HTD, k_HTD, v_HTD, context, blocks, scoring.scale)
         if keys:
             k_HTD = torch.cat([*(k for k, _ in keys), k_HTD], 1)
             v_HTD = torch.cat([*(v for _, v in keys), v_HTD], 1)
+        mask = self._once(("mask", scoring.window), lambda: self._mask(scoring.window))
         if self._flex is not None:
-            mask = self._flex_mask(scoring.window)
             return flex_tree_attention(q_HTD, k_HTD, v_HTD, mask, scoring, self._flex).transpose(0, 1)
-        return masked_attention(q_HTD, k_HTD, v_HTD, self._mask(scoring.window), scoring).transpose(0, 1)
+        return masked_attention(q_HTD, k_HTD, v_HTD, mask, scoring).transpose(0, 1)
 
-    def _flex_mask(self, window: int | None) -> FlexMask:
-        if window not in self._flex_masks:
-            self._flex_masks[window] = FlexMask(seen_in(self._packed, self._chunk, window), self._device)
-        return self._flex_masks[window]
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        if key not in self._views:
+            self._views[key] = make()
+        return self._views[key]
 
-    def _blocks_for(self, groups: int) -> list[AttentionBlock]:
-        if groups not in self._blocks:
-            self._blocks[groups] = blocks_of(self._packed, self._chunk, groups)
-        return self._blocks[groups]
-
-    def _reads_of_kernel(self) -> kernels.TreeReads:
-        if self._kernel_reads is None:
-            self._kernel_reads = reads_of(self._packed, self._chunk)
-        return self._kernel_reads
-
-    def _mask(self, window: int | None) -> Tensor:
-        """Return [T, C + T], True where a token sees a key, of the context or the chunk's own."""
-        if window not in self._masks:
-            seen = seen_in(self._packed, self._chunk, window)
-            self._masks[window] = on_device(seen.rows(0, seen.query_Q.size), self._device)
-        return self._masks[window]
+    def _mask(self, window: int | None) -> FlexMask | Tensor:
+        """Return what FlexAttention takes, or without it [T, C + T]: True where a token sees a key, of the context or
+        the chunk's own."""
+        seen = seen_in(self._packed, self._chunk, window)
+        if self._flex is not None:
+            return FlexMask(seen, self._device)
+        return on_device(seen.rows(0, seen.query_Q.size), self._device)
 
 
 def _cut(tensor: Tensor) -> Tensor:

@@ -148,7 +148,11 @@ def can_adapt(x: Tensor, a_RK: Tensor, b_NR: Tensor) -> bool:
 
 
 def add_adapted(x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, y_TN: Tensor) -> Tensor:
-    """Add `scale` B A x to `y_TN` in place; return A x, its columns filled up with zeros."""
+    """Add `scale` B A x to `y_TN` in place; return A x, its columns filled up with zeros.
+
+    torch's products with a side of 8 cost more than their arithmetic, and round their results to 16 bits. This takes
+    one pass over the layer's inputs and one over its outputs, and gradients stay in float32.
+    """
     low_TR = x_TK.new_empty(len(x_TK), -(-len(a_RK) // _RANKS) * _RANKS)
     adapter = _Adapter(a_RK.data_ptr(), b_NR.data_ptr(), *a_RK.shape, len(b_NR), scale)
     _ADAPT(byref(adapter), x_TK.data_ptr(), len(x_TK), low_TR.data_ptr(), y_TN.data_ptr())
@@ -279,7 +283,10 @@ _ADD_TILE = Kernel("add_tile_of_head", ctypes.POINTER(_Tile))
 
 @dataclass(frozen=True)
 class HeadSums:
-    """Sums of the softmax of R rows of logits, of which it has seen some blocks (frozen_head.py)."""
+    """Sums of the softmax of R rows of logits over some blocks of the vocabulary, in two passes over the logits.
+
+    torch makes a float32 copy of the logits, and reads or writes tensors of their size some ten times.
+    """
 
     top_R: Tensor
     top_token_R: Tensor
