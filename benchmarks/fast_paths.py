@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,20 @@ from mini_agentic_rl.policy import (
     TorchThread,
     load_model,
 )
-from mini_agentic_rl.policy.flex_trees import flex_on
-from mini_agentic_rl.policy.step_graph import PlainCalls
+from mini_agentic_rl.policy.tree_attention import flex_on
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, pack
 from workload import Workload, child_parser, workload_of
 
 GRAPHS, FLEX = "CUDA graphs", "FlexAttention"
+
+
+class _PlainCalls:
+    """Repeats a call by calling it, where there are no CUDA graphs."""
+
+    def record(self, call: Callable[[], None]) -> Callable[[], None]:
+        call()
+        return call
 
 
 def main() -> None:
@@ -56,7 +63,7 @@ def main() -> None:
     rates, found, waits = [], [], []
     for settings in (plain, plain.changed(cuda_graphs=True)):
         policy.engine = Engine(
-            model, thread, settings, PlainCalls() if settings.cuda_graphs and not _cuda(model) else None
+            model, thread, settings, _PlainCalls() if settings.cuda_graphs and not _cuda(model) else None
         )
         for _ in range(3):  # the first reads the prompts, the second records what the first has met
             began = time.perf_counter()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from mini_agentic_rl.policy.free_memory import release_free_memory
+from mini_agentic_rl.policy.machine import release_free_memory
 
 from .tiny_server import tiny_server
 

@@ -8,7 +8,7 @@ from mini_agentic_rl.policy.drafts import Drafts, Guess
 from mini_agentic_rl.policy.kv_cache import BlockCache
 from mini_agentic_rl.policy.sampler import Draw
 from mini_agentic_rl.policy.scheduler import Scheduler
-from mini_agentic_rl.policy.step_plan import RunningSequence, StepPlan
+from mini_agentic_rl.policy.step_batch import RunningSequence, StepPlan
 from mini_agentic_rl.tokens import SamplingParams, TokenDelta, TokenRequest
 
 

@@ -25,7 +25,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention
 
 from helpers import sample_all
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, Policy, kernels, load_model
-from mini_agentic_rl.policy.packed_linear import PackedLinears
+from mini_agentic_rl.policy.sampling_layers import PackedLinears
 from mini_agentic_rl.tokens import SamplingParams
 
 pytestmark = [

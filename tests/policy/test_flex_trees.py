@@ -15,10 +15,9 @@ from test_learning_attention import HEADS, KEY_HEADS, SIZE, packed_trees
 from torch.nn.attention import flex_attention as torch_flex
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams, flex_trees, tree_pass
+from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams, tree_attention, tree_pass
 from mini_agentic_rl.policy.attention import Scoring
-from mini_agentic_rl.policy.flex_trees import FlexMask, seen_in, trusted
-from mini_agentic_rl.policy.learning_attention import KeptKeys, TreeTables
+from mini_agentic_rl.policy.tree_attention import FlexMask, KeptKeys, TreeTables, seen_in, trusted
 from mini_agentic_rl.tokens import TokenTree, cut, pack
 
 CPU = torch.device("cpu")
@@ -88,7 +87,7 @@ def test_no_block_is_left_out_and_whole_ones_hide_nothing(sequences, max_tokens,
     """The kernel computes only the blocks that are listed, and applies the mask only in those that are not whole."""
     packed = packed_trees(sequences)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flex_trees, "_BLOCK", size)
+        patch.setattr(tree_attention, "_BLOCK", size)
         for chunk in cut(packed, max_tokens):
             seen = seen_in(packed, chunk, window)
             pairs = seen.rows(0, seen.query_Q.size)
@@ -116,7 +115,7 @@ def test_what_a_tree_hides_is_skipped():
     assert computed < (mask.queries // 128) * (mask.keys // 128) / 2
 
 
-def test_a_learner_gets_the_same_gradient(monkeypatch):
+def test_a_learner_gets_the_same_gradient_and_its_scorer_uses_it_too(monkeypatch):
     """Through the model's layers, in chunks, with and without checkpointing."""
     with tiny_policy() as policy:
         tree = TokenTree()
@@ -134,12 +133,17 @@ def test_a_learner_gets_the_same_gradient(monkeypatch):
                 parameter.grad = None
             return found
 
+        def scored(with_flex: bool) -> torch.Tensor:
+            return policy.learner(LearnerSettings(max_batch_tokens=40, flex_attention=with_flex)).logprobs(packed)
+
         expected = policy.run(lambda: gradient(False))
         used = []
         monkeypatch.setattr(tree_pass, "flex_on", lambda *kind: used.append(kind) or in_one_product)
         gradients = [policy.run(lambda kept=kept: gradient(kept)) for kept in (False, True)]
+        logprobs = [policy.run(lambda with_flex=with_flex: scored(with_flex)) for with_flex in (True, False)]
         model = policy.model
-        assert used == [(model.device, model.dtype, model.heads, model.kv_heads, model.head_size)] * 2
+        assert used == [(model.device, model.dtype, model.heads, model.kv_heads, model.head_size)] * 3
+    torch.testing.assert_close(*logprobs, atol=1e-5, rtol=1e-4)
     for found in gradients:
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 

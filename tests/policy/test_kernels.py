@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotary_pos_emb
 
-from mini_agentic_rl.policy import frozen_head, kernels, sampler
+from mini_agentic_rl.policy import head, kernels, sampler
 from mini_agentic_rl.policy import sampling_attention as sampling
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.fused_layers import fuse_layers
@@ -118,7 +118,7 @@ def test_weights_of_other_types_and_sizes_are_left_to_others():
 @pytest.mark.parametrize("sharpness", [0.2, 1.0, 8.0])
 @pytest.mark.parametrize("block", [40, 1000])
 def test_the_softmax_of_a_block_of_the_vocabulary_is_as_exact_as_torchs(sharpness, block, monkeypatch):
-    monkeypatch.setattr(frozen_head, "VOCAB_BLOCK", block)
+    monkeypatch.setattr(head, "VOCAB_BLOCK", block)
     torch.manual_seed(0)
     hidden = (torch.randn(9, 64) * sharpness).bfloat16()
     weight, scale = torch.randn(203, 64).bfloat16(), torch.rand(9) + 0.5
@@ -127,7 +127,7 @@ def test_the_softmax_of_a_block_of_the_vocabulary_is_as_exact_as_torchs(sharpnes
 
     def numbers(hidden: Tensor, weight: Tensor) -> list[Tensor]:
         hidden = hidden.clone().requires_grad_()
-        logprobs, entropies = frozen_head.frozen_head_logprobs(hidden, weight, scale, rows, tokens)
+        logprobs, entropies = head.frozen_head_logprobs(hidden, weight, scale, rows, tokens)
         (logprobs * torch.sin(torch.arange(20.0))).sum().backward()
         return [logprobs.detach(), entropies.detach(), hidden.grad]
 

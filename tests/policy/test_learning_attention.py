@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.policy import learning_attention as module
+from mini_agentic_rl.policy import tree_attention as module
 from mini_agentic_rl.policy.attention import Scoring
-from mini_agentic_rl.policy.learning_attention import KeptKeys, TreeTables
+from mini_agentic_rl.policy.tree_attention import KeptKeys, TreeTables
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, cut, pack
 
 HEADS, KEY_HEADS, SIZE = 6, 2, 8

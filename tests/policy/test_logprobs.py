@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LoraSettings, LossOutputs, frozen_head
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings, LossOutputs, head
 from mini_agentic_rl.tokens import TokenTree, pack
 
 
 @pytest.mark.parametrize("block", [7, 16, 1000])
 @pytest.mark.parametrize("sharpness", [1.0, 30.0])
 def test_it_equals_a_softmax_over_all_logits(monkeypatch, block, sharpness):
-    monkeypatch.setattr(frozen_head, "VOCAB_BLOCK", block)
+    monkeypatch.setattr(head, "VOCAB_BLOCK", block)
     torch.manual_seed(0)
     hidden = (torch.randn(6, 12) * sharpness).requires_grad_()
     weight, scale = torch.randn(50, 12), torch.rand(6) + 0.5
@@ -25,7 +25,7 @@ def test_it_equals_a_softmax_over_all_logits(monkeypatch, block, sharpness):
     (weights * expected).sum().backward(retain_graph=True)
     gradient, hidden.grad = hidden.grad.clone(), None
     entropy = -(everything.exp() * everything).sum(-1)[rows]
-    logprobs, found_entropy = frozen_head.frozen_head_logprobs(hidden, weight, scale, rows, tokens)
+    logprobs, found_entropy = head.frozen_head_logprobs(hidden, weight, scale, rows, tokens)
     (weights * logprobs).sum().backward()
     torch.testing.assert_close(logprobs.double(), expected, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(found_entropy.double(), entropy, atol=1e-4, rtol=1e-4)
@@ -35,7 +35,7 @@ def test_it_equals_a_softmax_over_all_logits(monkeypatch, block, sharpness):
     hidden.grad = None
     (weights * expected + weights.flip(0) * entropy).sum().backward()
     gradient, hidden.grad = hidden.grad.clone(), None
-    both = frozen_head.frozen_head_logprobs(hidden, weight, scale, rows, tokens, entropy_gradient=True)
+    both = head.frozen_head_logprobs(hidden, weight, scale, rows, tokens, entropy_gradient=True)
     (weights * both[0] + weights.flip(0) * both[1]).sum().backward()
     torch.testing.assert_close(both[1].double(), entropy, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(hidden.grad, gradient, atol=1e-5, rtol=1e-4)
@@ -50,7 +50,7 @@ def test_the_gradient_of_a_nearly_certain_token_survives_16_bits():
     (exact @ weight.double().T).log_softmax(-1)[0, 5].backward()
     rounded = hidden.bfloat16().requires_grad_()
     row, token = torch.tensor([0]), torch.tensor([5])
-    logprob, _ = frozen_head.frozen_head_logprobs(rounded, weight.bfloat16(), torch.ones(1), row, token)
+    logprob, _ = head.frozen_head_logprobs(rounded, weight.bfloat16(), torch.ones(1), row, token)
     logprob.sum().backward()
     assert 0 < float(exact.grad.norm()) < 0.1
     assert float((rounded.grad.double() - exact.grad).norm() / exact.grad.norm()) < 0.1
@@ -64,7 +64,7 @@ def test_the_entropy_gradient_of_a_nearly_certain_position_survives_16_bits():
     everything = (exact @ weight.double().T).log_softmax(-1)
     (-(everything.exp() * everything).sum()).backward()
     rounded = hidden.bfloat16().requires_grad_()
-    _, entropy = frozen_head.frozen_head_logprobs(
+    _, entropy = head.frozen_head_logprobs(
         rounded, weight.bfloat16(), torch.ones(1), torch.tensor([0]), torch.tensor([5]), entropy_gradient=True
     )
     entropy.sum().backward()

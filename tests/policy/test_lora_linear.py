@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from mini_agentic_rl.policy import kernels
-from mini_agentic_rl.policy.lora_linear import _add, _LoraLinear, fuse_lora
+from mini_agentic_rl.policy.fused_layers import _add, _LoraLinear, fuse_lora
 
 
 class _Block(nn.Module):

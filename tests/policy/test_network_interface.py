@@ -6,7 +6,7 @@ import os
 
 import psutil
 
-from mini_agentic_rl.policy.network_interface import VARIABLE, choose_interface, interface_towards
+from mini_agentic_rl.policy.launch import VARIABLE, choose_interface, interface_towards
 
 
 def test_the_interface_is_the_one_that_leads_to_the_first_node(monkeypatch):

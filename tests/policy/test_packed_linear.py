@@ -12,7 +12,7 @@ from torch import nn
 from helpers import sample_all, tiny_policy
 from mini_agentic_rl.policy import LoraSettings
 from mini_agentic_rl.policy.load import load_model
-from mini_agentic_rl.policy.packed_linear import PackedLinears
+from mini_agentic_rl.policy.sampling_layers import PackedLinears
 from mini_agentic_rl.tokens import SamplingParams
 from tiny import tiny_model
 

@@ -9,22 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-def test_nothing_is_scheduled_where_nothing_waits():
-    engine = FakeEngine()
-    assert engine.step() is None
-    assert not engine.scheduler.busy
-
-
-def test_a_request_is_prefilled_decoded_and_finished():
-    engine = FakeEngine()
-    asked = engine.add([1, 2, 3], 3, seed=5)
-    engine.run()
-    assert asked.tokens == alone([1, 2, 3], 3, 5)
-    assert [delta.finish_reason for delta in asked.deltas] == [None, None, "length"]
-    assert [cost(plan) for plan in engine.plans] == [3, 1, 1]
-    assert engine.cache.available == engine.cache.total
-
-
 def test_sequences_are_admitted_in_order_and_no_more_than_may_run():
     engine = FakeEngine(max_running=2)
     requests = [engine.add([n, n + 1], 2, seed=n) for n in range(5)]

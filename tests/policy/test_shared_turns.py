@@ -10,8 +10,8 @@ import torch
 
 from helpers import group_of_conversations, sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, TermStreams
-from mini_agentic_rl.policy.adapters import add_adapter
-from mini_agentic_rl.policy.shared_turns import SharedTurns
+from mini_agentic_rl.policy.load import add_adapter
+from mini_agentic_rl.policy.policy import SharedTurns
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
 from tiny import tiny_model
 

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from helpers import sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
-from mini_agentic_rl.policy.decode_runner import DecodeCounters
 from mini_agentic_rl.policy.engine import Engine
-from mini_agentic_rl.policy.static_step import READ, StepInputs, StepSize, step_size
-from mini_agentic_rl.policy.step_graph import PlainCalls
+from mini_agentic_rl.policy.static_decoding import READ, DecodeCounters, step_size
 from mini_agentic_rl.tokens import SamplingParams
 from tiny import tiny_model
 
@@ -26,6 +24,14 @@ class BrokenRecordings:
     def record(self, call):
         call()
         return lambda: None
+
+
+class PlainCalls:
+    """Repeats a call by calling it, where there are no CUDA graphs."""
+
+    def record(self, call):
+        call()
+        return call
 
 
 class NoRecordings:
@@ -193,18 +199,13 @@ def test_where_recording_fails_decoding_goes_on_and_the_log_says_why(recorder, t
 
 
 def test_a_step_with_too_long_histories_is_computed_as_before(monkeypatch):
-    monkeypatch.setattr("mini_agentic_rl.policy.static_step.READ", 64)
+    monkeypatch.setattr("mini_agentic_rl.policy.static_decoding.READ", 64)
     params = [SamplingParams(max_tokens=8, seed=n) for n in range(3)]
     with tiny_policy() as policy:
         expected = sample_all(policy, PROMPTS[:3], params)
         _recording(policy)
         _alike(sample_all(policy, PROMPTS[:3], params), expected)
         assert _counters(policy).replayed == 0
-
-
-def test_on_the_cpu_nothing_is_recorded():
-    with tiny_policy() as policy:
-        assert (policy.engine.decoding is None) == (policy.model.device.type == "cpu")
 
 
 @given(st.integers(1, 400), st.integers(1, 5000), st.sampled_from([1, 4, 7, 8, 64, 100]))
@@ -214,14 +215,3 @@ def test_a_size_holds_what_is_asked_and_not_much_more(rows, tokens, block_size):
     assert rows <= size.rows <= 1.5 * rows
     assert tokens <= width <= 1.5 * tokens + 2 * max(64, block_size)
     assert size.fits(block_size) == (size.rows * width <= READ)
-
-
-def test_what_fills_a_step_up_writes_what_its_first_row_writes():
-    inputs = StepInputs(tokens=[5, 6], positions=[8, 2], blocks=[[3, 9, 1], [4]], slots=[7, 18, 30], sources=[0, 1, 1])
-    flat = inputs.filled(StepSize(rows=4, blocks=5)).tolist()
-    tokens, positions, slots, sources, *blocks = [flat[4 * n : 4 * n + 4] for n in range(4)] + [
-        flat[16 + 5 * n : 21 + 5 * n] for n in range(4)
-    ]
-    assert (tokens, positions) == ([5, 6, 5, 5], [8, 2, 8, 8])
-    assert (slots, sources) == ([7, 18, 30, 7], [0, 1, 1, 0])
-    assert blocks == [[3, 9, 1, 0, 0], [4, 0, 0, 0, 0], [3, 9, 1, 0, 0], [3, 9, 1, 0, 0]]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.kv_cache import KVPool
-from mini_agentic_rl.policy.step_batch import StepBatch, pack_step
-from mini_agentic_rl.policy.step_plan import StepPlan
+from mini_agentic_rl.policy.step_batch import StepBatch, StepPlan, pack_step
 
 
 class PackingEngine(FakeEngine):
@@ -41,15 +40,6 @@ class PackingEngine(FakeEngine):
         return [(int(position), int(token)) for token, position in self.pool.keys[0, slots].tolist()]
 
 
-def test_prompts_come_before_tokens_that_decode():
-    engine = PackingEngine()
-    engine.add([1, 2, 3], 3)
-    engine.step()
-    engine.add([7, 8, 9, 10], 1)
-    engine.step()
-    assert engine.batches[1].positions_T.tolist() == [0, 1, 2, 3, 3]
-
-
 def test_sequences_that_begin_alike_decode_side_by_side():
     engine = PackingEngine(budget=64)
     for seed, prompt in enumerate([[1] * 9, [2] * 9, [1] * 9, [2] * 9]):
@@ -57,14 +47,6 @@ def test_sequences_that_begin_alike_decode_side_by_side():
     engine.run()
     decoding = sorted(engine.plans[1].decode, key=engine.batches[1].places.drawing)
     assert [segment.sequence.tokens[0] for segment in decoding] in ([1, 1, 2, 2], [2, 2, 1, 1])
-
-
-def test_a_twin_is_not_computed_and_finds_its_keys():
-    engine = PackingEngine()
-    for _ in range(3):
-        engine.add(range(6), 4, seed=1)
-    engine.run()
-    assert [batch.tokens_T.numel() for batch in engine.batches] == [6, 1, 1, 1]
 
 
 @pytest.mark.parametrize("longest", [0, 1, 5])

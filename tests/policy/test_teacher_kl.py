@@ -10,7 +10,7 @@ import torch
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams
-from mini_agentic_rl.policy.teacher_kl import divergence
+from mini_agentic_rl.policy.head import divergence
 from mini_agentic_rl.tokens import TokenTree, pack
 
 V, R, K = 7, 4, 3

@@ -23,18 +23,16 @@ from torch import Tensor
 
 from ..tokens import ConstraintError, TokenDelta, TokenRequest
 from . import kernels
-from .decode_runner import DecodeRunner
-from .device_copies import on_device
 from .drafts import Drafts
 from .errors import CacheFullError, PolicyError, PromptTooLongError, QueueFullError
 from .kv_cache import BlockCache, KVPool
+from .machine import on_device
 from .model import PolicyModel
 from .sampler import Draw, Row, fit_mask, one_token, sample
 from .scheduler import GUESSED, Scheduler
 from .settings import EngineSettings
-from .step_batch import Places, pack_step
-from .step_graph import CudaGraphs, Recorder
-from .step_plan import RunningSequence, Segment, StepPlan
+from .static_decoding import CudaGraphs, DecodeRunner, Recorder
+from .step_batch import Places, RunningSequence, Segment, StepPlan, pack_step
 from .torch_thread import TorchThread
 
 logger = logging.getLogger(__name__)
@@ -78,7 +76,7 @@ class Engine:
         blocks = max(1, self.settings.cache_mib * 2**20 // block_bytes)
         self._pool = KVPool(model.layers, blocks, size, model.kv_heads, model.head_size, model.dtype, model.device)
         self.cache = BlockCache(blocks, size, share=not self.settings.deterministic)
-        # Here, and not while a request waits, C++ is compiled.
+        # Compile the kernels before the first request.
         kernels.can_draw(torch.empty(0, dtype=model.dtype, device=model.device))
         self._drafts = Drafts(0 if self.settings.deterministic else self.settings.max_draft_tokens)
         self._scheduler = Scheduler(
@@ -95,7 +93,7 @@ class Engine:
         elif recorder is None and self.settings.cuda_graphs and model.device.type == "cuda":
             recorder = CudaGraphs(model.device)
         self.decoding: DecodeRunner | None = None
-        """Decode steps that are recorded and repeated; None where every step is run from Python."""
+        """Runs decode steps that are recorded and repeated; None where every step is run from Python."""
         if recorder is not None:
             most_rows = max(self.settings.max_running, self.settings.max_batch_tokens) + GUESSED
             self.decoding = DecodeRunner(model, self._pool, recorder, block_size=size, most_rows=most_rows)
@@ -112,18 +110,18 @@ class Engine:
 
         Raises:
             QueueFullError: too many requests wait already.
-            PolicyError: all is closed, or the request is one that `checked` refuses.
+            PolicyError: the policy is closed, or `checked` refuses the request.
         """
         return self.queue(self.checked(request, on_delta))
 
     def checked(self, request: TokenRequest, on_delta: Callable[[TokenDelta], None]) -> RunningSequence:
-        """Return a request as it is sampled.
+        """Check a request, and return it as a sequence to `queue`.
 
         Raises:
             PromptTooLongError: the prompt fills the context.
             CacheFullError: the prompt alone needs more blocks than the cache has.
-            PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter; or the base is in
-                parts over ranks that learn in step.
+            PolicyError: the prompt is empty, holds an unknown token id or names an unknown adapter; or the base is
+                sharded over ranks.
         """
         if self._model.shards is not None:
             raise PolicyError("ranks that hold a part of the base each do not sample", setting="shard")
@@ -149,11 +147,11 @@ class Engine:
         return RunningSequence(request, seed, on_delta, list(prompt), constraint)
 
     def queue(self, sequence: RunningSequence) -> RunningSequence:
-        """Queue what was checked.
+        """Queue a checked request.
 
         Raises:
             QueueFullError: too many requests wait already.
-            PolicyError: all is closed.
+            PolicyError: the policy is closed.
         """
         # The scheduler belongs to the torch thread, so a request waits here until the next step takes it over.
         with self._inbox_lock:
@@ -166,7 +164,7 @@ class Engine:
         return sequence
 
     def cancel(self, sequence: RunningSequence) -> None:
-        """End a request early; its blocks are freed at the next step. Harmless when it is finished already."""
+        """End a request early; its blocks are freed at the next step. Does nothing when it has finished."""
         sequence.cancelled = True
         self._thread.wake()
 
@@ -178,15 +176,15 @@ class Engine:
             self.decoding.weights_changed()
 
     def release_cache(self) -> None:
-        """Give the cache's memory back until the next forward pass; sequences under way then compute their keys again.
-        Recorded steps hold on to the memory, though what is in it is forgotten. On the torch thread."""
+        """Free the cache's memory until the next forward pass; sequences under way then compute their keys again.
+        Where steps are recorded the memory stays, and only its contents are invalidated. On the torch thread."""
         self._scheduler.forget_keys()
         if self.decoding is None or not self.decoding.holds_recordings:
             self._pool.release()
 
     @property
     def holds_cache(self) -> bool:
-        """True from the first forward pass on until the cache's memory is given back."""
+        """True from the first forward pass on until the cache's memory is freed."""
         return self._pool.allocated
 
     @property
@@ -206,13 +204,10 @@ class Engine:
 
     def step(self) -> None:
         """Compute one forward pass. A failing one ends the requests under way, not the engine."""
-        with self._inbox_lock:
-            arrived, self._inbox = self._inbox, []
-        for sequence in arrived:
-            self._scheduler.add(sequence)
+        self._take_inbox()
         try:
             self._forward_pass()
-        except Exception as error:  # of any kind: it would end the one thread that all requests wait for
+        except Exception as error:  # any error would end the one thread that all requests wait for
             logger.exception("a forward pass failed (%s); its requests are cancelled", error)
             self._drop_all()
             self.cache.drop_idle()
@@ -221,10 +216,14 @@ class Engine:
         """Cancel every request, and refuse those to come."""
         with self._inbox_lock:
             self._abandoned = True
+        self._take_inbox()
+        self._drop_all()
+
+    def _take_inbox(self) -> None:
+        with self._inbox_lock:
             arrived, self._inbox = self._inbox, []
         for sequence in arrived:
             self._scheduler.add(sequence)
-        self._drop_all()
 
     def _drop_all(self) -> None:
         for sequence in self._scheduler.fail_all():
@@ -247,7 +246,7 @@ class Engine:
         # A GPU computes the pass in the background: grammars work out their masks meanwhile.
         drawing, rows = self._rows(drawing)
         draws = self._draw(hidden, places, drawing, rows) if drawing else []
-        drawing, draws = self._numbers(drawing, draws)
+        drawing, draws = self._finite(drawing, draws)
         self.counters.sampled_tokens += self._scheduler.postprocess(plan, drawing, draws)
         self.counters.computed_tokens += places.count
         self.counters.guessed_tokens += sum(len(segment.guessed) for segment in plan.decode if segment.twin is None)
@@ -256,19 +255,19 @@ class Engine:
             self._drafts.cost.observe(places.count, time.perf_counter() - began)
 
     def _compute(self, plan: StepPlan) -> tuple[Tensor, Places]:
-        """Return the hidden states of a pass, and where its tokens stand in them."""
-        found = None if self.decoding is None else self.decoding.run(plan)
-        if found is not None:
-            return found
+        """Return the hidden states of a pass, and the places of its tokens in them."""
+        computed = None if self.decoding is None else self.decoding.run(plan)
+        if computed is not None:
+            return computed
         batch = pack_step(plan, self._pool, self.settings.block_size)
         return self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables), batch.places
 
     def _rows(self, drawing: list[Segment]) -> tuple[list[Segment], list[Row]]:
-        """Return what the sampler needs of each segment, a row for each of its draws.
+        """Return the segments to draw for, and the sampler's rows, one for each draw.
 
-        One whose constraint allows nothing is cancelled instead.
+        A sequence whose constraint allows nothing is cancelled instead.
         """
-        going: list[Segment] = []
+        kept: list[Segment] = []
         rows: list[Row] = []
         for segment in drawing:
             sequence = segment.sequence
@@ -277,31 +276,31 @@ class Engine:
             except ConstraintError as error:
                 sequence.failure, sequence.cancelled = str(error), True
                 continue
-            going.append(segment)
+            kept.append(segment)
             for ahead, allowed in enumerate(masks):
                 before = segment.guessed[:ahead]
                 position = sequence.position + ahead
                 rows.append(Row(sequence.request.sampling, sequence.seed, position, sequence.counts, before, allowed))
-        return going, rows
+        return kept, rows
 
-    def _numbers(self, drawing: list[Segment], draws: list[list[Draw]]) -> tuple[list[Segment], list[list[Draw]]]:
-        """Return those that were drawn with a probability. Where the model says NaN or infinity, nothing was drawn: the
+    def _finite(self, drawing: list[Segment], draws: list[list[Draw]]) -> tuple[list[Segment], list[list[Draw]]]:
+        """Return the draws with finite log-probabilities, and their segments. Where the model gives NaN or infinity the
         sequence is cancelled, and nothing is recorded that could be trained on."""
-        sound = [all(math.isfinite(draw.logprob) for draw in drawn) for drawn in draws]
-        if all(sound):
+        finite = [all(math.isfinite(draw.logprob) for draw in drawn) for drawn in draws]
+        if all(finite):
             return drawing, draws
-        for segment, is_sound in zip(drawing, sound, strict=True):
-            segment.sequence.cancelled |= not is_sound
+        for segment, is_finite in zip(drawing, finite, strict=True):
+            segment.sequence.cancelled |= not is_finite
         logger.error(
             "the model gave no probabilities (NaN or infinity) to %d of %d answers, which are cancelled: are its "
             "weights damaged?",
-            sound.count(False),
-            len(sound),
+            finite.count(False),
+            len(finite),
         )
-        return list(compress(drawing, sound)), list(compress(draws, sound))
+        return list(compress(drawing, finite)), list(compress(draws, finite))
 
     def _masks(self, segment: Segment) -> Sequence[npt.NDArray[np.int32] | None]:
-        """Return the mask of each draw of a segment; behind tokens that are certain stands another one.
+        """Return the mask of each draw of a segment; a certain token's allows that token alone.
 
         Raises:
             ConstraintError: nothing is allowed.

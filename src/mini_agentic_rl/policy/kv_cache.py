@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .free_memory import release_free_memory
+from .machine import release_free_memory
 
 Root = tuple[str, int]
 Key = tuple[int, tuple[int, ...]]

@@ -1,12 +1,21 @@
-"""The launch of this process: its place among the ranks that torchrun, `accelerate launch` or a script has started."""
+"""The launch of this process: its place among the ranks, and the network interface by which ranks reach each other.
+
+torchrun, `accelerate launch` or a script starts the ranks and sets the environment variables that are read here.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+import psutil
 
 from .errors import PolicyError
+
+VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,7 @@ class Launch:
     size: int
     """Number of ranks, 2 or more."""
     local_rank: int = 0
-    """Its number among those of its node."""
+    """Its number among the ranks of its node."""
     local_size: int = 1
     """Number of ranks on its node."""
     address: str = "127.0.0.1"
@@ -43,7 +52,15 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     Raises:
         PolicyError: the variables of the launcher contradict each other, or one is missing.
     """
-    size = _number(environment, "WORLD_SIZE", 1)
+
+    def number(name: str, default: int) -> int:
+        value = environment.get(name) or str(default)
+        try:
+            return int(value)
+        except ValueError:
+            raise PolicyError(f"{name}={value!r} is no number: start the ranks with torchrun, or unset it") from None
+
+    size = number("WORLD_SIZE", 1)
     if size < 2:
         return None
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
@@ -51,31 +68,48 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
         raise PolicyError(
             f"WORLD_SIZE={size}, but {', '.join(missing)} is not set: start the ranks with torchrun, or unset it"
         )
-    found = Launch(
-        rank=_number(environment, "RANK", 0),
+    launch = Launch(
+        rank=number("RANK", 0),
         size=size,
-        local_rank=_number(environment, "LOCAL_RANK", 0),
-        local_size=_number(environment, "LOCAL_WORLD_SIZE", 1),
+        local_rank=number("LOCAL_RANK", 0),
+        local_size=number("LOCAL_WORLD_SIZE", 1),
         address=environment["MASTER_ADDR"],
-        restarts=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+        restarts=number("TORCHELASTIC_RESTART_COUNT", 0),
     )
-    if not (0 <= found.rank < size and 0 <= found.local_rank < found.local_size <= size):
+    if not (0 <= launch.rank < size and 0 <= launch.local_rank < launch.local_size <= size):
         raise PolicyError(
-            f"RANK={found.rank} of WORLD_SIZE={size}, LOCAL_RANK={found.local_rank} of "
-            f"LOCAL_WORLD_SIZE={found.local_size}: no such rank"
+            f"RANK={launch.rank} of WORLD_SIZE={size}, LOCAL_RANK={launch.local_rank} of "
+            f"LOCAL_WORLD_SIZE={launch.local_size}: no such rank"
         )
-    return found
+    return launch
 
 
 def restarted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the launcher has started all ranks again: they go on from the last checkpoint."""
+    """Return True if the launcher has started all ranks again: they go on from the last checkpoint."""
     launch = launched(environment)
     return launch is not None and launch.restarts > 0
 
 
-def _number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
-    value = environment.get(name) or str(otherwise)
+def choose_interface(first_node: str) -> None:
+    """Have gloo listen at the interface that leads to the first rank's node, unless GLOO_SOCKET_IFNAME names one.
+
+    By default gloo listens at the address of its own node's name, which on many systems is the loopback: other nodes
+    cannot connect to that.
+    """
+    if VARIABLE not in os.environ and (name := interface_towards(first_node)) is not None:
+        os.environ[VARIABLE] = name
+
+
+def interface_towards(host: str) -> str | None:
+    """Return the name of the interface through which packets to a host leave; None where it is not known."""
     try:
-        return int(value)
-    except ValueError:
-        raise PolicyError(f"{name}={value!r} is no number: start the ranks with torchrun, or unset it") from None
+        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as packets:
+            packets.connect(address)  # sends nothing, so any port serves
+            own = packets.getsockname()[0]
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == own for entry in addresses):
+            return str(name)
+    return None

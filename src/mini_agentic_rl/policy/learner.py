@@ -2,33 +2,36 @@
 
 `forward_backward` may be called any number of times before `optim_step`; gradients add up, and because every term
 carries its own weight, how the terms are split over calls, or over the chunks of one call, changes nothing.
+
+`ValueLearner` adds a critic: it reads the return to expect from a state off the policy's own last hidden states. A
+state is all tokens before a sampled one, so its value is read at the position that predicts that token; where rollouts
+share tokens they share states, and values. `bounded_step` shortens a step that moves the policy too far.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import MissingPackageError
 from ..files import reading
-from ..tokens import PackedTrees
+from ..tokens import PackedTrees, divide
 from .errors import PolicyError
-from .load import refuse_non_finite
+from .head import teacher_kl
+from .load import refuse_non_finite, write_state
 from .loss import Loss, LossInputs, SeenTerms, TermStreams
 from .memory_plan import learning_chunk
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .rank_group import RankGroup
-from .scorer import Scorer
-from .settings import LearnerSettings
-from .state_files import write_state
-from .teacher_kl import teacher_kl
-from .tree_pass import ChunkTerms, TreePass
+from .settings import LearnerSettings, ValueSettings
+from .tree_pass import ChunkTerms, Scorer, TreePass
 
 
 class Learner:
@@ -43,7 +46,7 @@ class Learner:
     ) -> None:
         """
         Args:
-            group: ranks whose gradients are added up before a step; None for a learner that is alone.
+            group: ranks whose gradients are added up before a step; None for a single learner.
         """
         self._model = model
         self._group = group
@@ -79,10 +82,10 @@ class Learner:
         losses and metrics are added up.
 
         Args:
-            streams: numbers of all terms of `packed`, handed to the loss chunk by chunk; None weighs each with 1.
+            streams: numbers of all terms of `packed`, passed to the loss chunk by chunk; None weighs each with 1.
             gradient: False computes the metrics alone.
-            entropy_gradient: True if the entropies that the loss sees have a gradient.
-            seen: is given what the pass finds at each term; of several ranks, those of this one.
+            entropy_gradient: True gives the entropies that the loss gets a gradient.
+            seen: receives the numbers that the pass computes for each term; of several ranks, those of this one.
         """
         model = self._model
         sums: dict[str, float] = {}
@@ -116,10 +119,8 @@ class Learner:
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
         """Return log-probabilities [S] of the terms under the current weights, or under the reference: those of
         `keep_reference`, and the model with the adapter off where none were kept."""
-        if not reference:
-            return self.scorer(self.adapter).logprobs(packed)
-        if not self._reference:
-            return self.scorer(None).logprobs(packed)
+        if not (reference and self._reference):
+            return self.scorer(None if reference else self.adapter).logprobs(packed)
         with self.reconsidering():
             self.take_reference()
             try:
@@ -171,7 +172,7 @@ class Learner:
         self._kept = []
 
     def step_with(self, rate: float, max_grad_norm: float) -> dict[str, float]:
-        """Do what `optim_step` does, with a learning rate and a bound of the norm that somebody else has chosen."""
+        """Do what `optim_step` does, with a given learning rate and a given bound of the norm."""
         norm = self._clip(self.parameters, max_grad_norm)
         # One infinite gradient would make every weight NaN, and AdamW's moments with them.
         finite = math.isfinite(norm)
@@ -242,13 +243,15 @@ class Learner:
         return None
 
     def scorer(self, adapter: str | None) -> Scorer:
-        """Return what reads numbers off terms under another adapter, or under none, in passes of the same size."""
+        """Return a scorer under an adapter, or under none, whose passes have the size of this learner's."""
+        settings = self.settings
         return Scorer(
-            self._model, adapter, max_tokens=self.settings.max_batch_tokens, head_rows=self.settings.head_rows
+            self._model,
+            adapter,
+            max_tokens=settings.max_batch_tokens,
+            head_rows=settings.head_rows,
+            flex=settings.flex_attention,
         )
-
-    def _each_term(self, packed: PackedTrees, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
-        return self.scorer(self.adapter).each_term(packed, read)
 
     def _teacher_kl(self, chunk: ChunkTerms, packed: PackedTrees, streams: TermStreams) -> Tensor | None:
         if streams.teacher_logprobs_SK is None:
@@ -268,16 +271,16 @@ class Learner:
         return any(isinstance(dropout, torch.nn.Dropout) and dropout.p > 0 for dropout in self._dropouts())
 
     def _dropouts(self) -> Iterator[torch.nn.Module]:
-        """Yield what stands before the adapter's matrices in each layer: a dropout, or the identity."""
+        """Yield the module before the adapter's matrices in each layer: a dropout, or the identity."""
         for module in self._model.base.modules():
-            if self.adapter in (there := getattr(module, "lora_dropout", {})):
-                yield there[self.adapter]
+            if self.adapter in (dropouts := getattr(module, "lora_dropout", {})):
+                yield dropouts[self.adapter]
 
     @contextmanager
     def _training(self, gradient: bool) -> Iterator[None]:
-        """Let the adapter drop for the duration of a block that learns.
+        """Turn on the adapter's dropout, and no other, for the duration of a block that learns.
 
-        Nothing else drops, whatever the base was pretrained with: nobody asked for it here, and the sampler has none.
+        Dropout that the base was pretrained with stays off: no setting here asks for it, and the sampler has none.
         """
         base = self._model.base
         # transformers checkpoints in training mode only.
@@ -322,3 +325,163 @@ def _make_optimizer(
         raise MissingPackageError("adamw_8bit", "bitsandbytes", extra="quant", setting="optimizer") from error
     optimizer: torch.optim.Optimizer = AdamW8bit(parameters, **options)
     return optimizer
+
+
+_EPSILON = 1e-6
+
+
+class ValueHead(nn.Module):
+    """v = w · h / (rms(h) sqrt(M)) + b, for hidden states h of M numbers; in float32, zero at first.
+
+    Hidden states are brought to one size, so that one learning rate fits any model.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        # Zero, so that the first values are 0 and the first advantages plain returns.
+        self.weight = nn.Parameter(torch.zeros(hidden_size))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, hidden_TM: Tensor) -> Tensor:
+        """Return values [T]."""
+        x_TM = hidden_TM.float()
+        inverse_rms_T = torch.rsqrt(x_TM.square().mean(-1) + _EPSILON)
+        return (x_TM @ self.weight) * inverse_rms_T / math.sqrt(x_TM.shape[-1]) + self.bias
+
+
+class ValueLearner(Learner):
+    """A learner with a critic: losses find `values_S` among their inputs, and `optim_step` steps both."""
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        settings: LearnerSettings,
+        adapter: str = DEFAULT_ADAPTER,
+        value: ValueSettings | None = None,
+        group: RankGroup | None = None,
+    ) -> None:
+        super().__init__(model, settings, adapter, group)
+        self.value_settings = value or ValueSettings()
+        self.head = ValueHead(model.base.config.get_text_config().hidden_size).to(model.device)
+        self.head_steps = 0
+        """Number of optimizer steps that the head has taken."""
+        self._head_optimizer = torch.optim.AdamW(
+            self.head.parameters(), lr=self.value_settings.learning_rate, betas=settings.betas, weight_decay=0.0
+        )
+
+    def values(self, packed: PackedTrees) -> Tensor:
+        """Return values [S] of the states that the terms were sampled in."""
+        return self.scorer(self.adapter).each_term(packed, self._values)
+
+    def optim_step(self) -> dict[str, float]:
+        """Step the adapter and the head; where the weights do not change, the head does not either."""
+        metrics = super().optim_step()
+        if metrics["skipped"]:
+            self._head_optimizer.zero_grad(set_to_none=True)
+            return metrics
+        return metrics | self._step_head()
+
+    def value_step(self) -> dict[str, float]:
+        """Step the head alone, and forget the gradients of all else; no version is counted."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        return self._step_head()
+
+    def save_head(self, path: Path) -> None:
+        """Write the head, and its optimizer's state."""
+        state = {"head": self.head.state_dict(), "optimizer": self._head_optimizer.state_dict()}
+        write_state(path, {**state, "steps": self.head_steps})
+
+    def load_head(self, path: Path) -> None:
+        """Read back what `save_head` wrote.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        with reading(path):
+            state: dict[str, Any] = torch.load(path, map_location=self._model.device, weights_only=True)
+            refuse_non_finite(state["head"], path)
+            self.take_head(state)
+
+    def take_head(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state that `save_head` wrote, with its tensors on the model's device."""
+        self.head.load_state_dict(state["head"])
+        self._head_optimizer.load_state_dict(dict(state["optimizer"]))
+        self.head_steps = int(state["steps"])
+
+    def _values(self, chunk: ChunkTerms) -> Tensor:
+        hidden_TM = chunk.hidden_TM if self.value_settings.trains_adapter else chunk.hidden_TM.detach()
+        values_T: Tensor = self.head(hidden_TM)
+        return values_T[chunk.at_N]
+
+    def _step_head(self) -> dict[str, float]:
+        norm = self._clip(list(self.head.parameters()), self.value_settings.max_grad_norm)
+        if math.isfinite(norm):
+            self._head_optimizer.step()
+        self._head_optimizer.zero_grad(set_to_none=True)
+        self.head_steps += 1
+        return {"value/grad_norm": norm}
+
+
+_PARTS: Final = 4
+"""A step is measured on one of this many parts of its trees first, and on all of them only where that comes near the
+bound: most steps are far below it, and a pass over all trees costs half of what the learning itself does."""
+_NEAR: Final = 0.3
+"""Share of the bound from which on all parts are measured."""
+_SHORTEST: Final = 1e-3
+"""Share of a step below which it is not shortened: the rest is rounding."""
+_FACTORS: Final = (0.1, 0.5)
+"""The smallest and the largest factor by which one try shortens a step."""
+
+
+def bounded_step(
+    learner: Learner, packed: PackedTrees, sampled: int, max_kl: float, seen: SeenTerms
+) -> dict[str, float]:
+    """Take an optimizer step, shortened until it moves the policy by no more than a bound.
+
+    AdamW divides a gradient by its own size, so the first steps of a fresh optimizer, and those after many small
+    gradients, move every weight by the whole learning rate, however little the batch says. One such step can unlearn
+    what an agent could do. How far a step has moved the policy is measured on the tokens that it learnt from:
+
+        KL(pi_before || pi_after) ~ mean over sampled tokens of r - 1 - log r,  r = pi_after / pi_before
+
+    (Schulman, "Approximating KL divergence", 2020: k3, unbiased where pi_before sampled them). A step that is too long
+    is taken back in part, as in the line search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C).
+
+    Costs a pass without a gradient over a quarter of `packed`; where that comes near the bound one over all of it, and
+    another for each time that the step is shortened. With several ranks, or with dropout, one before the step as well.
+    Holds a second copy of what is trained meanwhile. A step that moves only the other three quarters is not noticed.
+
+    Args:
+        packed: the trees that the gradients come from.
+        sampled: number of terms that a policy sampled, which come first; imitated terms follow them.
+        max_kl: the most nats a token by which the policy may move; 0 bounds nothing, and costs nothing.
+        seen: the numbers that the pass behind the gradients computed for each term.
+
+    Returns:
+        The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as it was measured last,
+        and `update/share`, the part of the step that was taken.
+    """
+    if max_kl == 0:
+        return learner.optim_step()
+    # A pass with dropout computed other numbers than the policy's, and one of several ranks only those of its share.
+    whole = not learner.drops and not np.isnan(seen.logprobs_S).any()
+    before_S = (seen.logprobs_S if whole else learner.logprobs(packed).cpu().numpy()).astype(np.float64)
+    of_all = np.arange(packed.term_count)
+
+    def divergence(of: PackedTrees, terms_N: np.ndarray) -> float:
+        """Return the mean of k3 over the terms of some trees that were sampled; 0 where there are none."""
+        log_ratio_N = (learner.logprobs(of).double().cpu().numpy() - before_S[terms_N])[terms_N < sampled]
+        return float(np.mean(np.expm1(log_ratio_N) - log_ratio_N)) if log_ratio_N.size else 0.0
+
+    with learner.reconsidering():
+        metrics = learner.optim_step()
+        part = divide(packed, _PARTS)[0]
+        share, kl = 1.0, 0.0 if part is None else divergence(part.packed, part.terms_N)
+        if kl > _NEAR * max_kl:
+            kl = divergence(packed, of_all)
+        while kl > max_kl and share > _SHORTEST:
+            factor = float(np.clip(max_kl / kl, *_FACTORS))
+            learner.shorten_step(factor)
+            share, kl = share * factor, divergence(packed, of_all)
+    return metrics | {"update/kl": kl, "update/share": share}

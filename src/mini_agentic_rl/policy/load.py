@@ -1,27 +1,30 @@
-"""Loading: names, folders or loaded objects in, a `PolicyModel` out. Adapters are saved as peft writes them."""
+"""Load and save models and adapters. Adapters are saved as peft writes them.
+
+Adapters may also be added and removed while a model is loaded, for clients that each train one of their own on the
+same base.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from ..errors import MissingPackageError
+from ..errors import MissingPackageError, UserError
 from ..files import DamagedFileError, damage, read_json, reading
 from ..logging import ignore_library_notices
-from .adapter_config import saved_adapter_config
 from .attention import ATTENTION_NAME
 from .errors import AdapterMismatchError, PolicyError, cannot_load
+from .machine import bound_product_caches
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .model_files import ADAPTER_CONFIG, adapter_folder, resolve_model
-from .product_caches import bound_product_caches
 from .rank_group import RankGroup
 from .settings import Dtype, LoraSettings, Quantization
 
@@ -36,7 +39,7 @@ def resolve_device(device: str) -> torch.device:
     Raises:
         PolicyError: there is no CUDA device.
     """
-    bound_product_caches()  # here, because whoever loads weights first asks where they go
+    bound_product_caches()  # before any weights are loaded
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -47,8 +50,7 @@ def resolve_device(device: str) -> torch.device:
 def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
     """Return the type of a name; `auto` is bfloat16 where the device multiplies that faster, else float32."""
     if dtype != "auto":
-        found: torch.dtype = getattr(torch, dtype)
-        return found
+        return getattr(torch, dtype)  # type: ignore[no-any-return]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     if device.type == "cpu" and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
@@ -74,13 +76,13 @@ def load_model(
 
     Args:
         model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied). The folder of an adapter
-            is its base, with that adapter to go on with wherever no other is given.
+            loads its base, and that adapter wherever no other is given.
         lora: adapter to create; None trains every weight, unless adapters are given.
-        adapter: folder of a saved adapter to go on with.
-        adapters: several adapters to train, by name: the folder of a saved one to go on with, or None for a new one.
-            None is one, named "default".
+        adapter: folder of a saved adapter to continue.
+        adapters: several adapters to train, by name: the folder of a saved one to continue, or None for a new one.
+            Without it there is one, named "default".
         fixed_adapters: folders of saved adapters that are only sampled with, by name.
-        seed: of the new adapters' initial values; None leaves torch's generator as it is.
+        seed: seeds the new adapters' initial values; None leaves torch's generator as it is.
         shard_over: ranks each of which keeps a part of the base; None keeps it whole.
 
     Raises:
@@ -95,18 +97,11 @@ def load_model(
     if adapters is not None and adapter is not None:
         raise PolicyError("`adapter` and `adapters` are two ways to say what is trained: give one of them")
     disable_progress_bar()
-    where = resolve_device(device)
-    if isinstance(model, str):
-        base = _load_base(
-            resolve_model(model),
-            model,
-            resolve_dtype(dtype, where),
-            where if shard_over is None else torch.device("cpu"),
-            quantization,
-            trust_remote_code,
-        )
-    else:
-        base = model
+    target = resolve_device(device)
+    base = model
+    if isinstance(base, str):
+        options: dict[str, Any] = {"dtype": resolve_dtype(dtype, target), "trust_remote_code": trust_remote_code}
+        base = _load_base(base, target if shard_over is None else torch.device("cpu"), quantization, options)
     check_adapter_names([*trained, *fixed], base)
     base.eval()
     # After the base is loaded, which may draw numbers too.
@@ -125,13 +120,30 @@ def load_model(
     wrapped: Any = None
     for name, folder in {**trained, **fixed}.items():
         wrapped = _with_adapter(base, wrapped, name, None if folder is None else Path(folder).expanduser(), lora)
-    return PolicyModel(
-        base,
-        peft_model=wrapped,
-        adapters=list(trained),
-        fixed_adapters=list(fixed),
-        shards=None if shard_over is None else _cut(base, shard_over),
-    )
+    shards: Any = None
+    if shard_over is not None:
+        from .shards import ShardedBase
+
+        # Gradients then go down through all layers, so that all ranks gather the same ones.
+        base.enable_input_require_grads()
+        backbone = getattr(base, base.base_model_prefix)
+        shards = ShardedBase.cut(base, backbone, base.config.get_text_config().num_hidden_layers, shard_over)
+    return PolicyModel(base, peft_model=wrapped, adapters=list(trained), fixed_adapters=list(fixed), shards=shards)
+
+
+def _load_base(name: str, device: torch.device, quantization: Quantization, options: dict[str, Any]) -> PreTrainedModel:
+    path = resolve_model(name)
+    if quantization != "none":
+        # bitsandbytes quantises while it loads onto the device; such a model cannot be moved afterwards.
+        options["quantization_config"] = quantization_config(quantization, options["dtype"])
+        options["device_map"] = {"": device}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=ATTENTION_NAME, **options)
+    except Exception as error:  # a damaged file of a model may raise any
+        raise cannot_load(name, error) from error
+    refuse_non_finite(dict(model.named_parameters()), name, setting="model")
+    loaded: PreTrainedModel = model if quantization != "none" else model.to(device)
+    return loaded
 
 
 def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
@@ -140,7 +152,8 @@ def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTE
     if model.peft_model is None:
         model.base.save_pretrained(folder)
         return
-    model.peft_model.create_or_update_model_card = _write_no_card
+    # peft's card of a model is full of blanks, and takes longer to write than a small adapter.
+    model.peft_model.create_or_update_model_card = lambda _: None
     model.peft_model.save_pretrained(folder, selected_adapters=[adapter])
     if adapter != DEFAULT_ADAPTER:  # peft puts any other into a folder of its name
         for file in (folder / adapter).iterdir():
@@ -148,12 +161,8 @@ def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTE
         (folder / adapter).rmdir()
 
 
-def _write_no_card(_: object) -> None:
-    """Stand in for peft's card of a model: it is full of blanks, and takes longer to write than a small adapter."""
-
-
 def load_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-    """Read back what `save_weights` wrote, into the weights that are there.
+    """Read back what `save_weights` wrote, in place.
 
     Raises:
         AdapterMismatchError: the file's tensors do not fit.
@@ -187,48 +196,20 @@ def read_weights(file: Path, *, setting: str | None = None) -> dict[str, torch.T
 
 
 def refuse_non_finite(state: Mapping[str, torch.Tensor], file: Path | str, *, setting: str | None = None) -> None:
-    """Refuse weights with which nothing can be computed.
+    """Refuse weights that are NaN or infinite.
 
     Raises:
-        DamagedFileError: one of them is NaN or infinite.
+        DamagedFileError: one of them is.
     """
     for name, tensor in state.items():
-        if tensor.is_floating_point() and tensor.numel() and not torch.isfinite(_extreme(tensor)).all():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        # If any value is not finite, the least or the greatest is not. torch has neither for 8-bit numbers.
+        wide = (tensor if tensor.element_size() > 1 else tensor.float()).detach()
+        if not torch.isfinite(torch.stack([wide.amin(), wide.amax()])).all():
             raise DamagedFileError(
                 f"{file} holds weights that are not finite ({name}): nothing can be computed with them", setting=setting
             )
-
-
-def _extreme(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the least and the greatest value, of which one is not finite where any is; small numbers have neither."""
-    wide = tensor if tensor.element_size() > 1 else tensor.float()
-    return torch.stack([wide.detach().amin(), wide.detach().amax()])
-
-
-def _load_base(
-    path: str, asked: str, dtype: torch.dtype, device: torch.device, quantization: Quantization, trust_remote_code: bool
-) -> PreTrainedModel:
-    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-    if quantization != "none":
-        # bitsandbytes quantises while it loads onto the device; such a model cannot be moved afterwards.
-        options["quantization_config"] = quantization_config(quantization, dtype)
-        options["device_map"] = {"": device}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=ATTENTION_NAME, **options)
-    except Exception as error:  # of the damaged file of a model it may be any
-        raise cannot_load(asked, error) from error
-    refuse_non_finite(dict(model.named_parameters()), asked, setting="model")
-    loaded: PreTrainedModel = model if quantization != "none" else model.to(device)
-    return loaded
-
-
-def _cut(base: PreTrainedModel, ranks: RankGroup) -> Any:
-    from .shards import ShardedBase
-
-    # Gradients go down through all layers then, so that all ranks gather the same ones.
-    base.enable_input_require_grads()
-    backbone = getattr(base, base.base_model_prefix)
-    return ShardedBase.cut(base, backbone, base.config.get_text_config().num_hidden_layers, ranks)
 
 
 def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
@@ -277,9 +258,15 @@ def _with_adapter(
     from peft import get_peft_model
 
     lora = lora or LoraSettings()
-    state = {} if folder is None else _saved_state(folder)
-    config = new_adapter_config(lora) if folder is None else _saved_config(base, folder, state)
-    # How it was trained before says nothing of how it is trained now.
+    state: dict[str, torch.Tensor] = {}
+    if folder is None:
+        config = new_adapter_config(lora)
+    else:
+        if not (folder / ADAPTER_CONFIG).is_file():
+            raise PolicyError(f"no adapter in {str(folder)!r}: {ADAPTER_CONFIG} is missing", setting="adapter")
+        state = read_weights(folder / ADAPTER_WEIGHTS, setting="adapter")
+        config = _saved_config(base, folder, state)
+    # Dropout is a setting of this training, whatever an earlier one had.
     config.lora_dropout = lora.dropout
     try:
         with warnings.catch_warnings():
@@ -309,12 +296,6 @@ def new_adapter_config(lora: LoraSettings) -> Any:
     return LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
 
 
-def _saved_state(folder: Path) -> dict[str, torch.Tensor]:
-    if not (folder / ADAPTER_CONFIG).is_file():
-        raise PolicyError(f"no adapter in {str(folder)!r}: {ADAPTER_CONFIG} is missing", setting="adapter")
-    return read_weights(folder / ADAPTER_WEIGHTS, setting="adapter")
-
-
 def _saved_config(base: PreTrainedModel, folder: Path, state: Mapping[str, torch.Tensor]) -> Any:
     with reading(folder / ADAPTER_CONFIG, setting="adapter"):
         config = saved_adapter_config(folder, state)
@@ -340,10 +321,10 @@ def _set_adapter_state(wrapped: Any, state: dict[str, torch.Tensor], folder: Pat
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
     expected = {name: tensor.shape for name, tensor in get_peft_model_state_dict(wrapped, adapter_name=adapter).items()}
-    found = {name: tensor.shape for name, tensor in state.items()}
-    if expected != found:
-        name = next((n for n in sorted({*expected, *found}) if expected.get(n) != found.get(n)), "")
-        detail = f"{name} is {tuple(found.get(name, ()))} there and {tuple(expected.get(name, ()))} here"
+    saved = {name: tensor.shape for name, tensor in state.items()}
+    if expected != saved:
+        name = next((n for n in sorted({*expected, *saved}) if expected.get(n) != saved.get(n)), "")
+        detail = f"{name} is {tuple(saved.get(name, ()))} there and {tuple(expected.get(name, ()))} here"
         raise _mismatch(folder, detail)
     set_peft_model_state_dict(wrapped, state, adapter_name=adapter)
 
@@ -354,3 +335,120 @@ def _mismatch(folder: Path, detail: str) -> AdapterMismatchError:
     trained_on = config.get("base_model_name_or_path") or "an unnamed model"
     text = f"{str(folder)!r} was trained on another base model, {trained_on}: give that one as `model` ({detail})"
     return AdapterMismatchError(text, setting="adapter")
+
+
+def add_adapter(model: PolicyModel, name: str, lora: LoraSettings, *, seed: int | None = None) -> None:
+    """Add an adapter that changes nothing yet and can be trained by a `Learner` of its own. On the torch thread.
+
+    Args:
+        seed: seeds its initial values; None leaves torch's generator as it is.
+
+    Raises:
+        PolicyError: the weights are trained in full, the name is taken, or no layer matches `target_modules`.
+    """
+    if model.peft_model is None:
+        raise PolicyError("adapters need a base that stays as it is, but here the weights are trained in full")
+    if name in model.versions:
+        raise PolicyError(f"there is an adapter named {name!r} already")
+    check_adapter_names([name], model.base)
+    model.unpack()
+    # Others' random numbers go on as if nothing had been added.
+    with torch.random.fork_rng(devices=[] if model.device.type == "cpu" else [model.device]):
+        if seed is not None:
+            torch.manual_seed(seed)
+        with warnings.catch_warnings():
+            ignore_library_notices()
+            try:
+                model.peft_model.add_adapter(name, new_adapter_config(lora))
+            except ValueError as error:
+                model.peft_model.peft_config.pop(name, None)
+                raise PolicyError(f"no adapter can be added: {error}", setting="target_modules") from error
+    model.adapters = (*model.adapters, name)
+    model.versions[name] = 0
+
+
+def remove_adapter(model: PolicyModel, name: str) -> None:
+    """Remove an adapter that nothing samples with any more, and free its memory. On the torch thread.
+
+    Raises:
+        PolicyError: there is no such adapter, or it is the first one, which every model has.
+    """
+    if name not in model.versions or name == DEFAULT_ADAPTER or model.peft_model is None:
+        raise PolicyError(f"there is no adapter named {name!r} to remove")
+    model.unpack()
+    model.activate(DEFAULT_ADAPTER)
+    model.peft_model.delete_adapter(name)
+    model.adapters = tuple(adapter for adapter in model.adapters if adapter != name)
+    del model.versions[name]
+
+
+def linear_layers(model: PolicyModel, *, attention: bool, mlp: bool) -> tuple[str, ...]:
+    """Return the names of the linear layers of the attention, of the MLP or of both, as `target_modules` takes them.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    layers: set[str] = set()
+    for path, module in model.backbone.named_modules():
+        if not isinstance(module, torch.nn.Linear) or ".lora_" in path:
+            continue
+        names = [part for part in path.split(".") if part != "base_layer"]
+        # A layer inside a module named after attention belongs to it; all others count as the MLP's.
+        of_attention = any(word in part.lower() for part in names[:-1] for word in ("attn", "attention"))
+        if attention if of_attention else mlp:
+            layers.add(names[-1])
+    if not layers:
+        raise PolicyError("the model has no linear layers of that kind", setting="target_modules")
+    return tuple(sorted(layers))
+
+
+_PART: Final = r"(?:[\w.^$-]|\\[.d])*"
+_QUICK: Final = re.compile(rf"{_PART}(?:[*+]{_PART})?")
+"""Patterns whose matching takes at most the square of the length of a name."""
+_MOST_REPETITIONS: Final = 100
+
+
+def saved_adapter_config(folder: Path, weights: Iterable[str]) -> Any:
+    """Return peft's configuration of the adapter in a folder, without patterns that take long to match.
+
+    peft matches names of layers against regular expressions of the configuration, and Python's engine takes exponential
+    time for some of them. The names of an adapter's weights say which layers it changes, so where the configuration has
+    a pattern for these, they are listed instead. Other patterns may be names with at most one repetition.
+
+    Args:
+        weights: names of the adapter's weights.
+
+    Raises:
+        UserError: a pattern that could take long to match.
+        Exception: whatever peft raises for a configuration that it cannot read.
+    """
+    from peft import LoraConfig
+
+    config = LoraConfig.from_pretrained(str(folder))
+    targets = config.target_modules
+    is_pattern = isinstance(targets, str) and targets.lower() != "all-linear"
+    if is_pattern or isinstance(config.exclude_modules, str) or config.layers_pattern:
+        layers = (name.removeprefix("base_model.model.").partition(".lora_") for name in weights)
+        config.target_modules = {layer for layer, separator, _ in layers if separator}
+        config.exclude_modules = config.layers_pattern = config.layers_to_transform = None
+    repeated = 0
+    for setting in ("modules_to_save", "rank_pattern", "alpha_pattern"):
+        for pattern in getattr(config, setting) or ():
+            repeated += "*" in pattern or "+" in pattern
+            if not _QUICK.fullmatch(pattern) or repeated > _MOST_REPETITIONS:
+                raise UserError(
+                    f"{folder}: `{setting}` has the pattern {pattern[:100]!r}, which could take long to match: write "
+                    "names of layers",
+                    setting="adapter",
+                )
+    return config
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write what `torch.load` reads with `weights_only`.
+
+    Raises:
+        OSError: the file cannot be written; it may be the cause or context of an error of torch.
+    """
+    with path.open("wb") as file:  # given a path, torch writes by itself, and drops the reason of a failure
+        torch.save(dict(state), file)

@@ -1,12 +1,13 @@
-"""The interface of a loss: numbers of each term that an algorithm computed before, what a pass adds, what comes out.
+"""The interface of a loss: a pure function of the terms of one chunk of a pass.
 
-A term is one sampled token of one trajectory. `Learner.forward_backward` calls a `Loss` once for each chunk of a pass.
+A term is one sampled token of one trajectory. `TermStreams` are the numbers that an algorithm computed before the pass,
+`LossInputs` adds what the pass computes. `Learner.forward_backward` calls a `Loss` once for each chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from .tree_pass import ChunkTerms
 
 @dataclass(frozen=True)
 class TermStreams:
-    """Numbers that an algorithm computed for each term before the pass, all [S]; None where its loss asks for none."""
+    """Numbers that an algorithm computed for each term before the pass, all [S]; None where its loss needs none."""
 
     weights_S: Tensor
     """Weight of each term in the loss: its whole normalisation, so that the terms of a batch simply add up."""
@@ -37,23 +38,21 @@ class TermStreams:
     returns_S: Tensor | None = None
     """Returns that the critic is trained towards."""
     observation_weights_S: Tensor | None = None
-    """Weights in the cross-entropy of what the environment said; 0 at all other terms."""
+    """Weights in the cross-entropy of the environment's tokens; 0 at all other terms."""
     demonstration_weights_S: Tensor | None = None
     """Weights in the cross-entropy of demonstrations; 0 at all other terms."""
     current_S: Tensor | None = None
-    """1 for terms that the weights sampled as they are before the first step, 0 for those of older ones; None where all
-    are meant to be current."""
+    """On-policy mask: 1 where the weights before the first step sampled the token, 0 where older ones did; None where
+    all are on-policy."""
     teacher_tokens_SK: Tensor | None = None
-    """The tokens that a teacher finds likeliest in the state of each term [S, K]."""
+    """The tokens that a teacher finds most likely in the state of each term [S, K]."""
     teacher_logprobs_SK: Tensor | None = None
     """Their log-probabilities under the teacher [S, K]; without `teacher_tokens_SK` those of all tokens [S, V]."""
 
     def select(self, terms_N: Any, device: torch.device | None = None) -> TermStreams:
         """Return the streams of some terms, given by their numbers [N], on `device` or where they are."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(
-            self, **{name: v_S[terms_N].to(device=device) for name, v_S in values.items() if v_S is not None}
-        )
+        streams = {name: stream for name, stream in vars(self).items() if stream is not None}
+        return replace(self, **{name: stream[terms_N].to(device=device) for name, stream in streams.items()})
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,14 @@ class LossInputs:
     """Log-probabilities that the sampler recorded."""
     entropy_S: Tensor
     """Entropy (nats) of the distribution each token was drawn from, under the current weights; with a gradient only
-    where `forward_backward` was asked for it."""
+    under `forward_backward(entropy_gradient=True)`."""
     streams: TermStreams
     """Numbers that the algorithm computed before: weights, advantages, reference log-probabilities ..."""
     values_S: Tensor | None = None
     """Return expected from the state before each token on, with a gradient; None for a learner without a critic."""
     teacher_kl_S: Tensor | None = None
-    """Divergence KL(pi || teacher) in the state of each token (`teacher_kl.py`), with a gradient; None where the
-    streams have no teacher."""
+    """Divergence KL(pi || teacher) in the state of each token (`head.teacher_kl`), with a gradient; None without a
+    teacher."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ depends on how many terms there are: `TermStreams.weights_S` hold the normalisat
 
 
 class SeenTerms:
-    """Numbers that a pass found at each term of a pack; NaN where it has not computed them.
+    """Log-probabilities and entropies that a pass computed for each term of a pack; NaN where it computed none.
 
     Args:
         count: number of the pack's terms.
@@ -103,10 +102,10 @@ class SeenTerms:
         """Entropies (nats) of the distributions that the tokens were drawn from."""
 
     def take(self, chunk: ChunkTerms) -> None:
-        """Note what was found at the terms of a chunk."""
+        """Store the numbers of a chunk's terms."""
         self.logprobs_S[chunk.terms_N] = chunk.logprobs_N.detach().float().cpu().numpy()
         self.entropy_S[chunk.terms_N] = chunk.entropy_N.detach().float().cpu().numpy()
 
     def take_part(self, terms_N: Any, part: SeenTerms) -> None:
-        """Note what was found at some terms, given by their numbers."""
+        """Store the numbers of some terms, given by their indices."""
         self.logprobs_S[terms_N], self.entropy_S[terms_N] = part.logprobs_S, part.entropy_S

@@ -1,8 +1,8 @@
-"""The memory that a training run will hold, part by part, before it is run; and the settings that fit.
+"""The memory and the time that a training run will take, predicted before it is run; and the settings that fit.
 
-Sampling and learning take turns and never hold their memory together, so the peak is what both need and the larger of
-what each needs alone; where sampling runs ahead of learning, they do hold it together. Activations are counted from the
-layers' shapes for as many tokens as the chunks of the trees leave alive at once, by the very rule that cuts them.
+Sampling and learning take turns and never hold their memory together, so the peak is what both need plus the larger of
+what each needs alone. Where sampling runs ahead of learning, both are held together. Activations are counted from the
+layers' shapes, for as many tokens as the chunks of the trees keep alive at once; the learner's own rule cuts them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ..tokens import CompletionRecord, TokenTree, most_alive, pack
-from .frozen_head import VOCAB_BLOCK
+from .head import VOCAB_BLOCK
 from .model import PolicyModel
-from .packed_linear import is_packed
+from .sampling_layers import is_packed
 from .settings import Quantization
-from .static_step import GATHERED, READ, step_size
+from .static_decoding import GATHERED, READ, step_size
 
 Phase = Literal["always", "sampling", "learning"]
 
@@ -375,3 +375,136 @@ def _tree(work: PlannedWork) -> TokenTree:
             record = CompletionRecord(prompt, output, np.zeros(work.max_new_tokens, np.float32))
             tree.insert(record, task * work.samples_per_prompt + sample)
     return tree
+
+
+_GATHERED_LAYERS = 2
+_SERVER_TOKENS = 8192
+"""Tokens of one of a server's forward passes: vLLM's `max_num_batched_tokens` for serving."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The processes among which the work of a step is divided evenly."""
+
+    ranks: int = 1
+    sharded: bool = False
+    """True if each rank holds a part of the base's layers; servers then sample."""
+    replicas: int = 0
+    """Number of servers that sample; 0 lets each rank sample its share."""
+
+    @property
+    def samplers(self) -> int:
+        """Number of processes that sample."""
+        return self.replicas or self.ranks
+
+    def of_rank(self, work: PlannedWork) -> PlannedWork:
+        """Return the largest share of a rank."""
+        return replace(work, tasks_per_step=_share(work.tasks_per_step, self.ranks))
+
+
+def plan_rank(
+    shape: ModelShape, work: PlannedWork, settings: PlannedSettings, spread: Spread, *, on_cpu: bool
+) -> MemoryPlan:
+    """Predict the memory of one rank.
+
+    A rank that does not sample holds neither a cache nor weights laid out for it. Sharded ranks (`shards.py`) hold a
+    part of each layer, embeddings and head whole, and two whole layers while they compute: the one at work and the one
+    that is fetched meanwhile.
+    """
+    if spread.replicas:
+        settings = replace(settings, samples_elsewhere=True)
+    plan = plan_memory(shape, spread.of_rank(work), settings, on_cpu=on_cpu)
+    parts = list(plan.parts)
+    if spread.sharded and spread.ranks > 1:
+        layer = shape.linear_weights // shape.layers * settings.dtype.itemsize
+        whole = shape.other_weights * settings.dtype.itemsize
+        parts = [
+            replace(part, bytes=whole + _share(part.bytes - whole, spread.ranks)) if part.name == "weights" else part
+            for part in parts
+        ]
+        parts.append(MemoryPart("layers gathered from other ranks", _GATHERED_LAYERS * layer, "always"))
+    return replace(plan, parts=parts)
+
+
+def plan_replica(
+    shape: ModelShape, work: PlannedWork, settings: PlannedSettings, spread: Spread, *, versions: int
+) -> MemoryPlan:
+    """Predict what one server holds while it samples its share of a step with nothing waiting.
+
+    Args:
+        versions: adapters that it holds at once.
+    """
+    item = settings.dtype.itemsize
+    of_task = replace(work, tasks_per_step=_share(work.tasks_per_step, spread.replicas))
+    tokens = of_task.tasks_per_step * work.prompt_tokens + of_task.sampled_sequences * work.max_new_tokens
+    widest = 3 * shape.intermediate + 4 * shape.hidden + shape.query_size + 2 * shape.key_size
+    logits = 4 * shape.vocab * of_task.sampled_sequences
+    parts = [
+        MemoryPart("weights", item * (shape.linear_weights + shape.other_weights), "always"),
+        MemoryPart("adapters", item * versions * settings.lora_r * shape.lora_ends, "always"),
+        MemoryPart("keys and values", 2 * shape.layers * shape.key_size * item * tokens, "always"),
+        MemoryPart("activations of sampling", item * widest * min(_SERVER_TOKENS, tokens) + logits, "always"),
+    ]
+    return MemoryPlan(settings, parts)
+
+
+def adapter_bytes(shape: ModelShape, rank: int) -> int:
+    """Return the size of an adapter's file: its weights are in float32."""
+    return 4 * rank * shape.lora_ends
+
+
+def _share(whole: int, among: int) -> int:
+    return -(-whole // among)
+
+
+@dataclass(frozen=True)
+class StepRates:
+    """Rates of one process, measured with one model; a larger model is taken to be slower by its number of weights."""
+
+    source: str
+    """Machine and program that measured them, for a person to judge."""
+    parameters: int
+    """Number of weights of that model."""
+    sampled: float
+    """Sampled tokens a second of one process that samples."""
+    learned: float
+    """Packed tokens (prompts counted once for each task) a second of one rank that learns."""
+
+    def of_model(self, parameters: int) -> StepRates:
+        """Return the rates that a model of so many weights is taken to have."""
+        factor = self.parameters / parameters
+        return StepRates(self.source, parameters, self.sampled * factor, self.learned * factor)
+
+
+_HERE: Final = "2 cores (AMD EPYC with AVX-512 and bfloat16 products), embedded model, bfloat16, 2026-11-23"
+OWN_ON_CPU: Final = StepRates(f"{_HERE}: benchmarks/grpo_step.py, nothing else running", 134_515_008, 442, 563)
+"""W1: 2,048 tokens sampled in 4.6 s, and 3,548 learned in 6.3 s."""
+VLLM_ON_CPU: Final = StepRates(
+    f"{_HERE}: benchmarks/sampling.py --peers, vLLM 0.32 with two threads, nothing else running", 134_515_008, 419, 563
+)
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """The parts of a step."""
+
+    sampling: float
+    learning: float
+    overlapped: bool = False
+    """True if sampling goes on while learning does."""
+
+    @property
+    def total(self) -> float:
+        """Seconds from one step to the next."""
+        return max(self.sampling, self.learning) if self.overlapped else self.sampling + self.learning
+
+
+def step_seconds(work: PlannedWork, spread: Spread, rates: StepRates, *, overlapped: bool) -> StepSeconds:
+    """Predict a step in which every rollout samples as much as it may.
+
+    Left out are what agents wait for besides the model, publishing weights and summing gradients.
+    """
+    sampled = work.sampled_sequences * work.max_new_tokens
+    share = spread.of_rank(work)
+    learned = share.tasks_per_step * work.prompt_tokens + share.sampled_sequences * work.max_new_tokens
+    return StepSeconds(sampled / (rates.sampled * spread.samplers), learned / rates.learned, overlapped)

@@ -1,28 +1,28 @@
 """The one set of weights: a Hugging Face model, its named LoRA adapters, and a version for each.
 
 Sampling and learning both run through `hidden` and `logits`; the reference policy is the same weights with the adapter
-off. A version counts the optimizer steps behind an adapter. Some adapters may be fixed: they sample and never learn.
+off. A version counts the optimizer steps behind an adapter. Fixed adapters sample and never learn.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..metrics import percent
 from . import kernels
 from .attention import ATTENTION_NAME, AttentionTables
-from .decoder_stack import DecoderStack
 from .errors import PolicyError
-from .fused_layers import fuse_layers
-from .lora_linear import fuse_lora
-from .packed_linear import PackedLinears
-from .thread_count import ThreadCount
+from .fused_layers import fuse_layers, fuse_lora
+from .machine import ThreadCount
+from .sampling_layers import DecoderStack, PackedLinears
 
 if TYPE_CHECKING:  # it imports torch's FSDP, which most runs do without
     from .shards import ShardedBase
@@ -95,8 +95,8 @@ class PolicyModel:
         sizes = (self.heads, self.kv_heads, self.head_size)
         self._stack = DecoderStack(self.backbone, fused, self._packed, sizes) if fused else None
         self.on_pause: Callable[[], None] | None = None
-        """Called between two parts of a pass that learns or scores, where others may compute; None calls nothing. While
-        it is set, the copies that sampling computes with outlive the passes in between."""
+        """Called between two parts of a pass that learns or scores, where sampling may compute; None calls nothing.
+        While it is set, the copies that sampling computes with are kept during learning."""
 
     @property
     def device(self) -> torch.device:
@@ -148,8 +148,8 @@ class PolicyModel:
         """Activate `adapter`, and sample with copies of the weights in a faster layout where there is one.
 
         They are made at an adapter's second pass in a row: where adapters, or an adapter and the bare model, take
-        turns, each turn would cost a copy. `at_once` makes them at the first one, so that no number depends on whose
-        turn was before.
+        turns, each turn would cost a copy. `at_once` makes them at the first one, so that no number depends on the
+        turn before.
         """
         switched = adapter != self._active
         if switched:
@@ -174,25 +174,25 @@ class PolicyModel:
             self.activate(before)
 
     def pause(self) -> None:
-        """Let others compute between two parts of a pass, where somebody has asked for it."""
+        """Let others compute between two parts of a pass, where `on_pause` is set."""
         if self.on_pause is not None:
             self.on_pause()
 
     @contextmanager
     def without_pauses(self) -> Iterator[None]:
-        """Let nobody else compute for the duration of a block, in which weights are tried that may not stay."""
-        asked = self.on_pause
-        if asked is not None:
+        """Let nobody else compute for the duration of a block in which weights are tried that may be taken back."""
+        before = self.on_pause
+        if before is not None:
             self.on_pause = lambda: None
         try:
             yield
         finally:
-            self.on_pause = asked
+            self.on_pause = before
 
     @contextmanager
     def lent_to_sampling(self) -> Iterator[None]:
-        """Let the engine compute for the duration of a block amid a pass that learns, and leave everything as it was:
-        the adapter, what is in training mode, and the layers in the layout that has gradients."""
+        """Let the engine compute for the duration of a block amid a pass that learns, and restore the state after it:
+        the adapter, training mode, and the layers in the layout that has gradients."""
         active = self._active
         training = [module for module in self.base.modules() if module.training]
         for module in training:
@@ -239,8 +239,8 @@ class PolicyModel:
             hidden: Tensor = output.last_hidden_state[0]
             return hidden
 
-        together = None if self._stack is None else self._stack.hidden(tokens_T, positions_T, tables, by_modules)
-        return by_modules() if together is None else together
+        hidden_TM = None if self._stack is None else self._stack.hidden(tokens_T, positions_T, tables, by_modules)
+        return by_modules() if hidden_TM is None else hidden_TM
 
     def logits(self, hidden_NM: Tensor) -> Tensor:
         """Return logits [N, V] of N hidden states."""
@@ -272,3 +272,32 @@ class PolicyModel:
             self.base.activation_checkpointing_enable(how)
         else:
             self.base.gradient_checkpointing_enable(how)
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Numbers of parameters, those of adapters among them."""
+
+    trained: int
+    total: int
+
+    def __str__(self) -> str:
+        share = percent(self.trained / max(1, self.total), 2)
+        return f"training {self.trained:,} of {self.total:,} parameters ({share})"
+
+
+def count_parameters(model: nn.Module, trained: Iterable[nn.Parameter] | None = None) -> ParameterCount:
+    """Return the numbers of a model's parameters.
+
+    Args:
+        trained: those that are; None takes all that need a gradient.
+    """
+    parameters = list(model.parameters())
+    learnt = [parameter for parameter in parameters if parameter.requires_grad] if trained is None else trained
+    return ParameterCount(sum(map(_size, learnt)), sum(map(_size, parameters)))
+
+
+def _size(parameter: nn.Parameter) -> int:
+    """Return the number of weights; those of 4 bits are kept several to a number."""
+    state = getattr(parameter, "quant_state", None)
+    return parameter.numel() if state is None else int(state.shape.numel())

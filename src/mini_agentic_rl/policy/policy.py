@@ -1,15 +1,20 @@
 """The policy: one set of weights that samples and learns in turns.
 
-The engine and the learner share the modules and the torch thread. Whatever changes weights runs through `run`, which
-afterwards invalidates what was cached with older ones: that turn-taking happens here and nowhere else.
+The engine and the learner share the modules and the torch thread. Whatever changes weights runs through `Policy.run`,
+which afterwards invalidates what was cached with older weights. Turn-taking happens in this file and nowhere else:
+whole turns by default, `SharedTurns` where sampling runs ahead of learning, and `SamplingCopy` where sampling has a
+device of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -18,16 +23,13 @@ import torch
 from transformers import PreTrainedModel
 
 from .engine import Engine, EngineCounters
-from .free_memory import release_free_memory
-from .learner import Learner
+from .learner import Learner, ValueLearner
 from .load import load_model, load_weights, save_weights
+from .machine import release_free_memory
 from .model import DEFAULT_ADAPTER, PolicyModel
-from .sampling_copy import SamplingCopy, load_second
-from .scorer import Scorer
 from .settings import EngineSettings, LearnerSettings, ValueSettings
-from .shared_turns import SharedTurns
 from .torch_thread import TorchThread
-from .value_learner import ValueLearner
+from .tree_pass import Scorer
 
 T = TypeVar("T")
 
@@ -47,9 +49,9 @@ class Policy:
     ) -> None:
         """
         Args:
-            thread: the one that computes with `model`; None makes one.
-            sampler: a second copy of the weights, which the engine samples with on a thread of its own; None samples
-                with `model`.
+            thread: computes with `model`; None makes one.
+            sampler: a second copy of the weights, which the engine samples with on another thread; None samples with
+                `model`.
         """
         self.model = model
         self._thread = thread or TorchThread()
@@ -58,11 +60,11 @@ class Policy:
         self.engine = self._make_engine(sampler or model, engine)
         self._turns = SharedTurns(model, self.engine, self._see_weights, self._thread)
         self._seen = dict(model.versions)
-        """Version of each adapter that the engine knows of."""
+        """Version of each adapter that the engine has seen."""
         self._learnt_in_a_row = 0
         """Learning turns since the last one before which anything was sampled."""
         self.is_whole = True
-        """False once a learning turn has failed: its steps may be half done, and its weights belong to no step."""
+        """False once a learning turn has failed: the weights may then lie between two steps."""
 
     @classmethod
     def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
@@ -71,13 +73,16 @@ class Policy:
         thread = TorchThread()
 
         def loaded() -> tuple[PolicyModel, PolicyModel | None]:
-            # First, because the other one may be put into layers of the object that was given.
-            second = None if device is None else load_second(model, device, options)
-            return load_model(model, **options), second
+            sampler = None
+            if device is not None:
+                # Copied before adapters are put into the layers of a model that was given as an object.
+                source = model if isinstance(model, str) else copy.deepcopy(model).to(torch.device(device))
+                sampler = load_model(source, **{**options, "device": device})
+            return load_model(model, **options), sampler
 
         try:
-            first, second = thread.call(loaded)
-            return cls(first, engine, thread, second)
+            learnt, sampler = thread.call(loaded)
+            return cls(learnt, engine, thread, sampler)
         except BaseException:
             thread.close()
             raise
@@ -98,7 +103,7 @@ class Policy:
         return ValueLearner(self.model, settings, adapter, value)
 
     def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
-        """Return what reads numbers off terms under `adapter`, or the bare model; see `Scorer`. Use it inside `run`."""
+        """Return a scorer of terms under `adapter`, or the bare model; see `Scorer`. Use it inside `run`."""
         return Scorer(self.model, adapter, max_tokens=max_tokens, head_rows=head_rows)
 
     def run(self, job: Callable[[], T]) -> T:
@@ -113,17 +118,17 @@ class Policy:
         """Await `run`, without blocking the event loop.
 
         Args:
-            brief: let the job in between two parts of one that learns with a share, too. It must leave alone what that
-                one learns.
+            brief: True may run the job between two parts of a job that learns with a share. It must not change what
+                that job learns.
         """
         return await asyncio.wrap_future(self._thread.submit(lambda: self._turn(job), brief=brief))
 
     def learn(self, job: Callable[[], T], share: float = 0.0) -> T:
         """Run a job that learns, as `run` does.
 
-        The memory of the key/value cache is given back before, so that sampling's memory and learning's are never held
-        together. With a `share` above 0 it is kept, and so are weights laid out for sampling: sampling goes on beside,
-        with this share of the torch thread's time while it has anything to do (`shared_turns.py`).
+        The memory of the key/value cache is freed before, so that sampling's memory and learning's are never held
+        together. With a `share` above 0 it is kept, and so are weights laid out for sampling: sampling goes on, with
+        this share of the torch thread's time while it has anything to do (`SharedTurns`).
         """
         return self._thread.call(lambda: self._learning_turn(job, share))
 
@@ -137,7 +142,6 @@ class Policy:
 
     def load_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         """Read weights back in place; what was cached with the old ones is not used again."""
-
         self.run(lambda: self.read_weights(folder, adapter))
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
@@ -147,20 +151,20 @@ class Policy:
 
     def digest(self, adapter: str = DEFAULT_ADAPTER) -> str:
         """Return a digest of the weights that are trained. Inside of `run`."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for parameter in self.model.trainable(adapter):
-            found.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def check_agreement(self) -> None:
-        """Do nothing: one rank always agrees with itself. Inside of `run`."""
+        """Raise if the ranks' weights differ; one rank always agrees with itself. Inside of `run`."""
 
     def counters(self) -> EngineCounters:
         """Return the work of sampling so far, of all ranks."""
         return replace(self.engine.counters)
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work that needs the whole policy; where a rank of it goes, cancel it."""
+        """Await work that needs all ranks; it is cancelled when a rank is lost."""
         return await work
 
     def submit_turn(self, job: Callable[[], T], *, learning: bool) -> Future[T]:
@@ -168,20 +172,21 @@ class Policy:
         return self._thread.submit(lambda: self._learning_turn(job, 0.0) if learning else self._turn(job))
 
     def weights_changed(self, adapter: str) -> None:
-        """Let the engine sample with the weights as they are now, and forget the keys of others. On the torch thread,
-        by whoever has changed weights and not their version; new versions are seen without a word."""
+        """Let the engine sample with the weights as they are now, and invalidate what was cached with others.
+
+        Call it on the torch thread after a change of weights that raised no version; new versions are seen by
+        themselves.
+        """
         self._seen[adapter] = self.model.versions[adapter]
-        if self._copy is None:
-            self.model.unpack()
-            self.engine.weights_changed(adapter)
-            return
-        copied = self._copy
 
-        def take() -> None:
-            copied.take(adapter)
+        def publish() -> None:
+            if self._copy is None:
+                self.model.unpack()
+            else:
+                self._copy.take(adapter)
             self.engine.weights_changed(adapter)
 
-        self._sampling_thread.call(take)
+        self._sampling_thread.call(publish)
 
     def close(self) -> None:
         """Stop sampling and end the torch thread."""
@@ -216,7 +221,7 @@ class Policy:
         return self._turn(job)
 
     def _turn(self, job: Callable[[], T]) -> T:
-        # The job may change weights, and copies of them would go on sampling with the old ones.
+        # The job may change weights, and sampling would go on with copies of the old ones.
         self.model.unpack()
         try:
             return job()
@@ -225,7 +230,111 @@ class Policy:
             self._see_weights()
 
     def _see_weights(self) -> None:
-        """Tell the engine of new versions."""
+        """Let the engine sample with the adapters whose versions have changed."""
         changed = [adapter for adapter, version in self.model.versions.items() if self._seen.get(adapter) != version]
         for adapter in changed:
             self.weights_changed(adapter)
+
+
+class SharedTurns:
+    """Sampling's share of the torch thread while a job learns. Used on that thread alone.
+
+    A job that learns is one long turn: nothing is sampled until it ends. With shared turns it stops between the chunks
+    of its passes, and the engine steps there until sampling has had its share of the time. The weights are the old ones
+    until the job's optimizer step; from there on the engine computes keys again, and the requests under way go on, each
+    token under the version that sampled it. Brief jobs of others run in these pauses too, and count as sampling.
+    """
+
+    def __init__(
+        self,
+        model: PolicyModel,
+        engine: Engine,
+        on_weights: Callable[[], None],
+        thread: TorchThread | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """
+        Args:
+            engine: samples with `model`, on this thread.
+            on_weights: invalidates what was computed with older weights, where they have changed.
+            thread: whose brief jobs are run; None runs none.
+            clock: the time in seconds.
+        """
+        self._model, self._engine, self._on_weights, self._thread = model, engine, on_weights, thread
+        self._clock = clock
+        self._paused = False
+        """True while others compute, in whose own pauses nothing is to be done."""
+        self._rate = 0.0
+        """Seconds of sampling for a second of learning."""
+        self._owed = 0.0
+        """Seconds of sampling that are due."""
+        self._since = 0.0
+        """Time of the end of the last pause."""
+
+    @contextmanager
+    def shared(self, share: float) -> Iterator[None]:
+        """Give sampling this share of the time, from 0 to below 1, for the duration of a block that learns."""
+        self._rate = share / (1 - share)
+        self._owed, self._since = 0.0, self._clock()
+        self._model.on_pause = self._pause
+        try:
+            yield
+        finally:
+            self._model.on_pause = None
+
+    def _pause(self) -> None:
+        """Run brief jobs, and steps of the engine until it has used up the time that it is due or has nothing to do."""
+        if self._paused:
+            return
+        self._owed += (self._clock() - self._since) * self._rate
+        self._on_weights()
+        has_brief = self._thread is not None and self._thread.has_brief()
+        if has_brief or (self._owed > 0 and self._engine.pending()):
+            self._paused = True
+            try:
+                with self._model.lent_to_sampling():
+                    began = self._clock()
+                    if self._thread is not None:
+                        self._thread.run_brief()
+                    self._owed -= self._clock() - began
+                    while self._owed > 0 and self._engine.pending():
+                        began = self._clock()
+                        self._engine.step()
+                        self._owed -= self._clock() - began
+            finally:
+                self._paused = False
+        # Time that sampling did not use is not made up for later: learning would wait for a burst of sampling.
+        if not self._engine.pending():
+            self._owed = min(self._owed, 0.0)
+        self._since = self._clock()
+
+
+class SamplingCopy:
+    """A second copy of the weights on a device of its own, with which the engine samples while the first one learns.
+
+    What is trained is copied over at each version. Both copies count the same versions.
+    """
+
+    def __init__(self, learnt: PolicyModel, model: PolicyModel) -> None:
+        """
+        Args:
+            learnt: the weights that learn.
+            model: the copy that samples.
+        """
+        self.model = model
+        self._pairs = {
+            adapter: list(zip(learnt.trainable(adapter), model.trainable(adapter), strict=True))
+            for adapter in learnt.adapters
+        }
+        self._versions = learnt.versions
+        for adapter in learnt.adapters:
+            self.take(adapter)
+
+    @torch.no_grad()
+    def take(self, adapter: str) -> None:
+        """Copy the weights of `adapter`, and their version. On the thread that samples."""
+        self.model.unpack()
+        for source, target in self._pairs.get(adapter, ()):
+            target.copy_(source)
+        self.model.versions[adapter] = self._versions[adapter]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..tokens import ConstraintError, SamplingParams
 from . import kernels
-from .device_copies import on_device
+from .machine import on_device
 
 _MASK64 = (1 << 64) - 1
 _BUCKET = 128
@@ -80,7 +80,7 @@ class Row:
     counts: TokenCounts | None = None
     """Counts of what was sampled so far, where penalties ask for it."""
     guessed: Sequence[int] = ()
-    """Tokens that are taken for sampled behind those in `counts`; `position` counts them."""
+    """Draft tokens after those in `counts`, taken as sampled; `position` counts them."""
     allowed: npt.NDArray[np.int32] | None = None
     """The tokens that may be drawn, as `fit_mask` gives them; None for all."""
 

@@ -2,24 +2,26 @@
 
 `schedule` chooses, `postprocess` records what was drawn. Sequences that decode go first, with tokens guessed ahead
 where that pays (drafts.py); prompts fill the rest of the token budget, the oldest first, with shorter ones beside a
-long one. When the cache has no block left, a sequence of whoever holds much more than others is preempted, else the
-youngest (fair_shares.py): it gives its blocks back and waits again. Its draws depend on seed and position only, so it
-goes on as if nothing had happened.
+long one. When the cache has no block left, a sequence is preempted: it gives its blocks back and waits again.
+
+Shares are fair. `TokenRequest.asker` names the owner of a request, and the request. Owners are compared by what all of
+their running sequences hold, and the requests of one owner by what each request holds: that decides which sequence is
+admitted next, which one is preempted, and which rows a pass leaves out. Draws depend on seed and position alone, so
+neither shares nor preemptions change a token.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from ..tokens import Asker, FinishReason, TokenDelta
 from .drafts import Drafts, Guess
-from .fair_shares import blocks_of, first_in_turn, greediest, rows_in_turn
 from .kv_cache import BlockCache, BlockTable
 from .sampler import Draw
-from .step_plan import RunningSequence, Segment, StepPlan
+from .step_batch import RunningSequence, Segment, StepPlan
 
 GUESSED: Final = 64
 """Most tokens that are guessed in one pass, for all sequences together: each needs logits of its own, which in float32
@@ -180,24 +182,26 @@ class Scheduler:
         return dropped
 
     def _make_way(self) -> None:
-        """Let in who finds no room in the cache, or no place beside those that run, because others hold much more."""
+        """Admit waiting sequences that find no room because others hold much more; preempt those others."""
         while (sequence := self._next()) is not None:
-            gone: RunningSequence | None = None
+            preempted: RunningSequence | None = None
             while (shortage := self._shortage(sequence)) is not None:
-                gone = greediest(self._running, self._waiting, sequence, *shortage)
-                if gone is None:
+                preempted = greediest(self._running, self._waiting, sequence, *shortage)
+                if preempted is None:
                     return
-                self._preempt(gone)
-            if gone is None:  # it needs none of this
+                self._preempt(preempted)
+            if preempted is None:  # there is room
                 return
             self._admit(sequence)
 
     def _next(self, most: float = math.inf) -> RunningSequence | None:
         """Return the waiting sequence of fewer than `most` tokens whose turn it is."""
-        return first_in_turn((one for one in self._waiting if one.left < most), self._running, self._admitted)
+        waiting = (sequence for sequence in self._waiting if sequence.left < most)
+        return first_in_turn(waiting, self._running, self._admitted)
 
     def _shortage(self, sequence: RunningSequence) -> tuple[Callable[[RunningSequence], int], int] | None:
-        """Return what a waiting sequence lacks: how it is counted, and how much of it; None if there is enough."""
+        """Return the resource that a waiting sequence lacks: what a sequence holds of it, and the amount needed; None
+        if there is enough."""
         if len(self._running) >= self._max_running:
             return lambda _: 1, 1
         table = self._open(sequence)
@@ -371,3 +375,109 @@ class Scheduler:
         self._release(sequence)
         sequence.computed = 0
         self._waiting.appendleft(sequence)
+
+
+_SEVERAL: Final = 2
+"""An owner of several sequences loses one if it holds at least this many times what the newcomer would hold. A factor
+above 1 keeps two equal owners from preempting each other in turn."""
+_ONE: Final = 8
+"""The same factor for an owner of one sequence, which has to be computed again from its beginning."""
+
+
+def blocks_of(sequence: RunningSequence) -> int:
+    """Return the number of cache blocks that a running sequence holds."""
+    return len(sequence.table.blocks)
+
+
+def first_in_turn(
+    waiting: Iterable[RunningSequence], running: Sequence[RunningSequence], admitted: Mapping[Asker, int]
+) -> RunningSequence | None:
+    """Return the waiting sequence whose owner holds the fewest blocks; among equals the one whose request has had the
+    fewest sequences admitted, then the first."""
+    owners, requests = (_held(running, blocks_of, level) for level in (1, 2))
+
+    def standing(sequence: RunningSequence) -> tuple[int, int, int]:
+        asker = sequence.request.asker
+        return owners[asker[:1]], requests[asker], admitted.get(asker, 0)
+
+    return min(waiting, key=standing, default=None)
+
+
+def greediest(
+    running: Sequence[RunningSequence],
+    waiting: Iterable[RunningSequence],
+    beside: RunningSequence,
+    amount: Callable[[RunningSequence], int],
+    more: int,
+) -> RunningSequence | None:
+    """Return the youngest sequence of the owner, or request, that holds the most; None if none holds much more than
+    that of `beside` would.
+
+    Args:
+        running: sequences that hold something, the oldest first.
+        waiting: sequences that hold nothing.
+        beside: the sequence to compare with.
+        amount: returns what a running sequence holds.
+        more: what `beside` would hold besides what its owner, or its request, holds now. With 0, an owner of several
+            sequences only has to hold more.
+    """
+    for level in (1, 2):
+        held, own = _held(running, amount, level), beside.request.asker[:level]
+        most = max(held, key=held.__getitem__, default=own)
+        several = sum(one.request.asker[:level] == most for one in (*running, *waiting)) > 1
+        least = (_SEVERAL if several else _ONE) * (held[own] + more)
+        if most != own and (held[most] >= least or (several and not more and held[most] > held[own])):
+            running = [one for one in running if one.request.asker[:level] == most]
+            requests = _held(running, amount, 2)
+            request = max(requests, key=requests.__getitem__)
+            return [one for one in running if one.request.asker == request][-1]
+        running = [one for one in running if one.request.asker[:level] == own]
+    return None
+
+
+def rows_in_turn(
+    ready: list[RunningSequence],
+    running: Sequence[RunningSequence],
+    share_of_row: Callable[[int], float | None],
+) -> list[RunningSequence]:
+    """Return the sequences that a pass computes of those that could decode.
+
+    All sequences of the owner with the fewest are computed, and as many of each other owner. More are computed as long
+    as the pass takes at most twice as long with them.
+
+    Args:
+        ready: sequences that could decode, the oldest first.
+        running: all sequences that run.
+        share_of_row: returns the share of a pass's time that one of its rows takes; None while it is not known.
+    """
+    level = 1 if len({one.request.asker[0] for one in running}) > 1 else 2
+    rows = _held(running, lambda _: 1, level)
+    if len(rows) < 2:
+        return ready
+    equal = min(rows.values()) * len({one.request.asker[:level] for one in ready})
+    share = share_of_row(equal)
+    most = math.inf if not share else equal + 1 / share
+    if len(ready) <= most:
+        return ready
+    kept = set(_by_turns(_by_turns(ready, 2), 1)[: int(most)])
+    return [one for one in ready if one in kept]
+
+
+def _held(
+    sequences: Iterable[RunningSequence], amount: Callable[[RunningSequence], int], level: int
+) -> Counter[object]:
+    """Return what each owner (level 1), or each request (level 2), holds."""
+    held: Counter[object] = Counter()
+    for one in sequences:
+        held[one.request.asker[:level]] += amount(one)
+    return held
+
+
+def _by_turns(sequences: Sequence[RunningSequence], level: int) -> list[RunningSequence]:
+    """Return the first sequence of each owner or request, then the second of each, and so on."""
+    seen: Counter[object] = Counter()
+    turn: dict[RunningSequence, int] = {}
+    for one in sequences:
+        turn[one] = seen[one.request.asker[:level]]
+        seen[one.request.asker[:level]] += 1
+    return sorted(sequences, key=turn.__getitem__)

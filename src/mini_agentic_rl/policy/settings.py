@@ -15,12 +15,12 @@ Schedule = Literal["constant", "linear", "cosine"]
 
 
 class ModelSettings(Settings):
-    """A model, and how it is loaded."""
+    """A model and the options of loading it."""
 
     model: str = "embedded"
     """Model: `embedded` (SmolLM2-135M-Instruct, fetched when first needed), a Hugging Face id, or a local folder."""
     dtype: Dtype = "auto"
-    """Number format of the weights; auto takes what the model and the device are best at."""
+    """Number format of the weights; auto takes bfloat16 where the device multiplies it faster, else float32."""
     device: str = "auto"
     """Device that computes: auto, cpu, cuda, cuda:1, mps."""
     quantization: Quantization = "none"
@@ -28,10 +28,10 @@ class ModelSettings(Settings):
 
 
 class AdaptedModelSettings(ModelSettings):
-    """A model, and the adapter that it is taken with."""
+    """A model with an adapter."""
 
     adapter: Path | None = None
-    """Folder of a trained adapter; without it the model is taken as it is."""
+    """Folder of a trained adapter; without it the model is used as it is."""
 
 
 class LoraSettings(Settings):
@@ -65,23 +65,22 @@ class EngineSettings(Settings):
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
     cache_mib: int = Field(default=768, ge=1)
-    """Size of the sampler's key/value cache in MiB; it is given back while learning, unless sampling goes on meanwhile
+    """Size of the sampler's key/value cache in MiB; it is freed while learning, unless sampling goes on meanwhile
     (`max_staleness`)."""
     max_batch_tokens: int = Field(default=1024, ge=1)
-    """At most this many tokens in one forward pass."""
+    """Most tokens of one forward pass."""
     max_running: int = Field(default=256, ge=1)
-    """At most this many sequences at once."""
+    """Most sequences that are sampled at once."""
     max_waiting: int = Field(default=4096, ge=1)
-    """At most this many requests wait for their turn; more are refused with 429 and told when to come again."""
+    """Most requests that wait; more are refused with 429 and a time to retry."""
     max_draft_tokens: int = Field(default=8, ge=0)
-    """Guess at most this many next tokens of a sequence from what was said before, where that is measured to pay; a
-    guess is kept where it is what is drawn, so no token changes. 0 guesses none."""
+    """Maximum draft length for n-gram speculation, used where it is measured to pay (lossless); 0 turns it off."""
     cuda_graphs: bool = True
-    """Decode in CUDA graphs on a CUDA device, which spares launching every operation from Python; their buffers, and
-    the key/value cache, are then held while learning too."""
+    """Decode in CUDA graphs on a CUDA device, so that Python does not launch every operation; their buffers, and the
+    key/value cache, are then held while learning too."""
     sampler_device: str | None = None
-    """Sample on a device of its own, as in `cuda:1`, with a second copy of the weights that gets what is trained at
-    each version; by default one copy samples and learns."""
+    """Device for sampling alone, as in `cuda:1`, with a second copy of the weights; by default one copy samples and
+    learns."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 
@@ -100,9 +99,9 @@ class LearnerSettings(Settings):
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises."""
     schedule: Schedule = Field(default="constant", json_schema_extra={"option": "--lr-schedule"})
-    """Curve by which the learning rate falls over the steps."""
+    """Learning-rate schedule."""
     total_steps: int = Field(default=0, ge=0)
-    """Optimizer steps of the whole run; needed for a schedule that falls."""
+    """Optimizer steps of the whole run; a schedule other than constant needs it."""
     optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"
     """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
     checkpointing: bool = Field(default=False, json_schema_extra={"option": "--gradient-checkpointing"})
@@ -111,10 +110,10 @@ class LearnerSettings(Settings):
     """Packed tokens per forward-backward pass; bounds the memory of learning. 0 takes 450 on a CPU, and on a GPU as
     many as fit into a third of its free memory, at most 8192."""
     head_rows: int = Field(default=256, ge=1)
-    """Positions whose logits exist at once."""
+    """LM-head chunk size, in tokens."""
     flex_attention: bool = True
-    """Compute attention over trees by torch's FlexAttention on a CUDA device, compiled before the first step, which
-    skips what the tree hides; without it a whole mask is used."""
+    """Use torch's FlexAttention over trees on a CUDA device, compiled before the first step; without it a whole mask
+    is used."""
 
 
 class ValueSettings(Settings):
@@ -125,14 +124,14 @@ class ValueSettings(Settings):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients of the value head are scaled down to this norm."""
     trains_adapter: bool = False
-    """Let the value loss train the adapter (or, under full training, all weights) as well, and not the head alone."""
+    """Train the adapter (or, under full training, all weights) by the value loss as well, and not the head alone."""
 
 
 class RankSettings(Settings):
     """Several ranks that hold one policy, as torchrun or `accelerate launch` starts them."""
 
     rank_timeout: float = Field(default=60.0, gt=0)
-    """Seconds without a word after which a rank counts as lost; the run then ends, to be resumed."""
+    """Seconds of silence after which a rank counts as lost; the run then ends, to be resumed."""
     shard: bool = False
     """Hold a part of the frozen base's layers on each rank (FSDP2) instead of the whole: ranks then only learn, so this
     needs `sampler` to be servers, and LoRA."""

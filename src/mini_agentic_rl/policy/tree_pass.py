@@ -2,7 +2,8 @@
 
 Chunks run in depth-first order. One that later chunks look at keeps its keys and values, and waits for their gradients
 before its own backward pass; any other is done at once. So what exists together is one chunk and the path above it,
-and where the trees are cut changes no number beyond rounding.
+and where the trees are cut changes no number beyond rounding. `Scorer` reads numbers off such passes without a
+gradient, under an adapter, the bare model or a teacher.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import torch
 from torch import Tensor
 
 from ..tokens import PackedTrees, TreeChunk, cut
-from .flex_trees import flex_on
-from .learning_attention import KeptKeys, TreeTables
-from .logprobs import read_logprobs, targets
+from .head import read_logprobs
 from .model import PolicyModel
+from .tree_attention import KeptKeys, TreeTables, flex_on
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class TreePass:
         max_tokens: int,
         head_rows: int,
         entropy_gradient: bool = False,
-        flex: bool = False,
+        flex: bool,
     ) -> None:
         """
         Args:
             max_tokens: the most tokens of a chunk.
-            head_rows: the most positions that go through the head together.
-            entropy_gradient: whether entropies have a gradient.
-            flex: True takes FlexAttention where there is one for the device.
+            head_rows: LM-head chunk size, in positions.
+            entropy_gradient: True gives the entropies a gradient.
+            flex: True uses FlexAttention where the device has it.
         """
         self._model = model
         self._packed = packed
@@ -120,13 +120,14 @@ class TreePass:
             return _WaitingChunk(kept, hidden_TM, None)
         device = hidden_TM.device
         at_N = torch.from_numpy(at[terms_N] - chunk.start).to(device)
-        where = targets(
+        logprobs_N, entropy_N = read_logprobs(
+            self._model,
+            hidden_TM,
             at_N,
             self._target_S[torch.from_numpy(terms_N).to(device)],
             torch.from_numpy(self._packed.temperature_S[terms_N]).to(device),
-        )
-        logprobs_N, entropy_N = read_logprobs(
-            self._model, hidden_TM, where, rows=self._head_rows, entropy_gradient=self._entropy_gradient
+            rows=self._head_rows,
+            entropy_gradient=self._entropy_gradient,
         )
         return _WaitingChunk(kept, hidden_TM, on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N, hidden_TM, at_N)))
 
@@ -144,3 +145,81 @@ class TreePass:
         # One call for all roots, so that the chunk's graph is walked once.
         if roots:
             torch.autograd.backward(roots, gradients)
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The most likely tokens in the state that each of S terms was sampled in."""
+
+    tokens_SK: Tensor | None
+    """Their ids; None where these are all tokens of the vocabulary, in their order."""
+    logprobs_SK: Tensor
+    """Their log-probabilities (float32)."""
+
+
+class Scorer:
+    """Passes without a gradient over packed trees."""
+
+    def __init__(
+        self, model: PolicyModel, adapter: str | None, *, max_tokens: int, head_rows: int, flex: bool = True
+    ) -> None:
+        """
+        Args:
+            adapter: the adapter that computes; None is the bare model.
+            max_tokens: the most packed tokens of a pass.
+            head_rows: LM-head chunk size, in positions.
+            flex: False does without FlexAttention. Old and reference log-probabilities have to come from the same
+                kernels as the gradients, so a learner passes its own setting.
+        """
+        self._model = model
+        self._adapter = adapter
+        self._max_tokens = max_tokens
+        self._head_rows = head_rows
+        self._flex = flex
+
+    def logprobs(self, packed: PackedTrees) -> Tensor:
+        """Return log-probabilities [S] of the terms' tokens."""
+        return self.each_term(packed, lambda chunk: chunk.logprobs_N)
+
+    @torch.no_grad()
+    def likeliest(self, packed: PackedTrees, count: int) -> Likeliest:
+        """Return the `count` most likely tokens of each term's state, at the temperature it was sampled at; 0 is the
+        whole vocabulary. The result is on the CPU: 4 bytes for each number, and 8 for each id."""
+        model, whole = self._model, count == 0 or count >= self._model.vocab_size
+        width = model.vocab_size if whole else count
+        logprobs_SK = torch.empty(packed.term_count, width)
+        tokens_SK = None if whole else torch.empty(packed.term_count, width, dtype=torch.long)
+
+        def on_terms(chunk: ChunkTerms) -> None:
+            terms_N = torch.from_numpy(chunk.terms_N)
+            temperature_N = torch.from_numpy(packed.temperature_S[chunk.terms_N]).to(chunk.hidden_TM.device)
+            for start in range(0, terms_N.numel(), self._head_rows):
+                block = slice(start, start + self._head_rows)
+                logits_NV = model.logits(chunk.hidden_TM[chunk.at_N[block]]).float() / temperature_N[block, None]
+                top_NK = logits_NV.log_softmax(-1)
+                if tokens_SK is not None:
+                    top_NK, ids_NK = top_NK.topk(width, dim=-1)
+                    tokens_SK[terms_N[block]] = ids_NK.cpu()
+                logprobs_SK[terms_N[block]] = top_NK[:, :width].cpu()
+
+        self._run(packed, on_terms)
+        return Likeliest(tokens_SK, logprobs_SK)
+
+    @torch.no_grad()
+    def each_term(self, packed: PackedTrees, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
+        """Return the numbers [S] that `read` gives for the terms of each chunk."""
+        values_S = torch.empty(packed.term_count, device=self._model.device)
+
+        def on_terms(chunk: ChunkTerms) -> None:
+            values_S[torch.from_numpy(chunk.terms_N).to(values_S.device)] = read(chunk)
+
+        self._run(packed, on_terms)
+        return values_S
+
+    def _run(self, packed: PackedTrees, on_terms: Callable[[ChunkTerms], None]) -> None:
+        model = self._model
+        model.base.eval()
+        with model.using(self._adapter):
+            TreePass(model, packed, max_tokens=self._max_tokens, head_rows=self._head_rows, flex=self._flex).run(
+                on_terms
+            )

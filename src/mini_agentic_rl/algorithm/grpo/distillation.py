@@ -9,7 +9,7 @@ ways:
 
 The first is an estimate from the token that was drawn: minus k1 (`losses/kl.py`) as the reward of that token alone, no
 sum over what is to come. Under the policy gradient its mean is the gradient of the second, which looks at the teacher's
-K likeliest tokens (`policy/teacher_kl.py`) and so varies less, for more memory.
+K likeliest tokens (`policy/head.py`) and so varies less, for more memory.
 """
 
 from __future__ import annotations

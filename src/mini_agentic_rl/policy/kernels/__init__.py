@@ -1,15 +1,30 @@
-"""The C++ of CPUs that multiply bfloat16, compiled at first use: attention, norms, gates and rotations, adapters,
-products of a decode step and its layers as a whole, the softmax of the head, and draws."""
+"""The C++ of CPUs that multiply bfloat16, compiled at first use.
 
-from .adapters import adapted_gradients, add_adapted, can_adapt
+`compiled.py` builds and loads the library, `sampling.py` has what decode steps call, `learning.py` what has gradients.
+"""
+
 from .compiled import Unused, usable, why_unused
-from .decoder import DecoderLayer, DecoderLayers
-from .draws import can_draw, draw_tokens
-from .head import HeadSums
-from .layers import rms_norm, rotated, silu_product
-from .linears import AdaptedLinear, FewRows
-from .paged import PagedReads, paged_attention
-from .trees import TreeReads, tree_attention
+from .learning import (
+    HeadSums,
+    TreeReads,
+    adapted_gradients,
+    add_adapted,
+    can_adapt,
+    rms_norm,
+    rotated,
+    silu_product,
+    tree_attention,
+)
+from .sampling import (
+    AdaptedLinear,
+    DecoderLayer,
+    DecoderLayers,
+    FewRows,
+    PagedReads,
+    can_draw,
+    draw_tokens,
+    paged_attention,
+)
 
 __all__ = [
     "AdaptedLinear",

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from ...tokens import PackedTrees
-from ..learner import Learner
+from ..learner import Learner, ValueLearner
 from ..loss import Loss, TermStreams
 from ..policy import Policy
 from ..rank_group import RankGroup
-from ..scorer import Likeliest, Scorer
 from ..settings import LearnerSettings, ValueSettings
-from ..value_learner import ValueLearner
+from ..tree_pass import Likeliest, Scorer
 
 
 class Commands:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from ...tokens import TokenDelta, TokenRequest
 from ..engine import Engine
 from ..errors import QueueFullError
-from ..step_plan import RunningSequence
+from ..step_batch import RunningSequence
 from .team import Team
 
 _REMEMBERED: Final = 1 << 16

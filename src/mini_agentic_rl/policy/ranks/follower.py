@@ -26,13 +26,12 @@ from ...logging import PACKAGE_LOGGER
 from ...processes import asked_to_stop
 from ...tokens import TokenDelta, TokenRequest
 from ..errors import PolicyError
-from ..launch import Launch
-from ..network_interface import choose_interface
+from ..launch import Launch, choose_interface
+from ..machine import take_share
 from ..policy import Policy
 from ..rank_group import RankGroup
 from ..settings import RankSettings
-from ..step_plan import RunningSequence
-from ..thread_count import take_share
+from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from .commands import Commands
 from .door import come_in, meeting_place

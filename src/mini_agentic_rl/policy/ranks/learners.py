@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from ...tokens import PackedTrees, Share, divide
-from ..learner import Learner
+from ..learner import Learner, ValueLearner
 from ..loss import Loss, SeenTerms, TermStreams
 from ..model import DEFAULT_ADAPTER, PolicyModel
-from ..scorer import Likeliest, Scorer
 from ..settings import LearnerSettings, ValueSettings
-from ..value_learner import ValueLearner
+from ..tree_pass import Likeliest, Scorer
 from .commands import on_device
 from .team import Team
 

@@ -16,15 +16,14 @@ from ...tokens import CompletionRecord, TokenTree, pack
 from ..engine import Engine, EngineCounters
 from ..errors import PolicyError
 from ..launch import Launch
-from ..learner import Learner
+from ..learner import Learner, ValueLearner
 from ..load import load_model, resolve_device
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..policy import Policy
 from ..rank_group import RankGroup
-from ..scorer import Scorer
 from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
 from ..torch_thread import TorchThread
-from ..value_learner import ValueLearner
+from ..tree_pass import Scorer
 from .door import let_in, meeting_place
 from .engine import SpreadEngine
 from .follower import follow, join_group

@@ -1,33 +1,92 @@
-"""Log-probabilities through a frozen linear head, with the gradient worked out in the forward pass.
+"""From hidden states to log-probabilities, entropies and a teacher's divergence, a few positions at a time.
 
-For a position with hidden state h, logits z = s W h and probabilities p, the log-probability of token t has
-
-    d log p_t / d h = s (W_t - sum_v p_v W_v)
-
-The sum over the vocabulary is the same for every token read at that position, so it is accumulated block by block
-beside the log-sum-exp, rescaled when a larger logit turns up (as in online softmax; Milakov and Gimelshein 2018). The
-backward pass then needs neither logits nor head: two matrix products in all, where keeping no logits and computing
-them again takes three.
-
-The entropy H = -sum_v p_v log p_v has, with m the mean of the logits under p,
-
-    d H / d h = -s sum_v p_v (z_v - m) W_v
-
-which takes one more matrix product a block, and is accumulated only where it is asked for.
-
-The most likely token is left out of the sum and put back in float32. A policy that has learnt is nearly certain, and
-then W_t minus the sum would be a small difference of large numbers, which 16 bits cannot hold. For the same reason
-logits count from the top one in the gradient of the entropy.
+A `[T, V]` matrix of logits is the first thing that runs out of memory. Here the head sees only positions that predict a
+trained token. Where it is a frozen linear layer, logits exist for one block of positions and of the vocabulary, once.
+Elsewhere they exist for a block of positions, in the forward pass and again in the backward pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from . import kernels
+from .model import PolicyModel
+
+
+def read_logprobs(
+    model: PolicyModel,
+    hidden_TM: Tensor,
+    at_S: Tensor,
+    token_S: Tensor,
+    temperature_S: Tensor,
+    *,
+    rows: int,
+    entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities [S] of tokens, and entropies [S] (nats) of the distributions that they came from.
+
+    Args:
+        at_S: index of the hidden state that predicts each token.
+        rows: LM-head chunk size, in positions: logits exist for so many at a time.
+        entropy_gradient: True gives the entropies a gradient, which costs time.
+    """
+    # Rollouts that share a history share the position: a row of logits is computed once for each distinct pair of
+    # position and temperature, however many tokens it predicts.
+    pairs = torch.stack([at_S.double(), temperature_S.double()], 1)
+    pairs_P2, pair_S = torch.unique(pairs, dim=0, return_inverse=True)
+    position_P, temperature_P = pairs_P2[:, 0].long(), pairs_P2[:, 1].float()
+    # Sorted by row, the terms of a block of rows follow each other.
+    order = torch.argsort(pair_S)
+    sorted_rows = pair_S[order]
+    frozen = model.frozen_head
+    logprobs: list[Tensor] = []
+    entropies: list[Tensor] = []
+    for start in range(0, position_P.numel(), rows):
+        stop = min(start + rows, position_P.numel())
+        low, high = torch.searchsorted(sorted_rows, torch.tensor([start, stop], device=sorted_rows.device)).tolist()
+        hidden_RM, temperature_R = hidden_TM[position_P[start:stop]], temperature_P[start:stop]
+        row_B, token_B = sorted_rows[low:high] - start, token_S[order[low:high]]
+        if frozen is not None:
+            weight_VM, scale = frozen
+            logprob, entropy = frozen_head_logprobs(
+                hidden_RM, weight_VM, scale / temperature_R, row_B, token_B, entropy_gradient=entropy_gradient
+            )
+        else:
+            block = (model, hidden_RM, temperature_R, row_B, token_B, entropy_gradient)
+            logprob, entropy = _recomputed(_logprobs_of_rows, *block)
+        logprobs.append(logprob)
+        entropies.append(entropy)
+    # From the order of the rows to that of the terms.
+    back = torch.empty_like(order)
+    back[order] = torch.arange(order.numel(), device=order.device)
+    return torch.cat(logprobs)[back], torch.cat(entropies)[back]
+
+
+def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `function(*arguments)`; its logits are freed, and computed again for the backward pass."""
+    return checkpoint(function, *arguments, use_reentrant=False) if torch.is_grad_enabled() else function(*arguments)
+
+
+def _logprobs_of_rows(
+    model: PolicyModel,
+    hidden_RM: Tensor,
+    temperature_R: Tensor,
+    row_S: Tensor,
+    token_S: Tensor,
+    entropy_gradient: bool,
+) -> tuple[Tensor, Tensor]:
+    logits_RV = model.logits(hidden_RM).float() / temperature_R[:, None]
+    lse_R = torch.logsumexp(logits_RV, -1)
+    logprob_S = logits_RV[row_S, token_S] - lse_R[row_S]
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy_R = lse_R - (torch.exp(logits_RV - lse_R[:, None]) * logits_RV).sum(-1)
+    return logprob_S, entropy_R[row_S]
+
 
 VOCAB_BLOCK = 8192
 
@@ -54,6 +113,28 @@ def frozen_head_logprobs(
 
 
 class _FrozenHead(torch.autograd.Function):
+    """Log-probabilities through a frozen linear head, with the gradient worked out in the forward pass.
+
+    For a position with hidden state h, logits z = s W h and probabilities p, the log-probability of token t has
+
+        d log p_t / d h = s (W_t - sum_v p_v W_v)
+
+    The sum over the vocabulary is the same for every token read at that position, so it is accumulated block by block
+    beside the log-sum-exp, rescaled when a larger logit turns up (online softmax; Milakov and Gimelshein 2018). The
+    backward pass then needs neither logits nor head: two matrix products in all, where keeping no logits and computing
+    them again takes three.
+
+    The entropy H = -sum_v p_v log p_v has, with m the mean of the logits under p,
+
+        d H / d h = -s sum_v p_v (z_v - m) W_v
+
+    which takes one more matrix product a block, and is accumulated only where it is asked for.
+
+    The most likely token is left out of the sum and put back in float32. A policy that has learnt is nearly certain,
+    and then W_t minus the sum would be a small difference of large numbers, which 16 bits cannot hold. For the same
+    reason logits count from the top one in the gradient of the entropy.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -223,3 +304,60 @@ def _compiled_sums(
             rest_weights_RM.add_(logits_RV @ block_VM)
     found = (sums.top_R, sums.top_token_R, sums.rest_R, sums.rest_logits_R)
     return _Sums(*found, rest_weights_RM, gaps_R=none, gap_weights_RM=none, logit_S=logit_S)
+
+
+_SMALLEST = 1e-7
+"""Least probability of all other tokens: the sum of the likeliest ones may round to 1."""
+
+
+def teacher_kl(
+    model: PolicyModel,
+    hidden_NM: Tensor,
+    temperature_N: Tensor,
+    tokens_NK: Tensor | None,
+    teacher_logprobs_NK: Tensor,
+    *,
+    rows: int,
+) -> Tensor:
+    """Return the divergence D [N] of the policy pi from a teacher in N states, with a gradient.
+
+    With the K tokens that the teacher finds most likely, and q and p what teacher and policy give to all others
+    together,
+
+        D = sum over the K tokens v of pi(v) (log pi(v) - log pi_T(v)) + p (log p - log q)
+
+    It is the reverse divergence KL(pi || pi_T) after all other tokens were put together: a lower bound of the one over
+    the vocabulary, and exact where K is all of it. Without the last term the policy could lower D by leaving the K
+    tokens.
+
+    Args:
+        hidden_NM: last hidden states of the policy.
+        tokens_NK: the teacher's most likely tokens; None where these are all of the vocabulary, in their order.
+        rows: LM-head chunk size, in states.
+    """
+    divergences = []
+    for start in range(0, hidden_NM.shape[0], rows):
+        own = slice(start, start + rows)
+        tokens = None if tokens_NK is None else tokens_NK[own]
+        block = (model, hidden_NM[own], temperature_N[own], tokens, teacher_logprobs_NK[own])
+        divergences.append(_recomputed(_kl_of_rows, *block))
+    return torch.cat(divergences)
+
+
+def _kl_of_rows(
+    model: PolicyModel, hidden_RM: Tensor, temperature_R: Tensor, tokens_RK: Tensor | None, teacher_RK: Tensor
+) -> Tensor:
+    logprobs_RV = (model.logits(hidden_RM).float() / temperature_R[:, None]).log_softmax(-1)
+    if tokens_RK is None:
+        return divergence(logprobs_RV[:, : teacher_RK.shape[1]], teacher_RK, whole=True)
+    return divergence(logprobs_RV.gather(1, tokens_RK), teacher_RK, whole=False)
+
+
+def divergence(logprobs_RK: Tensor, teacher_RK: Tensor, *, whole: bool) -> Tensor:
+    """Return D [R] from log pi and log pi_T of K tokens; `whole` where there are no others."""
+    own_RK = logprobs_RK.exp()
+    among_R = (own_RK * (logprobs_RK - teacher_RK)).sum(-1)
+    if whole:
+        return among_R
+    rest_R, teacher_rest_R = ((1 - p_RK.sum(-1)).clamp(min=_SMALLEST) for p_RK in (own_RK, teacher_RK.exp()))
+    return among_R + rest_R * (rest_R / teacher_rest_R).log()

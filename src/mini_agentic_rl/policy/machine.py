@@ -1,0 +1,134 @@
+"""What torch takes from the machine: threads, prepared products, free memory, and copies to a device."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import torch
+from torch import Tensor
+
+from ..processes import allowed_cores, busy_seconds
+
+_WINDOW: Final = 0.5
+"""Seconds over which the use of the cores is measured."""
+_ENOUGH: Final = 0.65
+"""Share of a core that has to be free for a thread to pay."""
+
+
+class ThreadCount:
+    """Keep torch's number of threads to the cores that nobody else uses, and never above what it was at first.
+
+    A product is cut into equal parts, one for each thread, and ends with the last of them. A thread whose core another
+    process is using comes late, thousands of times a second, and all others wait. One thread fewer is then faster: it
+    has a core of its own. `adapt` is called where computing could go on with another number: before a forward pass,
+    before a chunk.
+    """
+
+    def __init__(
+        self,
+        *,
+        cores: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        busy: Callable[[], float] = busy_seconds,
+        own: Callable[[], float] = time.process_time,
+    ) -> None:
+        """
+        Args:
+            cores: processors of the machine; None asks the system.
+            clock: the time in seconds.
+            busy: seconds that all processors together have computed, for any process.
+            own: seconds that they have computed for this process.
+        """
+        self._cores = float(psutil.cpu_count() or 1) if cores is None else cores
+        self._clock, self._busy, self._own = clock, busy, own
+        # torch, OMP_NUM_THREADS or the program has chosen the number of threads.
+        self._most = min(torch.get_num_threads(), max(1, int(allowed_cores() + 1 - _ENOUGH)))
+        self._chosen = self._most
+        self._before = (self._clock(), self._busy(), self._own())
+
+    def fix(self) -> None:
+        """Keep the present number: how a sum is cut decides how it is rounded."""
+        self._most = 0
+
+    def adapt(self) -> None:
+        """Set the number of threads for what the calling thread computes next."""
+        if self._most < 2:
+            return
+        at, busy, own = now = (self._clock(), self._busy(), self._own())
+        seconds = at - self._before[0]
+        if seconds >= _WINDOW:
+            others = (busy - self._before[1] - (own - self._before[2])) / seconds
+            free = self._cores - max(others, 0.0)
+            self._chosen = max(1, min(self._most, int(free + 1 - _ENOUGH)))
+            self._before = now
+        if torch.get_num_threads() != self._chosen:
+            torch.set_num_threads(self._chosen)
+
+
+def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Let the calling thread compute with its share of the cores, where several ranks share them.
+
+    A number that OMP_NUM_THREADS sets stays; torchrun sets 1 where nothing was chosen.
+    """
+    chosen = environment.get("OMP_NUM_THREADS")
+    if chosen is None or (chosen == "1" and "TORCHELASTIC_RUN_ID" in environment):
+        torch.set_num_threads(max(1, int(allowed_cores() / ranks)))
+
+
+_PREPARED: Final = 128
+"""Prepared products that are kept: those of the last fifteen numbers of tokens, at about eight a pass.
+
+A layer's product recurs in every layer, so a pass prepares each once whatever this number is. To prepare one of
+48 x 96 takes 0.35 ms (other sizes were not measured); it is three or four more in a pass than with 1,024.
+"""
+
+
+def bound_product_caches() -> None:
+    """Bound the two caches of prepared matrix products on a CPU, unless the environment sets their sizes.
+
+    A product is prepared for its exact number of rows, and a server's passes have ever other numbers of tokens. oneDNN
+    keeps the code of each, and torch's layer above it, in one cache for each thread, its description; each of both
+    holds a table of about 250 KiB whatever the model's size. With torch's bound of 1,024 they take more than half a
+    gigabyte, and what they free leaves holes in the heap: after 3,000 products of ever other rows a process held
+    2.2 GiB, with a bound of 128 half a GiB.
+
+    Both read the environment at the first product in 16 bits or with blocked weights, so this comes before a model is
+    loaded. torch exports no function for either.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(_PREPARED))
+
+
+def release_free_memory() -> None:
+    """Hand the heap's free pages back to the system, as glibc does only when asked; without glibc do nothing.
+
+    Buffers of ever different sizes make the heap grow by gigabytes over a run. But a page that was handed back costs a
+    fault when it is used again, so this is done where sampling and learning take turns, and seldom in between.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def on_device(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor on `device`, without waiting for it; on the CPU it is the same memory."""
+    return _staged(array, device).to(device, non_blocking=True)
+
+
+def fill(target: Tensor, array: npt.NDArray[Any]) -> None:
+    """Copy an array over `target` in place, without waiting for its device."""
+    target.copy_(_staged(array, target.device), non_blocking=True)
+
+
+def _staged(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    host = torch.from_numpy(np.ascontiguousarray(array))
+    # From pageable memory CUDA copies only when everything queued before has run. torch keeps what is pinned until it
+    # has been copied.
+    return host.pin_memory() if device.type == "cuda" else host

@@ -1,0 +1,341 @@
+"""Decode steps over fixed buffers, which a GPU repeats without Python (CUDA graphs).
+
+A decode step is some hundreds of small kernels, and launching them one by one from Python takes longer than running
+them. A graph holds the launches with the addresses that they were recorded with, so it is right as long as everything
+that it reads and writes stays where it is: weights and adapters are updated in place, inputs are copied into buffers.
+
+Rows and widths are filled up to a few sizes; what fills up repeats the first row, and is thrown away. Each row reads
+its whole history by itself. That reads what sequences share more than once, in exchange for shapes that do not depend
+on who shares what, so it is for steps that wait for launches and not for memory (`READ`).
+
+A size is computed plainly when it is first met, and recorded when it is met again. A recording is used only if it
+gives what the plain step gave; where one cannot be made or differs, sampling goes on without, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .attention import Scoring, hiding, partial_attention
+from .kv_cache import KVPool
+from .machine import fill
+from .model import PolicyModel
+from .step_batch import Places, StepPlan, places_of_rows, rows_of, twin_copies
+
+logger = logging.getLogger(__name__)
+
+Call = Callable[[], None]
+
+
+class Recorder(Protocol):
+    """Something that records a call for repeating it."""
+
+    def record(self, call: Call) -> Call:
+        """Run `call`, and return what repeats it; raises what the recording meets."""
+
+
+class CudaGraphs:
+    """Records calls as CUDA graphs. They share their scratch memory, so only one may run at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with torch.cuda.device(device):
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch
+            self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, call: Call) -> Call:
+        """Run `call` once and record it; return what launches the recording on the current stream.
+
+        Raises:
+            RuntimeError: something in the call cannot be recorded, such as waiting for a result.
+        """
+        with torch.cuda.device(self._device):
+            before = torch.cuda.current_stream()
+            try:
+                # On the stream of the recording, because libraries prepare their workspace for each stream apart.
+                self._stream.wait_stream(before)
+                with torch.cuda.stream(self._stream):
+                    call()
+                graph = torch.cuda.CUDAGraph()
+                # The thread's own errors alone: another one may be copying to the device meanwhile.
+                mode = "thread_local"
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
+                    call()
+            finally:
+                # A recording that fails leaves its stream the current one.
+                torch.cuda.set_stream(before)
+            before.wait_stream(self._stream)
+        return graph.replay
+
+
+READ: Final = 2**18
+"""Tokens of cached history, rows times width, up to which a step runs over fixed buffers."""
+GATHERED: Final = 2**16
+"""Tokens of cached history that are gathered at once: bounds the memory of one layer's attention."""
+_UNIT: Final = 64
+"""Tokens that a width is a multiple of, or one block where that is more; fused attention wants even rows."""
+_KEPT: Final = 128
+"""Recordings that are kept; the least recently used is dropped."""
+_APART: Final = 2**-4
+"""Most that a recording may differ from the plain step, as a share of the largest number: a wrong address differs by
+far more, another order of summing in 16 bits by less."""
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """Size of a step's buffers: rows, and cache blocks for each of them."""
+
+    rows: int
+    blocks: int
+
+    @property
+    def numbers(self) -> int:
+        """Number of integers of a step's inputs: four a row, and the row's blocks."""
+        return self.rows * (4 + self.blocks)
+
+    def fits(self, block_size: int) -> bool:
+        """Return True if a step of this size may run over fixed buffers."""
+        return self.rows * self.blocks * block_size <= READ
+
+
+def step_size(rows: int, tokens: int, block_size: int) -> StepSize:
+    """Return the size for `rows` rows, the longest history of which has `tokens` tokens."""
+    unit = -(-_UNIT // block_size)
+    return StepSize(_rounded(rows), unit * _rounded(-(-tokens // (unit * block_size))))
+
+
+def _rounded(count: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: at most half as much again."""
+    power = 1 << (count - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The inputs of a step, before they are filled up to its size."""
+
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    blocks: Sequence[Sequence[int]]
+    """Cache blocks of each row's history, its own token's included."""
+    slots: Sequence[int]
+    """Cache slots that keys and values are written to."""
+    sources: Sequence[int]
+    """Row that each of them is taken from."""
+
+    def filled(self, size: StepSize) -> npt.NDArray[np.int64]:
+        """Return all inputs in the order of the buffers, filled up to `size`."""
+        flat = np.empty(size.numbers, np.int64)
+        rows, blocks = flat[: 4 * size.rows].reshape(4, -1), flat[4 * size.rows :].reshape(size.rows, -1)
+        for row, values in zip(rows, (self.tokens, self.positions, self.slots, self.sources), strict=True):
+            row[: len(values)] = values
+            # What fills up writes what the first row writes, to the same slot.
+            row[len(values) :] = values[0]
+        blocks[:] = 0
+        for table, held in zip(blocks, self.blocks, strict=False):
+            table[: len(held)] = held
+        blocks[len(self.blocks) :] = blocks[0]
+        return flat
+
+
+class _StaticTables:
+    """Attention of R rows, each over its own C slots, as far as its position."""
+
+    def __init__(
+        self, pool: KVPool, positions_R: Tensor, new_slots_R: Tensor, sources_R: Tensor, slots_RC: Tensor
+    ) -> None:
+        self._pool, self._positions_R = pool, positions_R
+        self._new_slots_R, self._sources_R, self._slots_RC = new_slots_R, sources_R, slots_RC
+        self._masks: dict[int | None, Tensor] = {}
+
+    def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
+        heads, rows, size = q_HTD.shape
+        keys, values = k_HTD.transpose(0, 1)[self._sources_R], v_HTD.transpose(0, 1)[self._sources_R]
+        self._pool.write(layer, self._new_slots_R, keys, values)
+        q_RKGD = q_HTD.reshape(self._pool.heads, -1, rows, size).permute(2, 0, 1, 3)
+        mask_R11C = self._mask(scoring.window, q_HTD.dtype)
+        out_RHD = q_HTD.new_empty(rows, heads, size)
+        together = max(1, GATHERED // self._slots_RC.shape[1])
+        for start in range(0, rows, together):
+            some = slice(start, start + together)
+            keys_RCKD, values_RCKD = self._pool.read(layer, self._slots_RC[some])
+            parts = (q_RKGD[some], keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2))
+            if scoring.softcap is None:
+                out = F.scaled_dot_product_attention(*parts, attn_mask=mask_R11C[some], scale=scoring.scale)
+            else:  # torch's fused attention cannot squash scores
+                out = partial_attention(*parts, mask_R11C[some], scoring)[0]
+            out_RHD[some] = out.reshape(-1, heads, size)
+        return out_RHD
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        if window not in self._masks:
+            at_R1 = self._positions_R[:, None]
+            position_1C = torch.arange(self._slots_RC.shape[1], device=at_R1.device)[None, :]
+            hidden_RC = position_1C > at_R1
+            if window is not None:
+                hidden_RC |= position_1C <= at_R1 - window
+            self._masks[window] = hiding(hidden_RC, dtype)[:, None, None, :]
+        return self._masks[window]
+
+
+_Key = tuple[str | None, StepSize]
+
+
+@dataclass
+class DecodeCounters:
+    """Counts of decode steps, by how they were computed."""
+
+    replayed: int = 0
+    """Steps that a recording repeated."""
+    plain: int = 0
+    """Steps over the buffers, but without a recording."""
+    recorded: int = 0
+    """Recordings that were made."""
+
+
+class DecodeRunner:
+    """Computes passes in which sequences decode, and few tokens of prompts are read. Only the torch thread uses it.
+
+    Rollouts of several turns read the result of a tool in nearly every pass. So the tokens of a prompt are rows too,
+    each of which sees the tokens before it. All sizes share one set of buffers, as only one step runs at a time.
+    """
+
+    def __init__(
+        self, model: PolicyModel, pool: KVPool, recorder: Recorder, *, block_size: int, most_rows: int
+    ) -> None:
+        """
+        Args:
+            most_rows: the most rows of a pass; the engine computes longer ones itself.
+        """
+        self.counters = DecodeCounters()
+        self._model, self._pool, self._recorder = model, pool, recorder
+        self._block_size, self._most_rows = block_size, _rounded(most_rows)
+        self._numbers = self._hidden_RM = torch.empty(0)
+        """Inputs and results of a step; allocated when first used."""
+        self._met: set[_Key] = set()
+        self._recordings: OrderedDict[_Key, Call] = OrderedDict()
+        self._addresses: tuple[int, ...] = ()
+        self._works, self._addresses_checked = True, False
+        self.settled = True
+        """False if the last pass was a step that took longer than it will again: a plain or a recorded one."""
+
+    @property
+    def holds_recordings(self) -> bool:
+        """True if there are recordings: what they read has to keep its addresses."""
+        return bool(self._recordings)
+
+    def weights_changed(self) -> None:
+        """Check before the next step that all tensors have kept their addresses."""
+        self._addresses_checked = False
+
+    def run(self, plan: StepPlan) -> tuple[Tensor, Places] | None:
+        """Compute a pass.
+
+        Returns:
+            The hidden states of its rows, which the next pass overwrites, and the places of its tokens. None where the
+            pass does not fit the buffers: nothing has been computed then.
+        """
+        self.settled = True
+        if not self._works:
+            return None
+        rows = rows_of((*plan.prefill, *plan.decode))
+        places = Places(len(rows), places_of_rows(rows, 0))
+        slots, sources = [row.slot(self._block_size) for row in rows], list(range(len(rows)))
+        for own, indices in twin_copies(plan, places, self._block_size):
+            slots.extend(own.tolist())
+            sources.extend(indices)
+        # Keys go to more places than there are rows, where sequences draw from one row.
+        size = step_size(len(slots), max(row.length for row in rows), self._block_size)
+        if not size.fits(self._block_size):
+            return None
+        if not self._numbers.numel():
+            width = max(READ // self._block_size, self._most_rows)
+            self._numbers = torch.zeros(4 * self._most_rows + width, dtype=torch.long, device=self._model.device)
+        if size.rows > self._most_rows or size.numbers > self._numbers.numel():
+            return None
+        self._forget_moved()
+        inputs = StepInputs(
+            tokens=[row.token for row in rows],
+            positions=[row.length - 1 for row in rows],
+            blocks=[row.blocks[: -(-row.length // self._block_size)] for row in rows],
+            slots=slots,
+            sources=sources,
+        )
+        fill(self._numbers[: size.numbers], inputs.filled(size))
+        return (self._hidden_RM[: len(rows)], places) if self._compute((plan.adapter, size)) else None
+
+    def _compute(self, key: _Key) -> bool:
+        """Compute the step in the buffers, from a recording where it pays; False where recording has just failed."""
+        self.settled = key in self._recordings
+        if key not in self._recordings:
+            if key not in self._met:
+                self._met.add(key)
+                self.counters.plain += 1
+                self._compute_plainly(key[1])
+                return True
+            if not self._record(key):
+                return False
+        self._recordings.move_to_end(key)
+        self.counters.replayed += 1
+        self._recordings[key]()
+        return True
+
+    def _compute_plainly(self, size: StepSize) -> None:
+        """Compute the hidden states of all rows from what the buffers hold. Nothing here looks at a value."""
+        numbers, rows = self._numbers[: size.numbers], size.rows
+        tokens_R, positions_R, slots_R, sources_R = numbers[: 4 * rows].view(4, rows)
+        blocks_RN = numbers[4 * rows :].view(rows, size.blocks)
+        offsets = torch.arange(self._block_size, device=blocks_RN.device)
+        slots_RC = (blocks_RN[:, :, None] * self._block_size + offsets).view(rows, -1)
+        tables = _StaticTables(self._pool, positions_R, slots_R, sources_R, slots_RC)
+        hidden_RM = self._model.hidden(tokens_R, positions_R, tables)
+        if not self._hidden_RM.numel():  # the first result gives the width and the type
+            self._hidden_RM = hidden_RM.new_zeros(self._most_rows, hidden_RM.shape[1])
+        self._hidden_RM[:rows].copy_(hidden_RM)
+
+    def _record(self, key: _Key) -> bool:
+        """Record a step, and check that the recording gives what the plain step gives; False where that fails."""
+        size = key[1]
+        try:
+            replay = self._recorder.record(lambda: self._compute_plainly(size))
+            hidden_RM = self._hidden_RM[: size.rows]
+            expected = hidden_RM.clone()
+            hidden_RM.zero_()
+            replay()
+            apart = float((hidden_RM - expected).abs().max() / expected.abs().max())
+        except RuntimeError as error:
+            return self._give_up(f"a step cannot be recorded: {error}")
+        if not apart <= _APART:
+            return self._give_up(f"a recorded step gave other numbers ({apart:.3g} apart)")
+        self.counters.recorded += 1
+        self._recordings[key] = replay
+        if len(self._recordings) > _KEPT:
+            self._recordings.popitem(last=False)
+        return True
+
+    def _give_up(self, reason: str) -> bool:
+        logger.warning("decoding goes on without CUDA graphs, which is slower and changes no token: %s", reason)
+        self._works = False
+        self._recordings.clear()
+        self._numbers = self._hidden_RM = torch.empty(0)
+        return False
+
+    def _forget_moved(self) -> None:
+        """Drop the recordings if any tensor that they read has another address."""
+        if self._addresses_checked and self._addresses[0] == self._pool.keys.data_ptr():
+            return
+        tensors = (self._pool.keys, self._pool.values, *self._model.base.parameters(), *self._model.base.buffers())
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        if addresses != self._addresses:
+            self._recordings.clear()
+        self._addresses, self._addresses_checked = addresses, True
