@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "12+30?"}]}
 

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.http import OverloadedError
 from mini_agentic_rl.http.server import ServerStartError
 

@@ -26,12 +26,10 @@ from ..samplers import Sampler, SamplerSettings, make_sampler
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .http.server import MiniLLMServer
-from .limits import GatewayLimits
 from .proxy import LLMProxy
-from .render import keep_tool_format, kept_tool_format
-from .render.thinking import ThinkingName
+from .render.decoding import ThinkingName, keep_tool_format, kept_tool_format
 from .resources import with_policy
-from .settings import SessionSettings
+from .settings import GatewayLimits, SessionSettings
 from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..dialects import CallScope
-from ..render import ChatRenderer, has_thought, squashed, without_thought
+from ..render.messages import squashed, without_thought
+from ..render.renderer import ChatRenderer, has_thought
 from ..tool_formats import Tool, parse_arguments
 
 ForkReason = Literal["edited", "tools", "template", "thinking", "forgotten"]

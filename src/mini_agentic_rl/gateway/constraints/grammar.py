@@ -18,7 +18,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from ...tokens import ConstraintError
 
 if TYPE_CHECKING:
-    from ..render import Tokenizer
+    from ..render.decoding import Tokenizer
 
 _LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=15_000)
 """A state takes 1 to 2 KiB, and is kept as long as the grammar. An item takes some microseconds, and all items of one

@@ -6,7 +6,7 @@ Harnesses that render their prompts themselves ask so. Only a gateway that sampl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -65,6 +65,7 @@ class CompletionsDialect(Dialect):
 class CompletionExchange:
     """A request for a completion."""
 
+    counts_first: ClassVar[bool] = False
     chat: Json
     offset: int = 0
     """Characters that a streamed answer has had so far."""

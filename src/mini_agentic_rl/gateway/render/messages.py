@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from ...chat_messages import calls_of, part_text, thought_of
 from ...http import BadRequestError
 from ..tool_formats import ToolFormat, parse_arguments
-from .thinking import ThinkTags
+from .decoding import ThinkTags
 
 Message: TypeAlias = Mapping[str, Any]
 

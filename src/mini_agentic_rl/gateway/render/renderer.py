@@ -21,6 +21,7 @@ from ...http import BadRequestError
 from ...tokens import CompletionRecord
 from ..tool_formats import Tool, ToolFormatName
 from .content import Content
+from .decoding import AnswerReader, Decoder, ThinkingName, ThoughtScanner, Tokenizer, all_tags, kept_tool_format
 from .messages import (
     Message,
     assistant_text,
@@ -35,8 +36,6 @@ from .messages import (
     without_thought,
 )
 from .template import ChatTemplate
-from .thinking import AnswerReader, ThinkingName, ThoughtScanner, all_tags
-from .tokenizer import Decoder, Tokenizer, kept_tool_format
 
 _MOST_SETTINGS = 16
 """Sets of variables whose templates are kept."""
@@ -50,7 +49,7 @@ class ChatRenderer:
         tool_format: how tool calls are written; "auto" takes what the tokenizer was saved with, else what the chat
             template writes, and Hermes where it writes nothing that can be read back; with "compact" that is the format
             with the fewest tokens.
-        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.decoding`.
         extra_eos_ids: further ids that end a turn, e.g. those of the model's generation config.
     """
 

@@ -9,9 +9,18 @@ from functools import cache
 from typing import Any
 
 from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, XmlFormat, split_tool_calls
+from .decoding import (
+    Decoder,
+    ThinkingName,
+    ThinkTags,
+    Tokenizer,
+    chat_template_of,
+    default_tags,
+    end_tokens,
+    find_tags,
+    special_tokens,
+)
 from .messages import squashed, without_thought
-from .thinking import ThinkingName, ThinkTags, default_tags, find_tags
-from .tokenizer import Decoder, Tokenizer, chat_template_of, end_tokens, special_tokens
 
 logger = logging.getLogger(__name__)
 

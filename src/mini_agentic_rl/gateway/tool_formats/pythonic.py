@@ -16,9 +16,19 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, tools_section
-from .json_calls import make_call
-from .scanner import CallScanner, Opening, Step, Until
+from .base import (
+    CallScanner,
+    CallShape,
+    Opening,
+    Scanner,
+    Step,
+    TextOrCall,
+    Tool,
+    ToolCall,
+    Until,
+    make_call,
+    tools_section,
+)
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _LONGEST = 65_536

@@ -20,9 +20,20 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, json_text, tools_section
-from .json_calls import make_call, read_json
-from .scanner import CallScanner, Opening, Until
+from .base import (
+    CallScanner,
+    CallShape,
+    Opening,
+    Scanner,
+    TextOrCall,
+    Tool,
+    ToolCall,
+    Until,
+    json_text,
+    make_call,
+    read_json,
+    tools_section,
+)
 
 _WORDS = {"True": True, "False": False, "None": None, "null": None}
 _NESTED = ("anyOf", "oneOf", "allOf")

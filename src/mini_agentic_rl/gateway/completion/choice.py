@@ -12,7 +12,7 @@ from typing import Any
 
 from ...tokens import FinishReason, TokenDelta
 from ..dialects import assistant_message
-from ..render import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought
+from ..render.decoding import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought
 from ..tool_formats import ToolCall
 
 
