@@ -99,11 +99,11 @@ class KnownAttempts:
             raise not_recorded(error) from error
         if rollout is None:
             raise unknown_attempt(f"there is no rollout {rollout_id!r}")
-        found = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
-        if found is None:
+        known_attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
+        if known_attempt is None:
             raise unknown_attempt(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
         prefix = self.prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ())
-        self._known[scope] = _Known(_seed_of(rollout, found), prefix=list(prefix))
+        self._known[scope] = _Known(_seed_of(rollout, known_attempt), prefix=list(prefix))
         if len(self._known) > _MOST_ATTEMPTS:
             self._known.popitem(last=False)
 
@@ -291,9 +291,9 @@ class RecordedAnswer:
 
 def asked_for(sampling: SamplingParams) -> dict[str, float | int]:
     """Return what a call asked for beside the temperature: its bound, its seed, and what is not as usual."""
-    found: dict[str, float | int] = {GenAiAttributes.REQUEST_MAX_TOKENS: sampling.max_tokens}
+    settings: dict[str, float | int] = {GenAiAttributes.REQUEST_MAX_TOKENS: sampling.max_tokens}
     if sampling.seed is not None:
-        found[GenAiAttributes.REQUEST_SEED] = sampling.seed
+        settings[GenAiAttributes.REQUEST_SEED] = sampling.seed
     for name, value, usual in (
         (GenAiAttributes.REQUEST_TOP_P, sampling.top_p, 1.0),
         (GenAiAttributes.REQUEST_TOP_K, sampling.top_k, 0),
@@ -302,8 +302,8 @@ def asked_for(sampling: SamplingParams) -> dict[str, float | int]:
         (Attr.REPETITION_PENALTY, sampling.repetition_penalty, 1.0),
     ):
         if value != usual:
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings
 
 
 async def record_answer(store: LightningStore, call: CallContext, answer: RecordedAnswer, end_time: float) -> None:

@@ -1,4 +1,11 @@
-"""Forms of answers that were compiled or refused, by their digests."""
+"""From the form of an answer to a constraint: tried in another process, then made in this one, once for each form.
+
+What a form costs is bounded. Its size is (`rules`). What it takes to compile is: it is compiled for a try in a process
+that the system ends at `max_grammar_seconds` or `max_grammar_mib` (`trial`), and in this process only after that, off
+the event loop and off the interpreter's lock. What its tokens take is (`StepBudget`). Those who ask wait for each other
+in two lanes: a form that takes `trial.QUICK_SECONDS` or less never waits for the whole of a slower one, and at
+most `trial.MAX_WAITING` forms are open at once. So it waits, at worst, for as many tries of that length, two at a time.
+"""
 
 from __future__ import annotations
 

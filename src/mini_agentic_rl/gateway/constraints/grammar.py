@@ -190,8 +190,8 @@ class GrammarConstraint:
         """Return the ids of text, below `vocabulary`, that begin the text that is certain."""
         text = self._matcher.compute_ff_bytes()[:_LONGEST_TOKEN]
         starts = (self._tokens.tokenize_bytes(text[:size]) for size in range(1, len(text) + 1))
-        found = {ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary}
-        return sorted(found - self._special)
+        ids_found = {ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary}
+        return sorted(ids_found - self._special)
 
     def _bits(self, ids: Sequence[int]) -> npt.NDArray[np.int32]:
         words = np.zeros(-(-self._tokens.vocab_size // 32), np.uint32)

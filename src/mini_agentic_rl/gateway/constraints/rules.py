@@ -1,7 +1,15 @@
-"""GBNF, the grammars of llama.cpp (and the EBNF of other servers), as llguidance's dialect of Lark.
+"""The form that a chat request demands of its answer, as a grammar in llguidance's dialect of Lark.
 
-Rules that do not recur become terminals, which are matched as one regular expression; the others stay rules, so that
-what is a plain string in them is matched as a whole. Work is linear in the text.
+A form is JSON by a schema, text by a grammar of the request's own, tool calls, or text in which calls are well-formed.
+The tool format's `CallShape` tells JSON and calls apart. A format without one, because its arguments are not JSON, has
+no grammar that can demand calls.
+
+Between the tokens of JSON there may be one space, or a line break with an indentation: enough for compact and for
+indented JSON, and bounded, so that a model cannot write white space until its tokens are used up.
+
+GBNF, the grammars of llama.cpp (and the EBNF of other servers), becomes Lark: rules that do not recur become terminals,
+which are matched as one regular expression; the others stay rules, so that a plain string in them is matched as a
+whole. Work is linear in the text.
 """
 
 from __future__ import annotations
@@ -42,18 +50,18 @@ def lark_of(text: str) -> str:
     rules: dict[str, list[tuple[str, str]]] = {}
     at, body = 0, None
     while at < len(text):
-        found = _GBNF_TOKEN.match(text, at)
-        if found is None or found.end() == at:
+        token = _GBNF_TOKEN.match(text, at)
+        if token is None or token.end() == at:
             raise GbnfError(f"line {text.count(chr(10), 0, at) + 1}: cannot read {text[at : at + 20]!r}")
-        at, kind = found.end(), found.lastgroup or ""
+        at, kind = token.end(), token.lastgroup or ""
         if kind == "rule":
-            if found["rule"] in rules:
-                raise GbnfError(f"the rule {found['rule']!r} is there twice")
-            body = rules[found["rule"]] = []
+            if token["rule"] in rules:
+                raise GbnfError(f"the rule {token['rule']!r} is there twice")
+            body = rules[token["rule"]] = []
         elif kind != "space":
             if body is None:
                 raise GbnfError(f"it begins with {text[:20]!r}, not with a rule")
-            body.append((kind, found[kind]))
+            body.append((kind, token[kind]))
     for name in [_ROOT, *(value for body in rules.values() for kind, value in body if kind == "name")]:
         if name not in rules:
             raise GbnfError(f"there is no rule {name!r}")
@@ -72,15 +80,15 @@ def _not_recurring(rules: dict[str, list[tuple[str, str]]]) -> set[str]:
                 users[value].add(name)
     left = {name: len({value for kind, value in body if kind == "name"}) for name, body in rules.items()}
     ready = deque(name for name, count in left.items() if not count)
-    found = set()
+    flat = set()
     while ready:
         name = ready.popleft()
-        found.add(name)
+        flat.add(name)
         for user in users[name]:
             left[user] -= 1
             if not left[user]:
                 ready.append(user)
-    return found
+    return flat
 
 
 def _lark_part(kind: str, value: str, names: dict[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""The body of a messages request, checked, and the chat request that it becomes.
+"""Anthropic's messages: content blocks, and results of tools in the user's turns.
 
-Blocks of one assistant message become one chat message, as it was recorded. Results of tools, which stand in the user's
-messages here, become messages of their own.
+Blocks of one assistant message become one chat message, as it was recorded. Results of tools become messages of their
+own. The answer grows out of a chat completion, whole or chunk by chunk.
 """
 
 from __future__ import annotations

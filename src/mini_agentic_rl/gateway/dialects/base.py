@@ -123,15 +123,15 @@ class Dialect(ABC):
         """Return what a request asks for that its answer does not take into account: unknown fields, also of objects in
         it, and tools of other kinds beside those that can be served."""
         known = self.request.model_fields
-        found = unknown_fields(body, {*known, *self.further})
+        ignored = unknown_fields(body, {*known, *self.further})
         for name, info in known.items():
             inner = {one.alias or key for kind in _bodies(info.annotation) for key, one in kind.model_fields.items()}
             value = body.get(name)
             if inner and isinstance(value, dict):
-                found += [f"{name}.{key}" for key in value if key not in inner and value[key] is not None]
+                ignored += [f"{name}.{key}" for key in value if key not in inner and value[key] is not None]
         tools = body.get("tools")
         kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-        return [*found, *(f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds)]
+        return [*ignored, *(f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds)]
 
     def refusal(self, error: HttpError) -> Json:
         """Return the body that tells of an error; OpenAI's, where the dialect has no other."""
@@ -174,10 +174,10 @@ def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
     field = next((name for name in sorted(names, key=len, reverse=True) if _is_in(plain, name)), None)
     if field is None:
         return error
-    told = re.sub(r"\[\]", lambda _: next(indices), names[field])
+    renamed_param = re.sub(r"\[\]", lambda _: next(indices), names[field])
     path, _, rest = error.message.partition(":")
-    message = f"{told}:{rest}" if path in (field, error.param) else error.message
-    new = HttpError(message, param=told, code=error.code, kind=error.kind)
+    message = f"{renamed_param}:{rest}" if path in (field, error.param) else error.message
+    new = HttpError(message, param=renamed_param, code=error.code, kind=error.kind)
     new.status = error.status
     return new
 

@@ -1,7 +1,12 @@
-"""The body of a responses request, checked, and the chat request that it becomes.
+"""OpenAI's responses: items instead of messages, and a server that remembers them.
 
 One chat message of the model comes back as several items: its reasoning, its text, its calls. They are put together
-again, so that a client which sends the whole history sends the messages that were recorded.
+again, so that a client which sends the whole history sends the messages that were recorded. The response grows out of
+a chat completion, whole or chunk by chunk: an item begins, grows by pieces of text, and ends.
+
+Tools of type `custom`, whose input is text, are shown to the model as functions with one argument that is text. A
+grammar for the input is put into the function's description; it does not constrain the sampling, so that it is named
+among what has no effect.
 """
 
 from __future__ import annotations
@@ -763,8 +768,8 @@ class ResponsesDialect(Dialect):
         self._memory.forget_all((key, scope))
 
     def _found(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
-        found: Json = json.loads(self._memory.response((key, scope), response_id))
-        return found
+        response: Json = json.loads(self._memory.response((key, scope), response_id))
+        return response
 
     def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
         page = checked(ItemsPage, dict(query))

@@ -343,11 +343,14 @@ class AnswerStream(EventStream):
         super().__init__()
         self._call = call
         self._exchange = exchange
-        self._headers = [*_EVENT_HEADERS, *((name.lower().encode(), value.encode()) for name, value in headers.items())]
+        self._event_headers = [
+            *_EVENT_HEADERS,
+            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            await send({"type": "http.response.start", "status": 200, "headers": self._event_headers})
             await unless_disconnected(self._send(send), receive)
         except ClientDisconnect:  # nobody is left to answer
             pass

@@ -272,14 +272,14 @@ class ProxiedCall:
             asked={name: value for name, field in _ASKED if isinstance(value := self.body.get(field), int | float)},
         )
         for index, choice in answer.choices.items():
-            told = RecordedAnswer(
+            recorded = RecordedAnswer(
                 index=index,
                 message=choice.message,
                 finish_reason=choice.finish_reason or "cancelled",
                 token_ids=choice.token_ids,
                 logprobs=choice.logprobs,
             )
-            await record_answer(self._store, context, told, time.time())
+            await record_answer(self._store, context, recorded, time.time())
 
 
 def _is_temperature(value: Any) -> bool:

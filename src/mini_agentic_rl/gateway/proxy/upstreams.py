@@ -194,10 +194,10 @@ class UpstreamRefusedError(HttpError):
 
     def __init__(self, upstream: Upstream, answer: httpx.Response, content: bytes) -> None:
         try:
-            told = json_object(content).get("error")
+            body_error = json_object(content).get("error")
         except BadRequestError:
-            told = None
-        error = told if isinstance(told, dict) else {}
+            body_error = None
+        error = body_error if isinstance(body_error, dict) else {}
         message = error.get("message")
         if not isinstance(message, str) or answer.status_code in _OF_THE_MODEL_LIST:
             text = message if isinstance(message, str) else content.decode("utf-8", "replace")

@@ -1,4 +1,12 @@
-"""Long texts to token ids, a piece at a time.
+"""Keep what people, tools and models say apart from what the chat template says around it.
+
+A chat template is text, and its tokenizer turns the names of special tokens in a text into those tokens. The result of
+a tool that spells `<|im_end|>` would end its turn, and begin another one in the name of the system. So the names are
+marked in all content before the template sees it, and what is marked is encoded as the letters it consists of.
+Everything else of the content the template sees as it is: it may trim it, look for tags in it, and write it as JSON.
+
+Names that count are those of special tokens, and of other added tokens with which the template begins or ends turns.
+Where no content holds one, the tokenizer is asked as ever; what is long is encoded in pieces.
 
 A tokenizer of Hugging Face takes about 260 bytes for each byte of a text that it is given at once. Its tokens never
 reach across the words that it first cuts a text into, so that a long text can be given to it in pieces, each of which
@@ -56,22 +64,22 @@ def encode_in_pieces(core: Core, text: str, size: int = PIECE) -> NDArray[np.int
         piece = text[start : start + length]
         check_length(piece)
         (encoding,) = core.encode_batch([piece], add_special_tokens=False)  # `encode` would hold up all other threads
-        found = encoding.ids
-        if found[: len(seen)] != seen:  # the piece before has to see more of the text, or cannot end there
+        piece_ids = encoding.ids
+        if piece_ids[: len(seen)] != seen:  # the piece before has to see more of the text, or cannot end there
             start, length, seen = before.pop()
             ids.pop()
             length *= 2
             continue
         if start + length >= len(text):
-            return np.concatenate([*ids, np.asarray(found, np.int32)])
+            return np.concatenate([*ids, np.asarray(piece_ids, np.int32)])
         cut = _cut(encoding, len(piece))
         if cut is None:
             length *= 2
             continue
         before.append((start, length, seen))
         index, place, sure = cut
-        ids.append(np.asarray(found[:index], np.int32))
-        seen = found[index:sure]
+        ids.append(np.asarray(piece_ids[:index], np.int32))
+        seen = piece_ids[index:sure]
         start, length = start + place, size
 
 
@@ -211,10 +219,10 @@ class Content:
     def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
         """Yield the text in pieces, and for each whether it was marked."""
         start = 0
-        for found in _MARKED.finditer(text):
-            yield text[start : found.start()], False
-            yield self._names[_place(found)], True
-            start = found.end()
+        for match in _MARKED.finditer(text):
+            yield text[start : match.start()], False
+            yield self._names[_place(match)], True
+            start = match.end()
         yield text[start:], False
 
     def _plain_tokenizer(self, core: Core) -> PlainTokenizer:
@@ -284,10 +292,10 @@ class PlainTokenizer:
         text = "".join(
             piece if marked else self._names.replace(piece, self._private.__getitem__) for piece, marked in pieces
         )
-        found = encode_in_pieces(self._core, text)
-        ids = found.copy() if self._moved else found
+        copied_ids = encode_in_pieces(self._core, text)
+        ids = copied_ids.copy() if self._moved else copied_ids
         for copied, token_id in self._moved.items():
-            ids[found == copied] = token_id
+            ids[copied_ids == copied] = token_id
         written = np.isin(ids, self._named).sum()
         return ids if written <= text.count(_NAME) else None
 
@@ -307,7 +315,7 @@ class _Finder:
         """Return the text with `by(name)` for every name."""
         if self._pattern is None or not any(start in text for start in self._starts):
             return text
-        return self._pattern.sub(lambda found: by(found.group()), text)
+        return self._pattern.sub(lambda match: by(match.group()), text)
 
 
 def _trie(names: Collection[str]) -> dict[str, Any]:
@@ -334,10 +342,10 @@ def _is_mark(name: str) -> bool:
     return len(name) > 2 and not name[0].isalnum() and not name[-1].isalnum()
 
 
-def _place(found: re.Match[str]) -> int:
-    if found["long"]:
-        return int(found["long"], 16) - _FIRST
-    if found["high"]:
-        pair = bytes.fromhex(f"db{found['high']}{found['low']}")
+def _place(match: re.Match[str]) -> int:
+    if match["long"]:
+        return int(match["long"], 16) - _FIRST
+    if match["high"]:
+        pair = bytes.fromhex(f"db{match['high']}{match['low']}")
         return ord(pair.decode("utf-16-be")) - _FIRST
-    return ord(found.group(1)) - _FIRST
+    return ord(match.group(1)) - _FIRST

@@ -1,4 +1,20 @@
-"""Tokens and text: what is used of a tokenizer, and the text of growing ids, never with half a character in it."""
+"""From token ids to text, and from the text of an answer to its thought, content and tool calls.
+
+Text of growing ids never ends in half a character. A thought is what a model writes between think tags before it
+answers.
+
+With the policies `keep`, `drop` and `fork` an answer's thought comes apart from its content, as `reasoning_content`;
+clients may send the history back with it or without. They differ in what the model is shown of its earlier thoughts:
+
+- `keep`: everything. A conversation always continues from its recorded ids, thoughts included, also where the chat
+  template would leave them out. (History that was not recorded is shown as the template does it.)
+- `drop`: nothing. The history is rendered without earlier thoughts, so that the next turn forks from every turn that
+  had one.
+- `fork`: what the chat template shows. Where it keeps the thought the conversation continues, where it rewrites
+  history the token tree forks. Many templates keep thoughts within a tool loop and drop them at the next question.
+- `off`: think tags are ordinary text of the answer.
+- `auto`: `fork` where the template or the vocabulary knows think tags, `off` elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +64,8 @@ def keep_tool_format(tokenizer: Tokenizer, name: ToolFormatName) -> None:
 def kept_tool_format(tokenizer: Tokenizer) -> ToolFormatName:
     """Return the format that a tokenizer was saved with; `auto` where it says none."""
     name: Any = tokenizer.init_kwargs.get(_TOOL_FORMAT)
-    found: ToolFormatName = name if name in get_args(ToolFormatName) else "auto"
-    return found
+    tool_format: ToolFormatName = name if name in get_args(ToolFormatName) else "auto"
+    return tool_format
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:

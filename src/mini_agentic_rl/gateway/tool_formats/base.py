@@ -1,4 +1,9 @@
-"""The protocol of a tool format: how calls are written into prompts, and how they are read out of sampled text."""
+"""The protocol of a tool format, and the scanner that all formats share.
+
+A format writes calls into prompts and reads them out of sampled text. It says where its blocks open, where each ends,
+and what it holds. A block is read once, character by character, so that the parts cannot depend on how the text
+arrives and the work is linear. Whatever a model may have written, reading it gives calls or text; it never raises.
+"""
 
 from __future__ import annotations
 
@@ -377,8 +382,8 @@ class CallScanner:
     def _read_text(self, text: str, parts: list[TextOrCall]) -> str:
         text, self._held = self._held + text, ""
         if self._after_call:
-            found = self._after_calls.match(text)
-            text = text[found.end() :] if found else text
+            space = self._after_calls.match(text)
+            text = text[space.end() :] if space else text
         at, opening = self._find(text)
         if opening is not None:
             self._say(text[:at], parts)
@@ -397,11 +402,11 @@ class CallScanner:
             first = self._line_start.match(text)
             if first:
                 return first.start(1), self._openings[first.group(1)]
-        found = self._search.search(text)
-        if found is None:
+        match = self._search.search(text)
+        if match is None:
             return -1, None
-        opening = self._openings[found.group().lstrip()]
-        return found.end() - len(opening.text), opening
+        opening = self._openings[match.group().lstrip()]
+        return match.end() - len(opening.text), opening
 
     def _read_block(self, opened: _Open, text: str, parts: list[TextOrCall]) -> str:
         for index, char in enumerate(text):

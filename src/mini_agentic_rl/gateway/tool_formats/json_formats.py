@@ -1,8 +1,23 @@
-"""The Hermes format, which Qwen and many others use.
+"""Tool calls written as JSON: the formats of Hermes, Llama 3, Mistral, and plain JSON.
 
-<tool_call>
-{"name": "calculate", "arguments": {"expression": "2+2"}}
-</tool_call>
+`HermesFormat`, which Qwen and many others use:
+
+    <tool_call>
+    {"name": "calculate", "arguments": {"expression": "2+2"}}
+    </tool_call>
+
+`Llama3Format`, of Llama 3.1 to 3.3, separates several objects by semicolons; `<|python_tag|>` may stand before one:
+
+    {"name": "calculate", "parameters": {"expression": "2+2"}}
+
+`MistralFormat` begins with the special token `[TOOL_CALLS]`: a list of objects, up to the third tokenizer version, and
+since then a name before the arguments, for each call anew (`[ARGS]` may be missing, `[CALL_ID]...` may precede it):
+
+    [TOOL_CALLS][{"name": "calculate", "arguments": {"expression": "2+2"}}]
+    [TOOL_CALLS]calculate[ARGS]{"expression": "2+2"}
+
+`JsonFormat` is one object or a list of them, bare, in a ```json fence, or after the special token `<|tool_call|>`,
+where Granite and Phi-4 write a list. A bare object is read as a call only where a line begins.
 """
 
 from __future__ import annotations
@@ -314,7 +329,7 @@ def _read_fenced(raw: str) -> list[TextOrCall]:
     if not all(calls) or not calls:
         return [raw]
     rest = raw[end:].strip().removeprefix(_FENCE)
-    return [*(call for found in calls for call in found), *([rest] if rest else [])]
+    return [*(call for of_value in calls for call in of_value), *([rest] if rest else [])]
 
 
 _JSON_OPENINGS = (

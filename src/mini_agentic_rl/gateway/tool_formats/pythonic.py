@@ -178,9 +178,9 @@ def _read(raw: str) -> list[TextOrCall]:
     return [*calls] or [raw]
 
 
-def _known_escape(found: re.Match[str]) -> str:
+def _known_escape(escape: re.Match[str]) -> str:
     """Double a backslash that begins no escape: it stands for itself, as in Python, which warns of it."""
-    return found.group() if found.group(1) in _ESCAPES else "\\" + found.group()
+    return escape.group() if escape.group(1) in _ESCAPES else "\\" + escape.group()
 
 
 def _call(node: ast.expr) -> ToolCall:

@@ -77,10 +77,10 @@ class XmlFormat:
             special: texts of the special tokens of the vocabulary.
         """
         two = write([{"k1": "v1", "k2": "v2"}])
-        found = _PROBE.fullmatch(two)
-        if found is None:
+        match = _PROBE.fullmatch(two)
+        if match is None:
             return None
-        texts = found.groupdict()
+        texts = match.groupdict()
         start, assigned = f"{texts['before']}probe", f"{texts['opening']}k1{texts['assign']}"
         none, flag, twice = write([{}]), write([{"k1": True}]), write([{}, {}])
         word = flag.removeprefix(start + assigned).removesuffix(texts["closing"])
