@@ -8,7 +8,7 @@ import openai
 from letters import TASKS, CountLetters, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, Trainer
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.semconv import AGL_EXCEPTION, ROLLOUT_BUDGET_EXCEEDED
 

@@ -16,7 +16,7 @@ import pytest
 
 from mini_agentic_rl import Hook, LitAgent, LLMProxy, agent, rollout_environment, unrecorded
 from mini_agentic_rl.adapter import TrainedCalls
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def test_settings_of_servers_and_stores_that_have_no_effect_are_named(caplog):
 
 
 def test_a_model_of_openai_needs_no_address(monkeypatch):
-    from mini_agentic_rl.gateway.proxy.upstream import Upstream
+    from mini_agentic_rl.gateway.proxy.upstreams import Upstream
 
     monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
     monkeypatch.setenv("OTHER_KEY", "of-other")

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "12+30?"}]}
 
@@ -36,6 +36,8 @@ def test_each_of_several_keys_lets_in_and_the_first_is_told_to_agents(serve):
     server, _ = serve(["ok"], api_key="one", api_keys=["two", "three"])
     assert [_post(server, key).status_code for key in ("one", "two", "three", "four", None)] == [200] * 3 + [401] * 2
     assert httpx.get(f"{server.endpoint}/models", headers={"x-api-key": "three"}).status_code == 200
+    assert httpx.get(f"{server.endpoint}/models", headers={"x-api-key": "four"}).status_code == 401
+    assert httpx.get(f"{server.root}/health").status_code == 200
     assert server.as_resource().api_key == "one"
 
 

@@ -7,7 +7,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.semconv import AGL_EXCEPTION, FAILURE_REASON
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.types import Span

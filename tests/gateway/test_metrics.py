@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.http import OverloadedError
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.types import Span

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, EngineSettings, LoraSettings, Policy
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import TokenDelta, TokenRequest

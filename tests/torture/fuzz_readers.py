@@ -12,7 +12,7 @@ import atheris
 with atheris.instrument_imports(
     include=["mini_agentic_rl.tools", "mini_agentic_rl.rewards", "mini_agentic_rl.gateway"]
 ):
-    from mini_agentic_rl.gateway.render.thinking import AnswerReader, ThoughtScanner, default_tags
+    from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThoughtScanner, default_tags
     from mini_agentic_rl.gateway.tool_formats import FORMATS, ToolCall, split_tool_calls
     from mini_agentic_rl.rewards.extract import extract_answer, extract_option
     from mini_agentic_rl.rewards.values import clean, parse_value

@@ -16,7 +16,7 @@ sys.path.insert(0, "tests")
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.store import InMemoryLightningStore
 tokenizer = small_tokenizer(CHATML_TOOLS)
 sampler = ScriptedSampler(tokenizer, ["ok"], context_length=int(sys.argv[1]) if len(sys.argv) > 1 else 32768)

@@ -25,7 +25,7 @@ from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl.apps.reward_service import ScoreServer
 from mini_agentic_rl.gateway import LLMProxy, SessionSettings
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.http import AdmittedEndpoint, AdmittingServer, RequestLimits
 from mini_agentic_rl.integrations.tinker import TinkerServer
 from mini_agentic_rl.integrations.tinker.service import TinkerService

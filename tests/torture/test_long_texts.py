@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gateway.render.word_rules import RULES, core, hard_text
-from mini_agentic_rl.gateway.render.long_texts import encode_in_pieces
+from mini_agentic_rl.gateway.render.content import encode_in_pieces
 
 from .conftest import Attack
 

@@ -22,7 +22,7 @@ from mini_agentic_rl.datasets import load_task_dataset
 from mini_agentic_rl.datasets.formats import FORMS, examples_of
 from mini_agentic_rl.datasets.messages import ShapeError
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.gateway.render.thinking import AnswerReader, ThoughtScanner, default_tags
+from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThoughtScanner, default_tags
 from mini_agentic_rl.gateway.tool_formats import FORMATS, ToolCall, parse_arguments, split_tool_calls
 from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.rewards.base import Sample

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ..http import BadRequestError, HttpError
 
@@ -67,3 +68,19 @@ class RolloutBudgetError(HttpError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; its agent has to stop", code="rollout_budget_exceeded")
+
+
+_HOW: Final = (
+    "Name it: make the call in the task or a thread that the agent has started, ask the rollout's own URL "
+    "(llm.get_base_url(rollout_id, attempt_id)), give a process env=rollout_environment(), or run it inside of "
+    "`with unrecorded():` if it belongs to no rollout"
+)
+
+
+class UnnamedCallError(BadRequestError):
+    """The call may be of any of several rollouts. Status 400: no SDK tries such a request again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"it is not known which rollout this call belongs to: {reason}. {_HOW}", code="rollout_unnamed"
+        )

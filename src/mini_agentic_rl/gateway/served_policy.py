@@ -26,12 +26,10 @@ from ..samplers import Sampler, SamplerSettings, make_sampler
 from ..store import LightningStore
 from ..types import LLM, NamedResources
 from .http.server import MiniLLMServer
-from .limits import GatewayLimits
 from .proxy import LLMProxy
-from .render import keep_tool_format, kept_tool_format
-from .render.thinking import ThinkingName
+from .render.decoding import ThinkingName, keep_tool_format, kept_tool_format
 from .resources import with_policy
-from .settings import SessionSettings
+from .settings import GatewayLimits, SessionSettings
 from .tool_formats import ToolFormatName
 
 logger = logging.getLogger(__name__)
@@ -64,11 +62,11 @@ def load_tokenizer(
     if not source:
         raise ModelNotFoundError("a loaded model needs its tokenizer: MiniGRPO(model, tokenizer)")
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {first}") from error
-    return found
+    return loaded
 
 
 def _base_name(name: str) -> str:
@@ -95,8 +93,8 @@ def save_kept_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> Non
     are written: that of the base does not."""
     if kept_tool_format(tokenizer) != "auto":
         for name in (ADAPTER_CONFIG, "config.json"):
-            for found in folder.rglob(name):
-                tokenizer.save_pretrained(found.parent)
+            for weights in folder.rglob(name):
+                tokenizer.save_pretrained(weights.parent)
 
 
 class ServedPolicy:

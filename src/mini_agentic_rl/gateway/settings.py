@@ -1,4 +1,4 @@
-"""The settings of an endpoint: where it listens, whom it lets in, and how a model's replies are read."""
+"""Settings of an endpoint: its address and keys, how replies are read, and the limits of requests and rollouts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from ..config import Settings
-from .render.thinking import ThinkingName
+from ..http import RequestLimits
+from .render.decoding import ThinkingName
 from .tool_formats import ToolFormatName
 
 
@@ -52,3 +54,34 @@ class SessionSettings(Settings):
     all but those that say no."""
     keep_days: float = Field(default=30.0, gt=0, allow_inf_nan=False)
     """Days after which a session is deleted, whether it was learnt from or not."""
+
+
+_ROLLOUTS: JsonDict = {"panel": "Limits of a rollout"}
+_REQUESTS: JsonDict = {"panel": "Limits of requests"}
+
+
+class RolloutLimits(Settings):
+    """Bounds on what one attempt of a rollout may ask of the model; a further attempt begins anew."""
+
+    max_rollout_calls: int | None = Field(default=None, ge=1, json_schema_extra=_ROLLOUTS)
+    """At most this many LLM calls in one attempt of a rollout; the next one is refused. Without it there is no
+    bound."""
+    max_rollout_tokens: int | None = Field(default=None, ge=1, json_schema_extra=_ROLLOUTS)
+    """At most this many tokens in all LLM calls of one attempt together, prompts and answers; an answer that would pass
+    it is cut short, the next call is refused. Without it there is no bound."""
+
+
+class GrammarLimits(Settings):
+    """Bounds on what the form of an answer may take to be compiled: its JSON schemas, and those of its tools."""
+
+    max_grammar_seconds: float = Field(default=1.0, gt=0, le=60, json_schema_extra=_REQUESTS)
+    """Refuse the form of an answer (JSON schemas) that takes more processor time than this to compile."""
+    max_grammar_mib: int = Field(default=256, ge=16, json_schema_extra=_REQUESTS)
+    """Refuse the form of an answer that takes more memory than this to compile (Linux)."""
+
+
+class GatewayLimits(RolloutLimits, RequestLimits, GrammarLimits):
+    """All bounds of a gateway: `MiniLLMServer(limits=…)`, `LLMProxy(limits=…)`, `MiniGRPO(limits=…)`."""
+
+    when_paused: Literal["wait", "refuse"] = "wait"
+    """Treatment of a request that arrives while the weights are updated: it waits, or is told to come again."""

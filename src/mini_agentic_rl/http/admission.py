@@ -109,8 +109,8 @@ class Admission:
         return self._draining
 
     @contextmanager
-    def admitted(self, headers: Mapping[str, str]) -> Iterator[None]:
-        """Let a request in, for as long as the block lasts.
+    def admitted(self, headers: Mapping[str, str]) -> Iterator[str]:
+        """Let a request in, for as long as the block lasts; yield its API key.
 
         Raises:
             AuthenticationError: it carries no key that is accepted.
@@ -136,7 +136,7 @@ class Admission:
         self.active += 1
         self._by_key[key] += 1
         try:
-            yield
+            yield key
         finally:
             self.active -= 1
             self._by_key[key] -= 1

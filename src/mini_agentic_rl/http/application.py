@@ -167,7 +167,7 @@ class AdmittedEndpoint:
         streamed = False
         try:
             try:
-                with self._admission.admitted(request.headers):
+                with self._admission.admitted(request.headers) as request.state.api_key:
                     response = await self._endpoint(request)
                     streamed = isinstance(response, EventStream)
                     await response(scope, watch.receive, watch.send)

@@ -13,7 +13,7 @@ import pytest
 
 from apps.reward_service.scorers import alone, gated_server, reward_model, tiny_scorer
 from mini_agentic_rl.apps.reward_service import BatchSettings, ScoreServer
-from mini_agentic_rl.gateway.limits import GatewayLimits
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.http.server import ServerStartError
 from mini_agentic_rl.rewards import RemoteReward
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from mini_agentic_rl.gateway.completion.read import BeginningOf, Choice
+from mini_agentic_rl.gateway.completion.choice import BeginningOf, Choice
+from mini_agentic_rl.gateway.render.decoding import AnswerReader, Decoder, Detokenizer
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
-from mini_agentic_rl.gateway.render.thinking import AnswerReader
-from mini_agentic_rl.gateway.render.tokenizer import Decoder, Detokenizer
 from mini_agentic_rl.gateway.tool_formats import HermesFormat, ToolCall
 from mini_agentic_rl.tokens import TokenDelta
 

@@ -15,11 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mini_agentic_rl.gateway.constraints import ConstraintCompiler, trial
 from mini_agentic_rl.gateway.constraints import compiler as compiler_module
 from mini_agentic_rl.gateway.constraints import grammar as grammar_module
+from mini_agentic_rl.gateway.constraints import trial
+from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
 from mini_agentic_rl.gateway.constraints.rules import MAX_SCHEMA_SIZE
-from mini_agentic_rl.gateway.limits import GrammarLimits
+from mini_agentic_rl.gateway.settings import GrammarLimits
 from mini_agentic_rl.http import BadRequestError, OverloadedError
 from mini_agentic_rl.tokens import ConstraintError
 from processes import all_have_ended

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from mini_agentic_rl.gateway.constraints.gbnf import GbnfError, lark_of
 from mini_agentic_rl.gateway.constraints.grammar import Vocabulary, compile_grammar
+from mini_agentic_rl.gateway.constraints.rules import GbnfError, lark_of
 
 from ..small_tokenizer import small_tokenizer
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.gateway.constraints import ConstraintCompiler, answer_rule
+from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
+from mini_agentic_rl.gateway.constraints.rules import answer_rule
 from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
-from mini_agentic_rl.gateway.render.thinking import ThinkTags
+from mini_agentic_rl.gateway.render.decoding import ThinkTags
 from mini_agentic_rl.gateway.tool_formats import (
     FORMATS,
     HermesFormat,

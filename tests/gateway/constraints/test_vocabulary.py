@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mini_agentic_rl.gateway.constraints import ConstraintCompiler
+from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
 from mini_agentic_rl.http import BadRequestError
 
 from ..samples import CALCULATOR

@@ -72,21 +72,6 @@ def test_a_message_has_text_usage_and_the_exact_tokens(serve, tokenizer):
     assert answer.usage.output_tokens == len(answer.model_extra["token_ids"])
 
 
-def test_the_tokens_of_a_prompt_are_counted_without_an_answer(serve):
-    server, sampler = serve(["ok"])
-    client = client_of(server)
-    asked = {"model": "tiny", "messages": QUESTION, "system": "Be terse.", "tools": [CALCULATE]}
-    counted = client.messages.count_tokens(**asked)
-    assert not sampler.requests
-    client.messages.create(**asked, max_tokens=5)
-    assert counted.input_tokens == len(sampler.requests[0].prompt_ids)
-    assert counted.input_tokens > client.messages.count_tokens(model="tiny", messages=QUESTION).input_tokens
-    with pytest.raises(anthropic.NotFoundError, match="there is no model 'claude'"):
-        client.messages.count_tokens(model="claude", messages=QUESTION)
-    with pytest.raises(anthropic.BadRequestError, match="messages"):
-        client.messages.count_tokens(model="tiny", messages=[])
-
-
 def test_counting_needs_the_key(serve):
     server, _ = serve(["ok"], api_key="secret")
     with pytest.raises(anthropic.AuthenticationError):

@@ -122,7 +122,7 @@ def test_tool_choice_none_neither_offers_nor_reads_tools(serve, tokenizer, words
 
 
 @EVERY
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"{}", b'{"model": 3}', b'{"model": "tiny"}'])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b'{"model": 3}', b'{"model": "tiny"}'])
 def test_a_body_that_is_no_request_is_refused(serve, words, body):
     server, _ = serve(["ok"])
     answer = httpx.post(f"{server.endpoint}{words.path}", content=body)
@@ -137,6 +137,8 @@ def test_the_tokens_of_a_prompt_are_counted_without_an_answer(serve, words):
     asked = {**words.asked, **words.system, "tools": [words.tool]}
     counted = post(server, path, **{name: value for name, value in asked.items() if name not in left_out})
     assert not sampler.requests
+    unknown = httpx.post(f"{server.endpoint}{path}", json={**words.asked, "model": "other"})
+    assert unknown.status_code == 404
     post(server, words.path, **asked)
     assert counted["input_tokens"] == len(sampler.requests[0].prompt_ids)
 

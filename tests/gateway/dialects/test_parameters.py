@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from mini_agentic_rl.gateway.render import ChatRenderer
+from mini_agentic_rl.gateway import ChatRenderer
 
 from ..samples import CALCULATOR
 from ..small_tokenizer import CHATML, THINKING_BEGUN, small_tokenizer

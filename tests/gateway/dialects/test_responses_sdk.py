@@ -196,16 +196,6 @@ def test_the_events_come_in_openais_order(serve):
     assert events[0].response.output == []
 
 
-def test_text_arrives_before_the_answer_is_complete(serve):
-    server, sampler = serve(["one two three four five"], delay=0.02)
-    stream = client_of(server).responses.create(model="tiny", input="12+30?", stream=True)
-    for event in stream:
-        if event.type == "response.output_text.delta":
-            break
-    assert sampler.active == 1
-    stream.close()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_cut_short_is_incomplete_and_says_why(serve, stream):
     server, _ = serve(["word " * 50])
@@ -256,20 +246,6 @@ def test_only_the_allowed_tools_are_shown(serve, tokenizer):
     prompt = tokenizer.decode(sampler.requests[0].prompt_ids)
     assert "Evaluate arithmetic." in prompt
     assert "look_up" not in prompt
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_without_parallel_calls_the_answer_ends_with_the_first(serve, store, tokenizer, stream):
-    server, _ = serve([TWO_CALLS, "The answer is 42."], store=store)
-    rollout_id, url = await rollout_url(server, store)
-    asked = {"model": "tiny", "tools": [CALCULATE], "parallel_tool_calls": False}
-    async with openai_client(url) as client:
-        first = await ask(client, stream, **asked, input="12+30?")
-        assert [item.type for item in first.output] == ["message", "function_call"]
-        await ask(client, stream, **asked, input=results(first), previous_response_id=first.id)
-    records = await records_of(store, rollout_id)
-    assert tokenizer.decode(records[0].output_ids).endswith("</tool_call>")
-    assert_one_branch(records, calls=2)
 
 
 def test_a_response_can_be_fetched_and_deleted(serve):

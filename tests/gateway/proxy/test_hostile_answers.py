@@ -10,8 +10,8 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response
 
-from mini_agentic_rl.gateway.proxy import answer, reading
-from mini_agentic_rl.gateway.proxy.answer import UpstreamAnswer
+from mini_agentic_rl.gateway.proxy import reading
+from mini_agentic_rl.gateway.proxy.reading import UpstreamAnswer
 
 from .fake_upstream import chunk, completion
 
@@ -50,13 +50,13 @@ def test_what_is_beyond_a_bound_is_said(part, told):
 
 
 def test_all_that_is_kept_of_an_answer_is_bounded(monkeypatch):
-    monkeypatch.setattr(answer, "MOST_CHARACTERS", 0)
+    monkeypatch.setattr(reading, "MOST_CHARACTERS", 0)
     for what, part in {
         "characters": chunk("some text"),
         "tokens": {"choices": [{"token_ids": [1, 2, 3]}]},
         "weight": {"choices": [{"delta": {"extra": [1]}}]},
     }.items():
-        room = answer._Room(**{what: 2})
+        room = reading._Room(**{what: 2})
         with pytest.raises(ValueError, match=f"too many {what}"):
             UpstreamAnswer(_room=room).take(part, weight=3)
 

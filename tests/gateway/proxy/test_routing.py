@@ -11,8 +11,8 @@ import pytest
 from openai import AsyncOpenAI
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from mini_agentic_rl.gateway.limits import GatewayLimits
 from mini_agentic_rl.gateway.proxy import upstreams
+from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.semconv import AGL_EXCEPTION
 
 from ..leaving import ask_and_leave

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mini_agentic_rl.gateway.completion.read import Choice
+from mini_agentic_rl.gateway.completion.choice import Choice
 from mini_agentic_rl.gateway.completion.remember import ConversationMemory
 from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from mini_agentic_rl.gateway.http.app import _BYTES_BESIDE, _BYTES_PER_TOKEN
-from mini_agentic_rl.gateway.render import long_texts
-from mini_agentic_rl.gateway.render.long_texts import LONGEST, PIECE, encode_in_pieces
+from mini_agentic_rl.gateway.render import content
+from mini_agentic_rl.gateway.render.content import LONGEST, PIECE, encode_in_pieces
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.samplers import ContextLengthError
@@ -48,7 +48,7 @@ def test_ordinary_text_is_encoded_in_small_pieces(rule):
 
 @pytest.mark.parametrize("character", ["a", "你", " "])
 def test_a_word_that_is_longer_than_anybody_writes_is_refused(character, monkeypatch):
-    monkeypatch.setattr(long_texts, "LONGEST", 100_000)
+    monkeypatch.setattr(content, "LONGEST", 100_000)
     longest = character * (100_000 // len(character.encode()))
     assert encode_in_pieces(core("gpt2"), longest).tolist() == core("gpt2").encode(longest).ids
     with pytest.raises(BadRequestError, match="100000 bytes"):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThinkTags, Thought, ThoughtScanner
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
-from mini_agentic_rl.gateway.render.thinking import AnswerReader, ThinkTags, Thought, ThoughtScanner
 from mini_agentic_rl.gateway.tool_formats import HermesFormat, ToolCall
 
 from ..dialects.test_openai_sdk import client_of

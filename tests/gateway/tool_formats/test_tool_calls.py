@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from typing import get_args
 
@@ -162,13 +161,6 @@ def test_pieces_do_not_depend_on_how_the_text_arrives(tool_format, fragments, cu
 
 def test_every_format_can_be_chosen_by_its_name():
     assert {tool_format.name for tool_format in FORMATS} == {*get_args(ToolFormatName)} - {"auto", "compact"}
-
-
-@pytest.mark.parametrize("text", HERMES_TEXTS)
-@pytest.mark.parametrize("size", [1, 2, 7])
-def test_hermes_pieces_do_not_depend_on_how_the_text_arrives(text, size):
-    parts = [text[start : start + size] for start in range(0, len(text), size)]
-    assert read_in_pieces(HermesFormat(), parts) == read_in_pieces(HermesFormat(), [text])
 
 
 names = st.from_regex(r"[a-z_][a-zA-Z0-9_]{0,12}", fullmatch=True).filter(lambda name: name not in ("in", "is", "or"))
@@ -416,15 +408,6 @@ def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
             started = time.process_time()
             read_in_pieces(tool_format, [text[at : at + size] for at in range(0, len(text), size)])
             assert time.process_time() - started < 5.0, part
-
-
-@pytest.mark.parametrize("tool_format", [one for one in ALL if one is not FORMATS[2]], ids=label)
-def test_a_hundred_kilobytes_of_garbage_take_less_than_a_second(tool_format):
-    draw = random.Random(7)
-    text = "".join(draw.choice(FRAGMENTS) for _ in range(30_000))[:100_000]
-    started = time.process_time()
-    read_in_pieces(tool_format, [text[at : at + 4] for at in range(0, len(text), 4)])
-    assert time.process_time() - started < 5.0
 
 
 def test_text_and_several_calls_are_told_apart():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_agentic_rl import emit_message, emit_reward, operation
-from mini_agentic_rl.gateway.completion import CallContext, RecordedAnswer, record_answer
+from mini_agentic_rl.gateway.completion.record import CallContext, RecordedAnswer, record_answer
 from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.tracer import DummyTracer, OtelTracer, Tracer
 

@@ -1,16 +1,10 @@
-"""The life of one chat request, a file for each thing that happens to it.
+"""The life of one chat request on a gateway that samples.
 
-Follow a request:
+`http/app.py` authenticates and parses the request; then
 
-    attempts.py    the store is asked whether it knows the attempt; its seed, and recorded calls to answer with
-    prepare.py     checked against what is served, rendered to token ids, constrained: a `PreparedChat`
-    sample.py      `ChatService`: handed to the sampler, and through all that follows
-    read.py        `Choice`: the tokens as they come, read as text, thought and tool calls
-    record.py      a span with the exact tokens in the store
+    prepare.py     `Preparation`: rendered to token ids, constrained, held to its limits: a `PreparedChat`
+    service.py     `ChatService`: sampled, recorded and answered, whole or as a stream
+    choice.py      `Choice`: the tokens of one answer as they come, read as text, thought and tool calls
+    record.py      the attempt in the store: looked up, held to its budget, and a span for each answer
     remember.py    `ConversationMemory`: what the next call of the conversation continues from, and where it forks
-    answer.py      told to the client, whole or as a stream
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -12,14 +12,16 @@ from ...http import LARGE, BadRequestError, off_loop
 from ...samplers import ContextLengthError, Sampler
 from ...store import LightningStore
 from ...tokens import CompletionRecord, Delivery, SamplingParams, TokenRequest
-from ..caller import Caller
-from ..constraints import ConstraintCompiler, answer_rule
-from ..dialects import CallScope, ChatRequest
+from ..constraints.compiler import ConstraintCompiler
+from ..constraints.rules import answer_rule
+from ..dialects import Caller, CallScope, ChatRequest
 from ..errors import NotFoundError, TooManyMessagesError, UnknownModelError
-from ..limits import GrammarLimits, RolloutBudgets
-from ..render import AnswerReader, ChatRenderer, plain_messages
-from .attempts import KnownAttempts
-from .read import Choice
+from ..render.decoding import AnswerReader
+from ..render.messages import plain_messages
+from ..render.renderer import ChatRenderer
+from ..settings import GrammarLimits
+from .choice import Choice
+from .record import KnownAttempts, RolloutBudgets
 from .remember import ConversationMemory, Prompt
 
 _MOST_IDS = 2**31
@@ -71,7 +73,6 @@ class Preparation:
     Args:
         sampler: will sample the answers.
         renderer: renders the prompts.
-        memory: the calls served so far, so that a conversation that goes on continues from its recorded ids.
         model_name: the public name of the model.
         default_adapter: what that name stands for; None is the base model alone.
         store: where calls under a rollout's URL are recorded; without one such URLs are refused.
@@ -83,22 +84,22 @@ class Preparation:
         self,
         sampler: Sampler,
         renderer: ChatRenderer,
-        memory: ConversationMemory,
         model_name: str,
-        default_adapter: str | None,
-        store: LightningStore | None,
-        budgets: RolloutBudgets | None,
-        grammars: GrammarLimits,
+        default_adapter: str | None = "default",
+        store: LightningStore | None = None,
+        budgets: RolloutBudgets | None = None,
+        grammars: GrammarLimits | None = None,
     ) -> None:
-        self._sampler = sampler
-        self._renderer = renderer
-        self._memory = memory
-        self._model_name = model_name
-        self._default_adapter = default_adapter
-        self._records = store is not None
+        self.sampler = sampler
+        self.renderer = renderer
+        self.model_name = model_name
+        self.store = store
+        self.budgets = budgets
+        self.memory = ConversationMemory(renderer)
+        """The calls served so far, so that a conversation that goes on continues from its recorded ids."""
         self.expert_prefixes: dict[str, Sequence[CompletionRecord]] = {}
+        self._default_adapter = default_adapter
         self._attempts = None if store is None else KnownAttempts(store, self.expert_prefixes)
-        self._budgets = budgets
         self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=grammars)
 
     def close(self) -> None:
@@ -108,7 +109,7 @@ class Preparation:
     @property
     def models(self) -> list[str]:
         """Names that may be asked for."""
-        return list(dict.fromkeys([self._model_name, *self._sampler.model_names]))
+        return list(dict.fromkeys([self.model_name, *self.sampler.model_names]))
 
     async def make(self, request: ChatRequest, caller: Caller, key: str = "") -> PreparedChat:
         """Prepare a request. A call without a seed takes its rollout's, if that has one.
@@ -127,7 +128,7 @@ class Preparation:
             RolloutBudgetError: the attempt has used up what it may ask for.
         """
         adapter, scope = self._adapter(request.model), caller.scope
-        if scope is not None and not self._records:
+        if scope is not None and self.store is None:
             raise NotFoundError(
                 "this server records no rollouts: ask it at /v1, or start it with a store", code="no_store"
             )
@@ -140,7 +141,7 @@ class Preparation:
         renderer = await off_loop(LARGE if settings else 0, lambda: self._renderer_of(request))
         prompt = await off_loop(size, lambda: self._prompt(scope, request, tools, renderer))
         if request.raw_prompt is not None:
-            text = self._renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
+            text = self.renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
             request = request.model_copy(update={"messages": [{"role": "user", "content": text}]})
         template = renderer.template
         # Text that is continued has its thought behind it, and a raw prompt has none.
@@ -157,12 +158,12 @@ class Preparation:
         one_call = request.one_call and constraint is None
         forced_ids = renderer.forced_ids(request.must_call_name) if prefix else ()
         prompt_ids = (*prompt.ids, *forced_ids) if prefix else prompt.ids
-        room = self._sampler.context_length - len(prompt_ids)
+        room = self.sampler.context_length - len(prompt_ids)
         if room < 1:
-            raise ContextLengthError(len(prompt_ids), self._sampler.context_length)
+            raise ContextLengthError(len(prompt_ids), self.sampler.context_length)
         self._check_ids(request)
         # Last of all that waits: a client that leaves before it has used up nothing.
-        left = None if self._budgets is None else await self._budgets.begin(scope, len(prompt_ids))
+        left = None if self.budgets is None else await self.budgets.begin(scope, len(prompt_ids))
         if left is not None:
             room = max(1, min(room, left // request.choices))
         seed = request.seed
@@ -198,8 +199,8 @@ class Preparation:
             choices=tuple(
                 Choice(
                     index,
-                    self._renderer.decoder(bool(tools)),
-                    end_ids=self._renderer.eos_ids,
+                    self.renderer.decoder(bool(tools)),
+                    end_ids=self.renderer.eos_ids,
                     stops=request.stop_strings,
                     reader=_reader(request, renderer, tools),
                     prefix=prefix,
@@ -243,8 +244,8 @@ class Preparation:
         Raises:
             BadRequestError: the model thinks whatever its template is told.
         """
-        renderer = self._renderer.with_settings(request.template_settings)
-        template, usual = renderer.template, self._renderer.template
+        renderer = self.renderer.with_settings(request.template_settings)
+        template, usual = renderer.template, self.renderer.template
         if request.thinks is False and usual.thinks and template.turns == usual.turns:
             fields = ("enable_thinking", "thinking", "reasoning_effort")
             field = next(name for name in fields if getattr(request, name) is not None)
@@ -256,13 +257,13 @@ class Preparation:
     ) -> Prompt:
         if request.raw_prompt is not None:
             return self._raw_prompt(request.raw_prompt)
-        messages, most = plain_messages(request.messages), self._sampler.context_length
+        messages, most = plain_messages(request.messages), self.sampler.context_length
         if request.continue_final_message:
-            prompt = self._memory.prompt(scope, messages[:-1], tools, most, renderer)
+            prompt = self.memory.prompt(scope, messages[:-1], tools, most, renderer)
             return replace(prompt, ids=(*prompt.ids, *renderer.encode_answer(messages[-1])))
         if request.add_generation_prompt is False:
             return Prompt(tuple(renderer.render(messages, tools, False, most=most)), b"", b"", ())
-        return self._memory.prompt(scope, messages, tools, most, renderer)
+        return self.memory.prompt(scope, messages, tools, most, renderer)
 
     def _raw_prompt(self, prompt: str | list[int]) -> Prompt:
         """Return a prompt that is sampled after as it is.
@@ -270,25 +271,25 @@ class Preparation:
         Raises:
             BadRequestError: it is empty, or holds what cannot be an id.
         """
-        ids = self._renderer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = self.renderer.encode(prompt) if isinstance(prompt, str) else prompt
         if not ids or not 0 <= min(ids) <= max(ids) < _MOST_IDS:  # which ids the model has, the sampler knows
             raise BadRequestError("prompt: expected text, or token ids of the model's vocabulary", param="prompt")
         return Prompt(tuple(ids), b"", b"", ())
 
     def _check_count(self, request: ChatRequest) -> None:
-        if len(request.messages) > self._sampler.context_length:  # each is a token at least
-            raise TooManyMessagesError(len(request.messages), self._sampler.context_length)
+        if len(request.messages) > self.sampler.context_length:  # each is a token at least
+            raise TooManyMessagesError(len(request.messages), self.sampler.context_length)
 
     def _adapter(self, model: str) -> str | None:
-        if model == self._model_name:
+        if model == self.model_name:
             return self._default_adapter
-        names = list(self._sampler.model_names)
+        names = list(self.sampler.model_names)
         if model not in names:
             raise UnknownModelError(model, self.models)
         return None if model == names[0] else model
 
     def _check_ids(self, request: ChatRequest) -> None:
-        vocabulary = len(self._renderer.tokenizer)
+        vocabulary = len(self.renderer.tokenizer)
         for field, ids in (("logit_bias", request.logit_bias), ("stop_token_ids", request.stop_token_ids)):
             for token_id in ids or ():
                 if not 0 <= token_id < vocabulary:
@@ -306,7 +307,7 @@ class Preparation:
             max_tokens=min(wanted, room),
             seed=seed,
             min_tokens=min(request.min_tokens or 0, wanted, room),
-            stop_token_ids=(*(() if request.ignore_eos else self._renderer.eos_ids), *(request.stop_token_ids or ())),
+            stop_token_ids=(*(() if request.ignore_eos else self.renderer.eos_ids), *(request.stop_token_ids or ())),
             top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
             logit_bias=request.logit_bias or {},
             presence_penalty=request.presence_penalty or 0.0,

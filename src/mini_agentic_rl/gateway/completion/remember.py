@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..dialects import CallScope
-from ..render import ChatRenderer, has_thought, squashed, without_thought
+from ..render.messages import squashed, without_thought
+from ..render.renderer import ChatRenderer, has_thought
 from ..tool_formats import Tool, parse_arguments
 
 ForkReason = Literal["edited", "tools", "template", "thinking", "forgotten"]
@@ -199,10 +200,10 @@ class ConversationMemory:
         else:
             with suppress(KeyError):  # forgotten meanwhile
                 self._attempts.move_to_end(scope)
-            found, reason, known = self._continued(renderer, attempt, messages, tools, keys, most)
-            if found is not None:
+            recorded_ids, reason, known = self._continued(renderer, attempt, messages, tools, keys, most)
+            if recorded_ids is not None:
                 self.prompt_counters.count(reason, continues=True)
-                return Prompt(found, keys[-1], tools_key, _thoughts(known))
+                return Prompt(recorded_ids, keys[-1], tools_key, _thoughts(known))
             reason = reason or _why(attempt, messages, tools_key)
             messages = messages if dropping else known
         ids = renderer.render(messages, tools, most=most)

@@ -1,9 +1,8 @@
-"""Answers of a given form: what a request asks for as a grammar, and the grammar as a limit on tokens (llguidance).
+"""Answers of a given form: the form of a request as a grammar, and the grammar as a limit on tokens (llguidance).
 
-The process that tries grammars (`trial_worker`) needs little of the gateway; what else there is is loaded when it is
-asked for.
+rules.py           the form that a request asks for, in llguidance's dialect of Lark
+compiler.py        `ConstraintCompiler`: tries a form in another process, compiles it in this one, and keeps it
+grammar.py         a compiled grammar, and how it follows one continuation
+trial.py           the process that tries grammars, as its asker sees it
+trial_worker.py    that process: it imports no more of the gateway than `grammar.py`
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -18,7 +18,7 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from ...tokens import ConstraintError
 
 if TYPE_CHECKING:
-    from ..render import Tokenizer
+    from ..render.decoding import Tokenizer
 
 _LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=15_000)
 """A state takes 1 to 2 KiB, and is kept as long as the grammar. An item takes some microseconds, and all items of one
@@ -190,8 +190,8 @@ class GrammarConstraint:
         """Return the ids of text, below `vocabulary`, that begin the text that is certain."""
         text = self._matcher.compute_ff_bytes()[:_LONGEST_TOKEN]
         starts = (self._tokens.tokenize_bytes(text[:size]) for size in range(1, len(text) + 1))
-        found = {ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary}
-        return sorted(found - self._special)
+        ids_found = {ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary}
+        return sorted(ids_found - self._special)
 
     def _bits(self, ids: Sequence[int]) -> npt.NDArray[np.int32]:
         words = np.zeros(-(-self._tokens.vocab_size // 32), np.uint32)

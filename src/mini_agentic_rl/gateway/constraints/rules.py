@@ -1,26 +1,114 @@
-"""The form that a chat request demands of its answer, and that form as a grammar in llguidance's dialect of Lark.
+"""The form that a chat request demands of its answer, as a grammar in llguidance's dialect of Lark.
 
 A form is JSON by a schema, text by a grammar of the request's own, tool calls, or text in which calls are well-formed.
-The tool format's `CallShape` tells JSON
-and calls apart. Where a format has none, because its arguments are not JSON, no grammar can demand calls.
+The tool format's `CallShape` tells JSON and calls apart. A format without one, because its arguments are not JSON, has
+no grammar that can demand calls.
 
 Between the tokens of JSON there may be one space, or a line break with an indentation: enough for compact and for
 indented JSON, and bounded, so that a model cannot write white space until its tokens are used up.
+
+GBNF, the grammars of llama.cpp (and the EBNF of other servers), becomes Lark: rules that do not recur become terminals,
+which are matched as one regular expression; the others stay rules, so that a plain string in them is matched as a
+whole. Work is linear in the text.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...http import BadRequestError
 from ..dialects import AnswerForm, ChatRequest, FunctionDefinition
-from ..render import ThinkTags
+from ..render.decoding import ThinkTags
 from ..tool_formats import CallShape, ToolFormat
-from .gbnf import GbnfError, lark_of
+
+_GBNF_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*) | (?P<rule>[\w-]+)\s*::= | (?P<name>[a-zA-Z_][\w-]*) | (?P<any>\.)
+    | "(?P<literal>(?:[^"\\\n]|\\.)*)" | \[(?P<set>(?:[^\]\\\n]|\\.)+)\] | (?P<other>[|()*+?]|\{[\d,\ ]{1,20}\})""",
+    re.VERBOSE,
+)
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_IN_SET: Final = re.compile(r"\\.|[\[&~/]", re.DOTALL)
+_ESCAPED_LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t"}
+_ROOT: Final = "root"
+
+
+class GbnfError(ValueError):
+    """The text is no GBNF; the message says where."""
+
+
+def lark_of(text: str) -> str:
+    """Return the grammar in Lark, its `root` as the rule `start`.
+
+    Raises:
+        GbnfError: it cannot be read, or refers to a rule that it does not have.
+    """
+    rules: dict[str, list[tuple[str, str]]] = {}
+    at, body = 0, None
+    while at < len(text):
+        token = _GBNF_TOKEN.match(text, at)
+        if token is None or token.end() == at:
+            raise GbnfError(f"line {text.count(chr(10), 0, at) + 1}: cannot read {text[at : at + 20]!r}")
+        at, kind = token.end(), token.lastgroup or ""
+        if kind == "rule":
+            if token["rule"] in rules:
+                raise GbnfError(f"the rule {token['rule']!r} is there twice")
+            body = rules[token["rule"]] = []
+        elif kind != "space":
+            if body is None:
+                raise GbnfError(f"it begins with {text[:20]!r}, not with a rule")
+            body.append((kind, token[kind]))
+    for name in [_ROOT, *(value for body in rules.values() for kind, value in body if kind == "name")]:
+        if name not in rules:
+            raise GbnfError(f"there is no rule {name!r}")
+    flat = _not_recurring(rules)
+    names = {name: f"T{index}" if name in flat else f"r{index}" for index, name in enumerate(rules)}
+    lines = [f"{names[name]}: {' '.join(_lark_part(*part, names) for part in body)}" for name, body in rules.items()]
+    return "\n".join([f"start: {names[_ROOT]}", *lines, ""])
+
+
+def _not_recurring(rules: dict[str, list[tuple[str, str]]]) -> set[str]:
+    """Return the rules from which no rule is reached that reaches itself."""
+    users: dict[str, set[str]] = {name: set() for name in rules}
+    for name, body in rules.items():
+        for kind, value in body:
+            if kind == "name":
+                users[value].add(name)
+    left = {name: len({value for kind, value in body if kind == "name"}) for name, body in rules.items()}
+    ready = deque(name for name, count in left.items() if not count)
+    flat = set()
+    while ready:
+        name = ready.popleft()
+        flat.add(name)
+        for user in users[name]:
+            left[user] -= 1
+            if not left[user]:
+                ready.append(user)
+    return flat
+
+
+def _lark_part(kind: str, value: str, names: dict[str, str]) -> str:
+    if kind == "name":
+        return names[value]
+    if kind == "any":
+        return r"/(.|\n)/"
+    if kind == "literal":
+        return json.dumps(_ESCAPE.sub(_letter, value), ensure_ascii=False)
+    if kind == "set":  # in a set of Rust's regular expressions, some more letters have a meaning
+        return f"/[{_IN_SET.sub(lambda one: one[0] if len(one[0]) > 1 else chr(92) + one[0], value)}]/"
+    return value.replace(" ", "")
+
+
+def _letter(escape: re.Match[str]) -> str:
+    code = escape[1] or escape[2] or escape[3]
+    if code is None:
+        return _ESCAPED_LETTERS.get(escape[4], escape[4])
+    return chr(int(code, 16)) if int(code, 16) < 0x110000 else "\ufffd"
+
 
 ANY_OBJECT: Final = '{"type": "object"}'
 MAX_SCHEMA_SIZE: Final = 120_000

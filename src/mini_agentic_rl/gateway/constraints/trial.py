@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...processes import start_child
 
 if TYPE_CHECKING:
-    from ..limits import GrammarLimits
+    from ..settings import GrammarLimits
 
 AVAILABLE: Final = hasattr(os, "fork")
 """False on Windows, where nothing is tried."""

@@ -175,9 +175,9 @@ def _run_fork(
         before = _peak()
         signal.setitimer(signal.ITIMER_PROF, lane.seconds)  # its signal ends the process, in whatever code it is
         began = time.process_time()
-        found = attempt(value)
-        found["seconds"], found["mib"] = time.process_time() - began, (_peak() - before) / 2**20
-        os.write(answer, json.dumps(found).encode())
+        outcome = attempt(value)
+        outcome["seconds"], outcome["mib"] = time.process_time() - began, (_peak() - before) / 2**20
+        os.write(answer, json.dumps(outcome).encode())
         status = 0
     finally:
         os._exit(status)

@@ -1,16 +1,16 @@
 """Wire formats that agents speak, each over the one form that is served inside, OpenAI's chat completions.
 
 A dialect turns its request into the body of a chat request, which `parse_chat_request` checks, and turns the answer,
-whole or chunk by chunk, into its own shape. `anthropic/` shows all of one: its request is checked and rewritten, its
-answer grows from what `chat_reader.py` finds in chat completions, and an `Exchange` joins the two.
+whole or chunk by chunk, into its own shape. `anthropic.py` shows all of one: its request is checked and rewritten, and
+an exchange makes the message from what `ChatReader` reads in chat completions.
 
-A new dialect is a `Dialect` (`base.py`), and a place in `shared_dialects`. Both gateways then serve it at its path and
-below each rollout's URL, under the same keys, limits and records as every other; the tests of all dialects
-(`tests/gateway/dialects/test_any_body.py`, `tests/gateway/test_fuzz.py`) take it up as well.
+A new dialect is a file with a `Dialect` (`base.py`), and a place in `shared_dialects`. Both gateways then serve it at
+its path and below each rollout's URL, under the same keys, limits and records as every other. The tests of all dialects
+(`tests/gateway/dialects/test_any_body.py`, `tests/gateway/test_fuzz.py`) cover it as well.
 """
 
 from .anthropic import AnthropicDialect
-from .base import CallScope, Counting, Dialect, Exchange, Lookup, assistant_message
+from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup, assistant_message
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, StreamOptions, parse_chat_request
 from .completions import CompletionsDialect
 from .parameters import AnswerForm
@@ -20,6 +20,7 @@ __all__ = [
     "AnswerForm",
     "AnthropicDialect",
     "CallScope",
+    "Caller",
     "ChatDialect",
     "ChatRequest",
     "CompletionsDialect",
@@ -37,9 +38,8 @@ __all__ = [
 
 
 def shared_dialects() -> list[Dialect]:
-    """Return the dialects that every gateway serves, whether it samples or asks upstreams. `CompletionsDialect`, whose
-    prompts are no chat, is not among them: only a gateway that samples has it.
+    """Return new dialects for one server, which may remember what they answered. Every gateway serves them.
 
-    Each call makes them anew: what one remembers between requests belongs to one server.
+    `CompletionsDialect`, whose prompts are no chat, is not among them: only a gateway that samples can serve it.
     """
     return [ChatDialect(), ResponsesDialect(), AnthropicDialect()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -258,6 +258,7 @@ DONE = b"data: [DONE]\n\n"
 class ChatExchange:
     """A chat request."""
 
+    counts_first: ClassVar[bool] = False
     chat: Json
     functions: bool = False
     """True if the answer tells calls in the older form."""

@@ -6,7 +6,7 @@ Harnesses that render their prompts themselves ask so. Only a gateway that sampl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -65,6 +65,7 @@ class CompletionsDialect(Dialect):
 class CompletionExchange:
     """A request for a completion."""
 
+    counts_first: ClassVar[bool] = False
     chat: Json
     offset: int = 0
     """Characters that a streamed answer has had so far."""
@@ -86,23 +87,23 @@ class CompletionExchange:
         kept = {name: value for name, value in answer.items() if name != "prompt_token_ids"}
         choices = []
         for choice in answer["choices"]:
-            told = {
+            body = {
                 "index": choice["index"],
                 "text": choice[said].get("content") or "",
                 "logprobs": self._logprobs(choice.get("logprobs")),
                 "finish_reason": choice["finish_reason"],
             }
-            told |= {name: choice[name] for name in ("stop_reason", "token_ids") if name in choice}
+            body |= {name: choice[name] for name in ("stop_reason", "token_ids") if name in choice}
             if prompt_ids is not None:
-                told["prompt_token_ids"] = prompt_ids
-            choices.append(told)
+                body["prompt_token_ids"] = prompt_ids
+            choices.append(body)
         identity = str(answer["id"]).replace("chatcmpl-", "cmpl-", 1)
         return {**kept, "id": identity, "object": "text_completion", "choices": choices}
 
-    def _logprobs(self, found: Json | None) -> Json | None:
-        if not found:
+    def _logprobs(self, logprobs: Json | None) -> Json | None:
+        if not logprobs:
             return None
-        entries = found["content"]
+        entries = logprobs["content"]
         offsets = []
         for entry in entries:
             offsets.append(self.offset)

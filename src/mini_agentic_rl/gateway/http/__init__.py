@@ -1,1 +1,1 @@
-"""The gateway over HTTP: `MiniLLMServer`, its application, and the routes that it has in common with `LLMProxy`'s."""
+"""The gateway over HTTP: the application that every gateway serves, and `MiniLLMServer`, the one on a sampler."""

@@ -16,10 +16,12 @@ from ...samplers import Sampler
 from ...store import LightningStore
 from ...tokens import CompletionRecord
 from ...types import ProxyLLM
-from ..completion import ChatService
-from ..limits import GatewayLimits, RolloutBudgets
-from ..render import ChatRenderer, ThinkingName, Tokenizer
-from ..settings import SessionSettings
+from ..completion.prepare import Preparation
+from ..completion.record import RolloutBudgets
+from ..completion.service import ChatService
+from ..render.decoding import ThinkingName, Tokenizer
+from ..render.renderer import ChatRenderer
+from ..settings import GatewayLimits, SessionSettings
 from ..tool_formats import ToolFormatName
 from .app import create_app
 
@@ -45,7 +47,7 @@ class MiniLLMServer(AdmittingServer):
         limits: what is let in, and how much each rollout may use.
         default_adapter: adapter that `model_name` stands for; None is the base model alone.
         tool_format: how tool calls are written; see `ChatRenderer`.
-        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.decoding`.
         extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
         sessions: keep sessions of agents in use in the store, under these settings; None keeps none.
 
@@ -80,9 +82,8 @@ class MiniLLMServer(AdmittingServer):
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         limits = limits or GatewayLimits()
         budgets = RolloutBudgets(limits, lambda: store)
-        self.service = ChatService(
-            sampler, self.renderer, model_name, default_adapter, store, budgets=budgets, grammars=limits
-        )
+        preparation = Preparation(sampler, self.renderer, model_name, default_adapter, store, budgets, limits)
+        self.service = ChatService(preparation)
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
         gate = None if sessions is None else load_part("learning").session_gate(store, sessions)

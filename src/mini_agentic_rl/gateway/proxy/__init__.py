@@ -1,6 +1,6 @@
 """The gateway over servers of others."""
 
 from .llm_proxy import LLMProxy
-from .upstream import ModelConfig
+from .upstreams import ModelConfig
 
 __all__ = ["LLMProxy", "ModelConfig"]

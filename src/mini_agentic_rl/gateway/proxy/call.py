@@ -1,4 +1,4 @@
-"""One chat request on its way to an upstream and back, and what is recorded of it.
+"""The gateway over upstreams: a chat request on its way to an upstream and back, and what is recorded of it.
 
 An answer is recorded before it is complete at the agent. Where the upstream tells token ids and log-probabilities they
 are part of the record and the call can be trained; where it does not, the record holds the messages alone and says so.
@@ -9,23 +9,27 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import httpx
 
-from ...http import LARGE, BadRequestError, HttpError, off_loop, size_of
+from ...http import LARGE, BadRequestError, HttpError, MetricFamily, encode_in_steps, off_loop, size_of
 from ...semconv import CompletionSpanAttributes, GenAiAttributes
 from ...store import LightningStore
-from ..caller import Caller
-from ..completion import CallContext, RecordedAnswer, record_answer
-from ..dialects import Exchange
-from ..limits import RolloutBudgets
-from .answer import UpstreamAnswer
-from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
-from .upstream import MOST_REFUSAL_BYTES, Upstream, UpstreamRefusedError, broken, error_words
-from .upstreams import Upstreams, silent
+from ..completion.record import (
+    TOKENS_HELP,
+    CallContext,
+    KnownAttempts,
+    RecordedAnswer,
+    RolloutBudgets,
+    record_answer,
+)
+from ..dialects import Caller, CallScope, ChatDialect, Dialect, Exchange, shared_dialects
+from ..errors import NotFoundError
+from .reading import UnreadableAnswerError, UpstreamAnswer, read_beginning, read_events, read_whole
+from .upstreams import MOST_REFUSAL_BYTES, Upstream, UpstreamRefusedError, Upstreams, broken, error_text, silent
 
 _ASKED: Final = (
     (GenAiAttributes.REQUEST_MAX_TOKENS, "max_tokens"),
@@ -36,59 +40,123 @@ _ASKED: Final = (
     (GenAiAttributes.REQUEST_FREQUENCY_PENALTY, "frequency_penalty"),
     (CompletionSpanAttributes.REPETITION_PENALTY, "repetition_penalty"),
 )
-"""Fields of a request that its span tells, beside the temperature."""
+"""Fields of a request that its span reports, beside the temperature."""
+
+
+class ProxyService:
+    """Hands chat requests on to upstreams: a `Backend`. Used from one event loop.
+
+    Args:
+        upstreams: the servers to ask.
+        store: returns where calls under a rollout's URL are recorded.
+        budgets: bound what each attempt may ask for.
+    """
+
+    title = "mini-agentic-rl proxy"
+    about = (
+        "An OpenAI-compatible endpoint that passes calls on to other servers: set a client's base_url to this address "
+        "with /v1. Calls under /rollout/ID/attempt/ID/v1 are recorded for training. Where keys are set, requests carry "
+        "'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+    )
+    owner = "upstream"
+    context_length = None
+    count = None
+
+    def __init__(
+        self, upstreams: Upstreams, store: Callable[[], LightningStore | None], budgets: RolloutBudgets
+    ) -> None:
+        self.upstreams = upstreams
+        self.store = store
+        self.budgets = budgets
+        self.tokens: Counter[str] = Counter()
+        """Those of prompts, those found in a cache, and those sampled, of calls that have ended."""
+        self.dialects: Sequence[Dialect] = shared_dialects()
+        self._attempts: KnownAttempts | None = None
+
+    @property
+    def models(self) -> Sequence[str]:
+        return self.upstreams.names
+
+    @property
+    def records(self) -> bool:
+        return self.store() is not None
+
+    def parse(self, dialect: Dialect, body: dict[str, Any], exchange: Exchange) -> tuple[dict[str, Any], Sequence[str]]:
+        chat = exchange.chat
+        if not isinstance(chat.get("messages"), list):
+            raise BadRequestError("messages: expected a list", param="messages")
+        temperature = chat.get("temperature")
+        if temperature is not None and (isinstance(temperature, bool) or not _is_temperature(temperature)):
+            raise BadRequestError("temperature: expected a number, 0 or more", param="temperature")
+        if not isinstance(chat.get("stream_options"), dict | None):
+            raise BadRequestError("stream_options: expected an object", param="stream_options")
+        # A chat request goes on as it is.
+        return chat, () if isinstance(dialect, ChatDialect) else dialect.left_out(body)
+
+    async def take(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
+        store = self.store()
+        if caller.scope is not None and store is None:
+            raise NotFoundError("this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store")
+        if store is not None:
+            if self._attempts is None or self._attempts.store is not store:  # the proxy was given another one
+                self._attempts = KnownAttempts(store)
+            await self._attempts.check(caller.scope)
+        call = ProxiedCall(self, exchange, caller, store)
+        try:
+            await call.send()
+        except BaseException:
+            await call.end()
+            raise
+        return call
+
+    def forget(self, scope: CallScope) -> None:
+        """Nothing is remembered of attempts but what the dialects keep."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"models": self.models}
+
+    def metric_counters(self) -> Iterable[MetricFamily]:
+        tokens = {kind: self.tokens[kind] for kind in ("prompt", "cached", "completion")}
+        yield MetricFamily.by_kind("tokens", TOKENS_HELP, tokens)
+        tries = "Requests sent on, by server and outcome."
+        yield MetricFamily("upstream_tries", tries, self.upstreams.sent, ("server", "outcome"))
+
+    def metric_gauges(self) -> Iterable[MetricFamily]:
+        up: dict[tuple[str, ...], float] = {(url,): value for url, value in self.upstreams.replicas.up().items()}
+        yield MetricFamily("upstream_up", "Whether a server is taken to be there.", up, ("server",))
 
 
 class ProxiedCall:
-    """One chat request. `send` first, then `whole` or `stream`, and `end` whatever happened.
+    """One chat request. `send` first, then `whole` or `events`, and `end` whatever happened.
 
     Args:
+        service: the upstreams, budgets and counters.
         exchange: the request in the agent's dialect.
         caller: whose it is.
         store: where it is recorded.
-        budgets: how much the attempt may ask for.
-        tokens: counts those of prompts, those found in a cache, and those sampled, once the call has ended.
-
-    Raises:
-        BadRequestError: a field that the record needs has a bad value.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        caller: Caller,
-        store: LightningStore | None,
-        budgets: RolloutBudgets,
-        tokens: Counter[str],
-    ) -> None:
-        body = exchange.chat
-        if not isinstance(body.get("messages"), list):
-            raise BadRequestError("messages: expected a list", param="messages")
-        temperature = body.get("temperature")
-        if temperature is not None and (isinstance(temperature, bool) or not _is_temperature(temperature)):
-            raise BadRequestError("temperature: expected a number, 0 or more", param="temperature")
-        if not isinstance(body.get("stream_options"), dict | None):
-            raise BadRequestError("stream_options: expected an object", param="stream_options")
+    left_out: Sequence[str] = ()
+
+    def __init__(self, service: ProxyService, exchange: Exchange, caller: Caller, store: LightningStore | None) -> None:
         self.exchange = exchange
-        self.body = body
+        self.body = exchange.chat
         self.caller = caller
         self.scope = caller.scope
         self.start_time = time.time()
         self.answer = UpstreamAnswer()
+        self._service = service
+        self._budgets = service.budgets
         self._store = store
-        self._budgets = budgets
-        self._tokens = tokens
         self._recorded = False
         self._upstream: Upstream | None = None
         self._response: httpx.Response | None = None
-        self._silence = 0.0
 
     @property
     def streams(self) -> bool:
-        """True if the agent asked for a stream."""
         return bool(self.body.get("stream"))
 
-    async def send(self, upstreams: Upstreams) -> None:
+    async def send(self) -> None:
         """Have an upstream take the request.
 
         Raises:
@@ -98,35 +166,26 @@ class ProxiedCall:
         await self._budgets.begin(self.scope)
         rollout_id = None if self.scope is None else self.scope[0]
         try:
-            self._upstream, self._response = await upstreams.send(
+            self._upstream, self._response = await self._service.upstreams.send(
                 str(self.body.get("model")), "/chat/completions", self._onward, rollout_id
             )
-            self._silence = upstreams.silence(self._upstream)
             if self._response.is_error:
-                raise await self._refusal(self._upstream, self._response)
+                content = await read_beginning(self._response, MOST_REFUSAL_BYTES)
+                raise UpstreamRefusedError(self._upstream, self._response, content)
         except HttpError:
             self._budgets.give_back(self.scope)
             raise
 
-    async def whole(self) -> dict[str, Any]:
-        """Return the upstream's whole answer, recorded.
-
-        Raises:
-            HttpError: it broke off, it was none, or it could not be recorded.
-        """
+    async def whole(self) -> bytes:
         upstream, response = self._sent()
         with self._reading(upstream):
             completion = await read_whole(response)
         self._take(upstream, completion)
         await self._record(upstream)
-        return completion
+        size = size_of([self.body, completion], LARGE)  # a dialect may keep the conversation
+        return await off_loop(size, lambda: encode_in_steps(self.exchange.answer(completion)))
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the upstream's events in the agent's dialect; the record is stored before the last one.
-
-        Raises:
-            HttpError: it broke off, or could not be recorded.
-        """
+    async def events(self) -> AsyncGenerator[bytes, None]:
         upstream, response = self._sent()
         with self._reading(upstream):
             async for chunk, weight in read_events(response):
@@ -139,7 +198,7 @@ class ProxiedCall:
         yield await off_loop(size_of(self.body, LARGE), self.exchange.end)  # a dialect may keep the conversation
 
     async def end(self) -> None:
-        """Close the upstream's answer, count its tokens, and keep what had come of one that was broken off."""
+        """Close the upstream's answer, count its tokens, and record what had come of one that was broken off."""
         if self._upstream is None or self._response is None:
             return
         await self._response.aclose()
@@ -149,7 +208,7 @@ class ProxiedCall:
             with suppress(HttpError):  # logged already, and nobody is left to be told
                 await self._record(self._upstream)
         prompt, cached, sampled = self.answer.tokens
-        self._tokens.update({"prompt": prompt, "cached": cached, "completion": sampled})
+        self._service.tokens.update({"prompt": prompt, "cached": cached, "completion": sampled})
         self._budgets.spend(self.scope, prompt + sampled)
 
     def _onward(self, upstream: Upstream) -> dict[str, Any]:
@@ -175,7 +234,7 @@ class ProxiedCall:
 
     def _take(self, upstream: Upstream, part: dict[str, Any], weight: int = 0) -> None:
         if part.get("error"):
-            raise broken(upstream, f"ended its answer with an error: {error_words(part['error'])}")
+            raise broken(upstream, f"ended its answer with an error: {error_text(part['error'])}")
         try:
             self.answer.take(part, weight)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
@@ -186,17 +245,12 @@ class ProxiedCall:
         try:
             yield
         except httpx.ReadTimeout as error:
-            raise silent(upstream, self._silence) from error
+            raise silent(upstream, self._service.upstreams.silence(upstream)) from error
         except httpx.RequestError as error:
             problem = f"broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}"
             raise broken(upstream, problem, code="upstream_broken") from error
         except UnreadableAnswerError as error:
             raise broken(upstream, str(error)) from error
-
-    async def _refusal(self, upstream: Upstream, response: httpx.Response) -> UpstreamRefusedError:
-        content = await read_beginning(response, MOST_REFUSAL_BYTES)
-        await response.aclose()
-        return UpstreamRefusedError(upstream, response, content)
 
     async def _record(self, upstream: Upstream) -> None:
         self._recorded = True
@@ -218,14 +272,14 @@ class ProxiedCall:
             asked={name: value for name, field in _ASKED if isinstance(value := self.body.get(field), int | float)},
         )
         for index, choice in answer.choices.items():
-            told = RecordedAnswer(
+            recorded = RecordedAnswer(
                 index=index,
                 message=choice.message,
                 finish_reason=choice.finish_reason or "cancelled",
                 token_ids=choice.token_ids,
                 logprobs=choice.logprobs,
             )
-            await record_answer(self._store, context, told, time.time())
+            await record_answer(self._store, context, recorded, time.time())
 
 
 def _is_temperature(value: Any) -> bool:

@@ -13,11 +13,11 @@ from ...plugins import load_part
 from ...processes import until_asked_to_stop
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
-from ..limits import GatewayLimits, RolloutBudgets
-from ..settings import SessionSettings
-from .app import create_proxy_app
-from .upstream import Upstream
-from .upstreams import Upstreams
+from ..completion.record import RolloutBudgets
+from ..http.app import create_app
+from ..settings import GatewayLimits, SessionSettings
+from .call import ProxyService
+from .upstreams import Upstream, Upstreams
 
 logger = logging.getLogger(__name__)
 
@@ -90,9 +90,9 @@ class LLMProxy:
         limits = limits or GatewayLimits()
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         self.admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
-        budgets = RolloutBudgets(limits, self.get_store)
+        service = ProxyService(self._upstreams, self.get_store, RolloutBudgets(limits, self.get_store))
         gate = None if sessions is None else load_part("learning").session_gate(store, sessions)
-        app = create_proxy_app(self._upstreams, self.get_store, self.admission, budgets, gate)
+        app = create_app(service, self.admission, gate, self._upstreams.close)
         self._server = AdmittingServer(app, self.admission, host, port or 0, "LLM proxy")
 
     @property

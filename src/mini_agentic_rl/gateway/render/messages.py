@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from ...chat_messages import calls_of, part_text, thought_of
 from ...http import BadRequestError
 from ..tool_formats import ToolFormat, parse_arguments
-from .thinking import ThinkTags
+from .decoding import ThinkTags
 
 Message: TypeAlias = Mapping[str, Any]
 
@@ -56,14 +56,14 @@ def _in_order_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         places = {("id", str(call["id"])): place for place, call in enumerate(calls) if call["id"]}
         counts = Counter(names)
         places |= {("name", name): place for place, name in enumerate(names) if counts[name] == 1}
-        found = []
+        results = []
         for index in range(answer + 1, end):
             result = messages[index]
             keys = (("id", str(result.get("tool_call_id"))), ("name", str(result.get("name"))))
             place = next((places[key] for key in keys if key in places), None)
             if result["role"] == "tool" and place is not None:
-                found.append((place, index))
-        for (_, given), (_, slot) in zip(sorted(found), found, strict=True):
+                results.append((place, index))
+        for (_, given), (_, slot) in zip(sorted(results), results, strict=True):
             ordered[slot] = messages[given]
     return ordered
 

@@ -21,6 +21,7 @@ from ...http import BadRequestError
 from ...tokens import CompletionRecord
 from ..tool_formats import Tool, ToolFormatName
 from .content import Content
+from .decoding import AnswerReader, Decoder, ThinkingName, ThoughtScanner, Tokenizer, all_tags, kept_tool_format
 from .messages import (
     Message,
     assistant_text,
@@ -35,8 +36,6 @@ from .messages import (
     without_thought,
 )
 from .template import ChatTemplate
-from .thinking import AnswerReader, ThinkingName, ThoughtScanner, all_tags
-from .tokenizer import Decoder, Tokenizer, kept_tool_format
 
 _MOST_SETTINGS = 16
 """Sets of variables whose templates are kept."""
@@ -50,7 +49,7 @@ class ChatRenderer:
         tool_format: how tool calls are written; "auto" takes what the tokenizer was saved with, else what the chat
             template writes, and Hermes where it writes nothing that can be read back; with "compact" that is the format
             with the fewest tokens.
-        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.thinking`.
+        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.decoding`.
         extra_eos_ids: further ids that end a turn, e.g. those of the model's generation config.
     """
 
@@ -80,8 +79,8 @@ class ChatRenderer:
         if thinking == "auto":
             self.thinking = "off" if self.template.tags is None else "fork"
         self.end_of_turn_id = self.template.end_id
-        found = [self.end_of_turn_id, tokenizer.eos_token_id, *extra_eos_ids]
-        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(id_ for id_ in found if id_ is not None))
+        end_ids = [self.end_of_turn_id, tokenizer.eos_token_id, *extra_eos_ids]
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(id_ for id_ in end_ids if id_ is not None))
         """Ids that end a turn; the first is the one that the template writes."""
         tags = self.template.tags
         shown = () if tags is None else (tags.open, tags.close)
@@ -107,15 +106,15 @@ class ChatRenderer:
             return self
         key = json.dumps(used, sort_keys=True)
         with self._lock:
-            found = self._others.get(key)
-            if found is None:
-                found = self._others[key] = copy(self)
-                found.settings = used
-                found.template = ChatTemplate(self.tokenizer, *self._asked, self._content.mark_all(used))
+            renderer = self._others.get(key)
+            if renderer is None:
+                renderer = self._others[key] = copy(self)
+                renderer.settings = used
+                renderer.template = ChatTemplate(self.tokenizer, *self._asked, self._content.mark_all(used))
                 if len(self._others) > _MOST_SETTINGS:
                     self._others.popitem(last=False)
             self._others.move_to_end(key)
-        return found
+        return renderer
 
     def render(
         self,
@@ -157,12 +156,12 @@ class ChatRenderer:
     def token_text(self, token_id: int) -> tuple[str, list[int] | None]:
         """Return the text of one token, special ones too, and its bytes; no bytes where it is a part of a character,
         which has no text of its own. The list is the same one at each call."""
-        found = self._token_texts.get(token_id)
-        if found is None:
+        text_and_bytes = self._token_texts.get(token_id)
+        if text_and_bytes is None:
             text = self.tokenizer.decode([token_id], skip_special_tokens=False)
             content = None if "\N{REPLACEMENT CHARACTER}" in text else list(text.encode())
-            found = self._token_texts[token_id] = (text, content)
-        return found
+            text_and_bytes = self._token_texts[token_id] = (text, content)
+        return text_and_bytes
 
     def decoder(self, calls: bool) -> Decoder:
         """Return what turns sampled ids into the text that `reader(calls)` reads."""

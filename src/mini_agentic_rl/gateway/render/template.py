@@ -9,9 +9,18 @@ from functools import cache
 from typing import Any
 
 from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, XmlFormat, split_tool_calls
+from .decoding import (
+    Decoder,
+    ThinkingName,
+    ThinkTags,
+    Tokenizer,
+    chat_template_of,
+    default_tags,
+    end_tokens,
+    find_tags,
+    special_tokens,
+)
 from .messages import squashed, without_thought
-from .thinking import ThinkingName, ThinkTags, default_tags, find_tags
-from .tokenizer import Decoder, Tokenizer, chat_template_of, end_tokens, special_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +96,10 @@ class ChatTemplate:
         """True if it writes what an answer says beside its calls."""
         self.call_lead = self._call_lead()
         """Text between the content of an answer and its calls."""
-        told = [_USER, {"role": "assistant", "content": "a"}, _result()]
-        self.calls_as_text = _RESULT in self.try_([*told, {"role": "assistant", "content": "b"}], [_PROBE_TOOL])
+        answered = [_USER, {"role": "assistant", "content": "a"}, _result()]
+        self.calls_as_text = _RESULT in self.try_([*answered, {"role": "assistant", "content": "b"}], [_PROBE_TOOL])
         """True if a tool's result may follow an answer whose calls stand in its content."""
-        called = [_USER, _calling(_call()), _result()] if self.native_calls else told
+        called = [_USER, _calling(_call()), _result()] if self.native_calls else answered
         self.user_after_result = _NEXT in self.try_([*called, {"role": "user", "content": _NEXT}], [_PROBE_TOOL])
         """True if a user turn may follow a tool's result."""
         self.takes_any_arguments = "r4w" in self._answer_text(_calling(_call(arguments="r4w")))
@@ -180,8 +189,8 @@ class ChatTemplate:
     def _tags(self, thinking: ThinkingName) -> ThinkTags | None:
         if thinking == "off":
             return None
-        found = find_tags(self._source, self._tokenizer.get_added_vocab())
-        return found if found or thinking == "auto" else default_tags()
+        tags = find_tags(self._source, self._tokenizer.get_added_vocab())
+        return tags if tags or thinking == "auto" else default_tags()
 
     def _has_tool_role(self) -> bool:
         start = [_USER, {"role": "assistant", "content": "a"}]
@@ -283,10 +292,10 @@ class ChatTemplate:
         text = self.try_([_USER, {"role": "assistant", "content": _MARK}])
         tail = text[text.rfind(_MARK) + len(_MARK) :] if _MARK in text else ""
         known = end_tokens(self._tokenizer)
-        found = [(tail.find(token), -len(token), token) for token in known if token and token in tail]
-        if not found:
+        ends = [(tail.find(token), -len(token), token) for token in known if token and token in tail]
+        if not ends:
             return "", None
-        position, _, token = min(found)
+        position, _, token = min(ends)
         return tail[: position + len(token)], known[token]
 
 

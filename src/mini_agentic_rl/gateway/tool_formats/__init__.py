@@ -1,23 +1,18 @@
-"""Ways in which models write tool calls: one file for each format, and the scanner that they share.
+"""Ways in which models write tool calls, and the scanner that they share.
 
 A format is used in three places: the renderer asks it how calls and results stand in prompts (`render/template.py`,
 which also finds out what format a model's chat template writes), the reader of an answer takes its `scanner`
-(`render/thinking.py`), and a promised call is made of its `shape` (`constraints/rules.py`).
+(`render/decoding.py`), and a promised call is made of its `shape` (`constraints/rules.py`).
 
-A new format is a `ToolFormat` (`base.py`) in a file of its own, a place in `FORMATS`, and its name in `ToolFormatName`.
-`hermes.py` is a short one; `CallScanner` and the blocks of `json_calls.py` read most of what models write.
+A new format is a `ToolFormat` (`base.py`) a place in `FORMATS`, and its name in `ToolFormatName`.
+`HermesFormat` is a short one; `CallScanner` and the blocks of `base.py` read most of what models write.
 """
 
 from typing import Literal
 
-from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, ToolFormat
-from .hermes import HermesFormat
-from .json_calls import parse_arguments
-from .llama3 import Llama3Format
-from .mistral import MistralFormat
-from .plain_json import JsonFormat
+from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, ToolFormat, parse_arguments, split_tool_calls
+from .json_formats import HermesFormat, JsonFormat, Llama3Format, MistralFormat
 from .pythonic import PythonicFormat
-from .scanner import split_tool_calls
 from .xml import XmlFormat
 
 __all__ = [

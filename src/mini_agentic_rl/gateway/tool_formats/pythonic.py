@@ -16,9 +16,19 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, tools_section
-from .json_calls import make_call
-from .scanner import CallScanner, Opening, Step, Until
+from .base import (
+    CallScanner,
+    CallShape,
+    Opening,
+    Scanner,
+    Step,
+    TextOrCall,
+    Tool,
+    ToolCall,
+    Until,
+    make_call,
+    tools_section,
+)
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _LONGEST = 65_536
@@ -168,9 +178,9 @@ def _read(raw: str) -> list[TextOrCall]:
     return [*calls] or [raw]
 
 
-def _known_escape(found: re.Match[str]) -> str:
+def _known_escape(escape: re.Match[str]) -> str:
     """Double a backslash that begins no escape: it stands for itself, as in Python, which warns of it."""
-    return found.group() if found.group(1) in _ESCAPES else "\\" + found.group()
+    return escape.group() if escape.group(1) in _ESCAPES else "\\" + escape.group()
 
 
 def _call(node: ast.expr) -> ToolCall:

@@ -20,9 +20,20 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, json_text, tools_section
-from .json_calls import make_call, read_json
-from .scanner import CallScanner, Opening, Until
+from .base import (
+    CallScanner,
+    CallShape,
+    Opening,
+    Scanner,
+    TextOrCall,
+    Tool,
+    ToolCall,
+    Until,
+    json_text,
+    make_call,
+    read_json,
+    tools_section,
+)
 
 _WORDS = {"True": True, "False": False, "None": None, "null": None}
 _NESTED = ("anyOf", "oneOf", "allOf")
@@ -66,10 +77,10 @@ class XmlFormat:
             special: texts of the special tokens of the vocabulary.
         """
         two = write([{"k1": "v1", "k2": "v2"}])
-        found = _PROBE.fullmatch(two)
-        if found is None:
+        match = _PROBE.fullmatch(two)
+        if match is None:
             return None
-        texts = found.groupdict()
+        texts = match.groupdict()
         start, assigned = f"{texts['before']}probe", f"{texts['opening']}k1{texts['assign']}"
         none, flag, twice = write([{}]), write([{"k1": True}]), write([{}, {}])
         word = flag.removeprefix(start + assigned).removesuffix(texts["closing"])

@@ -1,21 +1,38 @@
-"""The body of a messages request, checked, and the chat request that it becomes.
+"""Anthropic's messages: content blocks, and results of tools in the user's turns.
 
-Blocks of one assistant message become one chat message, as it was recorded. Results of tools, which stand in the user's
-messages here, become messages of their own.
+Blocks of one assistant message become one chat message, as it was recorded. Results of tools become messages of their
+own. The answer grows out of a chat completion, whole or chunk by chunk.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ....http import BadRequestError, Body
-from ..base import Json, assistant_message, served_tools
-from ..chat import Thinking
-from ..parameters import passed_on
+from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
+from ..tool_formats import parse_arguments
+from .base import (
+    AnswerItem,
+    CallDelta,
+    CallScope,
+    Counting,
+    Dialect,
+    ItemExchange,
+    ItemKind,
+    Json,
+    assistant_message,
+    renamed,
+    sent,
+    served_tools,
+    server_sent,
+)
+from .chat import Thinking
+from .parameters import passed_on
 
 TOOL_KINDS: Final = ("custom", None, "")
 """Values of a tool's `type` that can be served."""
@@ -289,3 +306,157 @@ def _text_of(block: Any, where: str) -> str:
         raise BadRequestError(f"{where}: expected a block of text, not {kind!r}", param=where)
     text: str = block["text"]
     return text
+
+
+_STOP_REASONS: Final = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_DELTAS: Final = {
+    "text": ("text_delta", "text"),
+    "reasoning": ("thinking_delta", "thinking"),
+    "call": ("input_json_delta", "partial_json"),
+}
+"""Type and field of the delta that reports a piece of each kind of block."""
+_ERRORS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class ContentBlock(AnswerItem):
+    """One content block of a message."""
+
+    call_prefix = "toolu_"
+
+    @property
+    def signature(self) -> str:
+        """Digest of the thinking, empty as long as there is none. Some clients drop thinking that has no signature;
+        nothing here checks it."""
+        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest() if self.text else ""
+
+    def body(self) -> Json:
+        if self.kind == "text":
+            return {"type": "text", "text": self.text}
+        if self.kind == "reasoning":
+            return {"type": "thinking", "thinking": self.text, "signature": self.signature}
+        arguments = parse_arguments(self.text)
+        given = arguments if isinstance(arguments, dict) else {INVALID_JSON: self.text}
+        return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": given}
+
+    def begin(self) -> list[Json]:
+        return [self._event("content_block_start", content_block=self.body())]
+
+    def grown(self, text: str) -> list[Json]:
+        kind, name = _DELTAS[self.kind]
+        return [self._event("content_block_delta", delta={"type": kind, name: text})] if text else []
+
+    def end(self, status: str) -> list[Json]:
+        stop = self._event("content_block_stop")
+        if self.kind != "reasoning":
+            return [stop]
+        delta = {"type": "signature_delta", "signature": self.signature}
+        return [self._event("content_block_delta", delta=delta), stop]
+
+    def _event(self, kind: str, **fields: object) -> Json:
+        return {"type": kind, "index": self.index, **fields}
+
+
+class MessagesExchange(ItemExchange):
+    """One request, and the message that answers it."""
+
+    counts_first = True
+
+    def __init__(self, chat: Json, request: MessagesRequest) -> None:
+        super().__init__(chat)
+        self._request = request
+        self._id = ""
+        self._begun = False
+
+    def answer(self, completion: Json) -> Json:
+        self.take(completion)
+        return {
+            **self._head(),
+            "content": [block.body() for block in self.items],
+            **self._stop(),
+            "usage": self._usage(),
+            **self._token_ids(),
+        }
+
+    def events(self, chunk: Json) -> bytes:
+        return sent(self.take(chunk))
+
+    def end(self) -> bytes:
+        events = self.begin() + self.close_item("completed")
+        delta = {"type": "message_delta", "delta": self._stop(), "usage": self._usage(), **self._token_ids()}
+        return sent([*events, delta, {"type": "message_stop"}])
+
+    def failed(self, error: HttpError) -> bytes:
+        return server_sent(_refusal(error), "error")
+
+    def begin(self) -> list[Json]:
+        """Return the first event, once. Its usage is as far as the first chunk tells; `message_delta` has the whole."""
+        if self._begun:
+            return []
+        self._begun = True
+        message = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": self._usage()}
+        return [{"type": "message_start", "message": message}]
+
+    def new_item(self, kind: ItemKind, call: CallDelta | None) -> ContentBlock:
+        return ContentBlock(kind, len(self.items), call)
+
+    def _stop(self) -> Json:
+        completion = self.completion
+        sequence = completion.stop_string if completion.finish_reason == "stop" else None
+        if sequence is not None and sequence in (self._request.stop_sequences or ()):
+            return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
+        return {"stop_reason": _STOP_REASONS.get(completion.finish_reason or "", "end_turn"), "stop_sequence": None}
+
+    def _token_ids(self) -> Json:
+        return {"token_ids": self.completion.token_ids} if self._request.return_token_ids else {}
+
+    def _usage(self) -> Json:
+        completion = self.completion
+        return {
+            "input_tokens": max(0, completion.prompt_tokens - completion.cached_tokens),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": completion.cached_tokens,
+            "output_tokens": completion.completion_tokens,
+        }
+
+    def _head(self) -> Json:
+        if not self._id:
+            self._id = "msg_" + (self.completion.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
+        model = self.completion.model or self._request.model
+        head: Json = {"id": self._id, "type": "message", "role": "assistant", "model": model}
+        with_ids = self._request.return_token_ids
+        return {**head, "prompt_token_ids": self.completion.prompt_token_ids} if with_ids else head
+
+
+class AnthropicDialect(Dialect):
+    """`POST /v1/messages`, and `POST /v1/messages/count_tokens`."""
+
+    path = "/v1/messages"
+    request = MessagesRequest
+    tool_kinds = TOOL_KINDS
+
+    def __init__(self) -> None:
+        self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
+
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> MessagesExchange:
+        request = checked(MessagesRequest, body)
+        return MessagesExchange(chat_body(request, body, chat_messages(request)), request)
+
+    def refusal(self, error: HttpError) -> Json:
+        return _refusal(error)
+
+    def _to_count(self, body: Json, scope: CallScope, key: str) -> Json:
+        """Return the chat request of one that is only counted, and so need not say how long its answer may be."""
+        return self.open({**body, "max_tokens": 2**31}, scope, key).chat
+
+
+def _refusal(error: HttpError) -> Json:
+    kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": renamed(error, CHAT_FIELDS).message}}

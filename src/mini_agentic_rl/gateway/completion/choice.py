@@ -12,7 +12,7 @@ from typing import Any
 
 from ...tokens import FinishReason, TokenDelta
 from ..dialects import assistant_message
-from ..render import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought
+from ..render.decoding import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought
 from ..tool_formats import ToolCall
 
 
@@ -45,15 +45,15 @@ class BeginningOf:
 @lru_cache(maxsize=256)
 def _shorter_beginnings(stop: str) -> tuple[int, ...]:
     """Return, for each beginning of a stop string, the size of its longest end that is a shorter beginning."""
-    found = [0]
+    sizes = [0]
     size = 0
     for character in stop[1:]:
         while size and stop[size] != character:
-            size = found[size - 1]
+            size = sizes[size - 1]
         if stop[size] == character:
             size += 1
-        found.append(size)
-    return tuple(found)
+        sizes.append(size)
+    return tuple(sizes)
 
 
 class Choice:
@@ -196,9 +196,9 @@ class Choice:
         longest = max((len(stop) for stop in self._stops), default=0)
         searched = max(0, len(self._text) - longest + 1)
         self._text += text
-        found = [(at, stop) for stop in self._stops if (at := self._text.find(stop, searched)) >= 0]
-        if found:
-            end, self.stop_string = min(found)
+        stops = [(at, stop) for stop in self._stops if (at := self._text.find(stop, searched)) >= 0]
+        if stops:
+            end, self.stop_string = min(stops)
             return self._close("stop", end)
         begun = max((start.follow(text) for start in self._starts), default=0)
         parts = self._scan(self._advance(len(self._text) - begun))

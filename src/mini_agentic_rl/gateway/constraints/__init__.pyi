@@ -1,3 +1,0 @@
-from .compiler import ConstraintCompiler as ConstraintCompiler
-from .rules import AnswerRule as AnswerRule
-from .rules import answer_rule as answer_rule
