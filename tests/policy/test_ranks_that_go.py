@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
-import threading
 from pathlib import Path
 
 import pytest
 
 from mini_agentic_rl.policy import Launch, PolicyError, launched, restarted
-from mini_agentic_rl.policy.ranks.link import RankLink, prove
 from mini_agentic_rl.policy.thread_count import take_share
-from ranked import ranks
+from ranked import ranks, run_on_ranks
 
 SCRIPT = Path(__file__).parent.parent / "invariant" / "ranked_run.py"
+CHANNELS = Path(__file__).parent / "channel_run.py"
 LAUNCHED = {"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
 
 
@@ -100,53 +98,11 @@ def test_a_rank_takes_its_share_of_the_cores_unless_a_number_was_chosen(monkeypa
     assert chosen == [4, 1, 4]
 
 
-def test_who_has_no_key_gets_no_link():
-    def proved(key: bytes, other: bytes) -> list[bool]:
-        one, two = socket.socketpair()
-        found: list[bool] = []
-        thread = threading.Thread(target=lambda: found.append(prove(two, other, asks=True)))
-        thread.start()
-        found.append(prove(one, key, asks=False))
-        thread.join()
-        one.close()
-        two.close()
-        return found
-
-    assert proved(b"k" * 32, b"k" * 32) == [True, True]
-    assert not any(proved(b"k" * 32, b"x" * 32))
+def test_messages_arrive_in_order_both_ways_and_channels_close_without_a_loss():
+    run_on_ranks(2, CHANNELS, "talk")
 
 
-def test_a_side_that_falls_silent_is_given_up():
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        here = socket.create_connection(door.getsockname())
-        there, _ = door.accept()
-    lost, done = [], threading.Event()
-    link = RankLink(here, "rank 1", silence=0.3)
-    link.start(lambda message: None, lambda reason: (lost.append(reason), done.set()))
-    assert done.wait(30)
-    assert "silent for 0.3 seconds" in lost[0]
-    link.close()
-    there.close()
-
-
-def test_a_link_carries_messages_in_order_and_closes_without_a_loss():
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        sides = [socket.create_connection(door.getsockname()), door.accept()[0]]
-    heard, lost = [], []
-    all_heard = threading.Event()
-    one, two = (RankLink(side, name, silence=20.0) for side, name in zip(sides, ("rank 1", "rank 0"), strict=True))
-
-    def hear(message):
-        heard.append(message)
-        if len(heard) == 1000:
-            all_heard.set()
-
-    one.start(lambda message: None, lost.append)
-    two.start(hear, lost.append)
-    for number in range(1000):
-        one.send(("delta", number, b"x" * number))
-    assert all_heard.wait(30)
-    assert [message[1] for message in heard] == list(range(1000))
-    two.close()
-    one.close()
-    assert lost in ([], ["has closed its connection"])  # whoever closes later may have seen the end of the other
+def test_a_rank_that_stands_still_is_given_up():
+    with ranks(2, CHANNELS, "stop") as (first, _):
+        assert first.wait(60) == 0
+        assert first.stdout == "was silent for 2 seconds (`rank_timeout`)\n"
