@@ -1,25 +1,32 @@
 """Parity of a sampler with the learner: whether both compute the same log-probabilities of the same tokens.
 
-A server that applies no adapter, or an older one, that keeps keys of other weights, or that tells log-probabilities
-before the temperature samples from another distribution than the one that is learnt, and nothing else would say so.
-So the first tokens that a server samples with new weights are scored by the learner, as they were sampled and in the
-ways that they may have come about instead; whichever fits best says what to look at.
+A server that applies no adapter, or an older one, that keeps keys of other weights, or that returns log-probabilities
+before the temperature samples from another distribution than the one that is learnt, and nothing else would show it. So
+the first tokens that a server samples with new weights are scored by the learner before any rollout gets these weights,
+as they were sampled and in the ways that they may have come about instead; the best fit names the fault.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from ..errors import UserError
-from ..tokens import CompletionRecord
-from .scores import Scores
+from ..policy import Policy
+from ..tokens import CompletionRecord, SamplingParams, TokenTree, pack
+from .clients import Generation, TokenChunk
 
-PROBE_TEMPERATURE: Final = 0.7
+if TYPE_CHECKING:
+    from .pool import Publication, Replica
+
+_TEMPERATURE: Final = 0.7
 """Temperature of the tokens that are compared: not 1, where log-probabilities before and after it are the same."""
 _BETTER: Final = 0.5
 """Another way explains the numbers where it differs from them by less than this share of what the right way does."""
@@ -27,6 +34,17 @@ _FLOOR: Final = 1e-3
 """Mean differences below this are rounding, whichever way fits best (nats)."""
 _OTHER_MODEL: Final = 0.5
 """Mean differences from this on are those of another model (nats)."""
+_FLOAT32_BOUND: Final = 0.01
+_HALF_BOUND: Final = 0.1
+_PROMPTS: Final = 4
+_PROMPT_TOKENS: Final = 512
+"""The most tokens of a prompt that are sent: its beginning, whose keys an older version may have left in a cache."""
+_TOKENS: Final = 16
+"""Tokens that are sampled for each prompt."""
+_MAX_TOKENS: Final = 1024
+"""Packed tokens of a pass of the learner."""
+_HEAD_ROWS: Final = 256
+"""LM-head chunk size of the learner, in tokens."""
 
 
 class ParityError(UserError):
@@ -73,27 +91,102 @@ class Parity:
         )
 
 
-async def measure(scores: Scores, records: Sequence[CompletionRecord], adapter: str | None, *, bare: bool) -> Parity:
-    """Compare what was sampled with what the learner computes.
+class Probe:
+    """Compares servers with the learner. Used from the pool's event loop only.
 
     Args:
-        scores: the learner.
-        records: sampled with `adapter`.
-        adapter: as the learner names it.
-        bare: whether the learner has a bare model to compare with.
+        policy: the weights as they are learnt.
+        prompts: token ids to begin with, until requests have brought better ones.
+        bound: mean difference that is taken for rounding (nats); None is 0.01 in float32, else 0.1.
     """
-    told = np.concatenate([record.logprobs for record in records])
-    right = np.abs(await scores.logprobs(records, adapter) - told)
-    unscaled = await scores.logprobs(records, adapter, temperature=1.0)
-    without = _mean(await scores.logprobs(records, None) - told) if bare and adapter is not None else None
-    return Parity(
-        tokens=int(told.size),
-        difference=float(right.mean()),
-        before_temperature=_mean(unscaled - told),
-        without_adapter=without,
-        largest=float(right.max()),
-    )
 
+    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], bound: float | None) -> None:
+        self.bound = bound or (_FLOAT32_BOUND if policy.model.dtype == torch.float32 else _HALF_BOUND)
+        self._policy = policy
+        self._prompts = deque((tuple(prompt)[:_PROMPT_TOKENS] for prompt in prompts if len(prompt)), maxlen=_PROMPTS)
 
-def _mean(differences: npt.NDArray[np.float32]) -> float:
-    return float(np.abs(differences).mean())
+    def remember(self, prompt_ids: tuple[int, ...]) -> None:
+        """Probe with this prompt, among the last ones, from now on."""
+        self._prompts.append(prompt_ids[:_PROMPT_TOKENS])
+
+    async def check(self, replica: Replica, publication: Publication | None, silence: float) -> None:
+        """Sample a few tokens from a server and compare them with the learner.
+
+        Args:
+            publication: the weights to sample with; None is the bare model.
+            silence: see `Replica.sample`.
+
+        Raises:
+            ParityError: they differ by more than rounding.
+            ReplicaLostError: the server was lost on the way.
+            RequestRefusedError: the server refuses.
+        """
+        records = await asyncio.gather(*(self._sample(replica, publication, ids, silence) for ids in self._prompts))
+        parity = replica.parity = await self._compare(records, None if publication is None else publication.adapter)
+        cause = parity.cause(self.bound)
+        if cause is not None:
+            weights = "the bare model" if publication is None else f"version {publication.version}"
+            raise ParityError(
+                f"the server {replica.url} does not sample {weights} as it is learnt (log-probabilities differ by "
+                f"{parity.difference:.3g} on average over {parity.tokens} tokens): {cause}",
+                setting="sampler",
+            )
+
+    async def _sample(
+        self, replica: Replica, publication: Publication | None, prompt_ids: tuple[int, ...], silence: float
+    ) -> CompletionRecord:
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+
+        def on_chunk(chunk: TokenChunk) -> None:
+            token_ids.extend(chunk.token_ids)
+            logprobs.extend(chunk.logprobs)
+
+        generation = Generation(
+            model=replica.info.model,
+            adapter=None if publication is None else publication.name or None,
+            prompt_ids=prompt_ids,
+            sampling=SamplingParams(temperature=_TEMPERATURE, max_tokens=_TOKENS),
+            salt="base" if publication is None else publication.salt,
+            stream_interval=_TOKENS,
+        )
+        await replica.sample(generation, on_chunk, silence)
+        return CompletionRecord(
+            prompt_ids=np.array(prompt_ids, np.int64),
+            output_ids=np.array(token_ids, np.int64),
+            logprobs=np.array(logprobs, np.float32),
+            temperature=_TEMPERATURE,
+        )
+
+    async def _compare(self, records: Sequence[CompletionRecord], adapter: str | None) -> Parity:
+        """Compare tokens that were sampled with `adapter` with what the learner computes."""
+        sampled = np.concatenate([record.logprobs for record in records])
+        right = np.abs(await self._logprobs(records, adapter) - sampled)
+        at_1 = [replace(record, temperature=1.0) for record in records]
+        unscaled = np.abs(await self._logprobs(at_1, adapter) - sampled)
+        without: float | None = None
+        if adapter is not None and self._policy.model.peft_model is not None:
+            without = float(np.abs(await self._logprobs(records, None) - sampled).mean())
+        return Parity(
+            tokens=int(sampled.size),
+            difference=float(right.mean()),
+            before_temperature=float(unscaled.mean()),
+            without_adapter=without,
+            largest=float(right.max()),
+        )
+
+    async def _logprobs(self, records: Sequence[CompletionRecord], adapter: str | None) -> npt.NDArray[np.float32]:
+        """Return the learner's log-probabilities of all sampled tokens, one record after the other."""
+        trees = []
+        for record in records:
+            tree = TokenTree()
+            tree.insert(record)
+            trees.append(tree)
+        packed = pack(trees)
+
+        def score() -> npt.NDArray[np.float32]:
+            scorer = self._policy.scorer(adapter, max_tokens=_MAX_TOKENS, head_rows=_HEAD_ROWS)
+            logprobs: npt.NDArray[np.float32] = scorer.logprobs(packed).float().cpu().numpy()
+            return logprobs
+
+        return await self._policy.run_async(score)

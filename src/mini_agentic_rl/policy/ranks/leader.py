@@ -171,14 +171,14 @@ class Followers:
         target: Any,
         method: str,
         packed: PackedTrees,
-        arguments: Callable[[Share], tuple[Any, ...]],
         own: Callable[[Share], T],
+        arguments: Callable[[Share], tuple[Any, ...]] = lambda share: (share.packed,),
     ) -> list[tuple[Share, T]]:
         """Divide trees among all ranks and have each call a method; return the shares with their results.
 
         Args:
-            arguments: of another rank for its share.
             own: the call of this rank for its share.
+            arguments: of another rank for its share; by default the trees alone.
         """
         first, *others = divide(packed, self.count + 1)
         result, results = self.call(
@@ -365,9 +365,7 @@ class RankedScorer(Scorer):
 
     def logprobs(self, packed: PackedTrees) -> Tensor:
         own = super().logprobs
-        parts = self._followers.call_in_shares(
-            self._target, "logprobs", packed, lambda share: (share.packed,), lambda share: own(share.packed)
-        )
+        parts = self._followers.call_in_shares(self._target, "logprobs", packed, lambda share: own(share.packed))
         return _joined(parts, packed, self._model.device)
 
     def likeliest(self, packed: PackedTrees, count: int) -> Likeliest:
@@ -376,8 +374,8 @@ class RankedScorer(Scorer):
             self._target,
             "likeliest",
             packed,
-            lambda share: (share.packed, count),
             lambda share: own(share.packed, count),
+            lambda share: (share.packed, count),
         )
         cpu = torch.device("cpu")
         logprobs_SK = _joined([(share, each.logprobs_SK) for share, each in parts], packed, cpu)
@@ -434,6 +432,7 @@ class RankedLearner(Learner):
             None,
             "forward_backward",
             packed,
+            own,
             lambda share: (
                 self._number,
                 share.packed,
@@ -442,7 +441,6 @@ class RankedLearner(Learner):
                 gradient,
                 entropy_gradient,
             ),
-            own,
         )
         sums: dict[str, float] = {}
         for _, metrics in parts:
@@ -484,9 +482,7 @@ class RankedValueLearner(RankedLearner, ValueLearner):
 
     def values(self, packed: PackedTrees) -> Tensor:
         own = super().values
-        parts = self._followers.call_in_shares(
-            self._number, "values", packed, lambda share: (share.packed,), lambda share: own(share.packed)
-        )
+        parts = self._followers.call_in_shares(self._number, "values", packed, lambda share: own(share.packed))
         return _joined(parts, packed, self._model.device)
 
     def value_step(self) -> dict[str, float]:
