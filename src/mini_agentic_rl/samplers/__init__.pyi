@@ -2,9 +2,9 @@ from .base import ContextLengthError as ContextLengthError
 from .base import Sampler as Sampler
 from .base import SamplerLoad as SamplerLoad
 from .base import SamplerSettings as SamplerSettings
-from .base import make_sampler as make_sampler
+from .make import make_sampler as make_sampler
 from .own import PolicySampler as PolicySampler
 from .own import TokenStreams as TokenStreams
-from .parity import Parity as Parity
-from .parity import ParityError as ParityError
 from .pool import SamplerPool as SamplerPool
+from .replica import Parity as Parity
+from .replica import ParityError as ParityError

@@ -5,32 +5,23 @@ The policy of this process is one sampler; a pool of servers that return token i
 
 from __future__ import annotations
 
-import os
-import secrets
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from ..config import COMMAS, Settings
-from ..errors import UserError
 from ..http import BadRequestError
-from ..plugins import choices_or_plugin, load_part, load_plugin, or_plugin
+from ..plugins import choices_or_plugin
 from ..tokens import TokenDelta, TokenRequest
 
 if TYPE_CHECKING:
-    from ..policy import Policy
-
     SamplerName: TypeAlias = str
 else:  # the choices that the command line offers, and those of plugins
     SamplerName = Annotated[Literal["own", "vllm", "sglang"], choices_or_plugin("samplers")]
-
-KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
-"""Environment variable of the key that servers ask for."""
 
 
 class ContextLengthError(BadRequestError):
@@ -148,91 +139,3 @@ class SamplerSettings(Settings):
         if self.sampler_ray is not None and (self.sampler != "vllm" or self.sampler_url):
             raise ValueError("`sampler_ray` starts servers of `sampler=vllm`, and none where `sampler_url` names some")
         return self
-
-
-def make_sampler(
-    settings: SamplerSettings,
-    policy: Policy,
-    *,
-    base_name: str,
-    prompts: Sequence[Sequence[int]],
-    model_folder: str = "",
-    least_context: int = 1,
-    note: Callable[[str], None] = lambda text: None,
-) -> Sampler:
-    """Return what samples: the policy's own engine, or a pool of servers that were reached. Blocks until they are.
-
-    Args:
-        base_name: name under which requests ask for the model without an adapter.
-        prompts: token ids that servers are tried with.
-        model_folder: of the base model, for servers that are started here.
-        least_context: see `SamplerPool.connect`.
-        note: called with a line about each thing that takes long.
-
-    Raises:
-        UserError: a server cannot be started or reached, or not sampled from; the message says what to change. Or the
-            sampler of a plugin cannot be loaded.
-    """
-    if settings.sampler not in ("own", "vllm", "sglang"):
-        make = load_plugin("samplers", settings.sampler, setting="sampler")
-        if make is None:
-            raise UserError(f"there is no sampler {settings.sampler!r}{or_plugin('samplers')}", setting="sampler")
-        plugged: Sampler = make(settings, policy, base_name=base_name, prompts=prompts)
-        return plugged
-    model = policy.model
-    adapters = list(model.versions)
-    if settings.sampler == "own":
-        from .own import PolicySampler
-
-        context_length = model.context_length
-        return PolicySampler(policy.engine, base_name=base_name, adapters=adapters, context_length=context_length)
-
-    from .clients import SglangClient, VllmClient, connect
-    from .parity import Probe
-    from .pool import Replica, SamplerPool
-    from .vllm_process import ServedModel, StartedServers, start_here
-
-    folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    key = os.environ.get(KEY_VARIABLE)
-    started: StartedServers | None = None
-    if not settings.sampler_url:
-        served = ServedModel(
-            folder=model_folder,
-            dtype=str(model.dtype).removeprefix("torch."),
-            rank=model.rank,
-            adapters=len(adapters),
-            on_cpu=model.device.type == "cpu",
-        )
-        if settings.sampler_ray is None:
-            started = start_here(settings, served, folder, note)
-        else:
-            key = key or secrets.token_urlsafe(32)
-            started = load_part("ray_samplers", setting="sampler_ray").start_on_ray(settings, served, folder, key, note)
-    pool: SamplerPool | None = None
-    try:
-        client = SglangClient if settings.sampler == "sglang" else VllmClient
-        urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
-        replicas = [Replica(url, client(connect(url, key))) for url in urls]
-        if started is not None:
-            replicas = [Replica(each.url, client(connect(each.url, key)), each) for each in started.servers]
-        pool = SamplerPool(
-            replicas,
-            base_name=base_name,
-            adapters=adapters,
-            context_length=model.context_length,
-            rank=model.rank,
-            folder=folder,
-            probe=Probe(policy, prompts, settings.parity_bound),
-            timeout=settings.sampler_timeout,
-            silence=settings.sampler_silence,
-            end=None if started is None else started.close,
-        )
-        pool.connect(least_context, settings.sampler_wait, note)
-    except BaseException:
-        if pool is not None:
-            pool.close()
-        elif started is not None:
-            started.close()
-        raise
-    return pool

@@ -21,26 +21,19 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..errors import UserError
 from ..files import LOCK_FILE, is_written, one_writer
 from ..http import BadRequestError, OverloadedError
 from ..tokens import FinishReason, SamplingParams, TokenDelta, TokenRequest
 from .base import ContextLengthError, SamplerLoad
-from .clients import (
-    Generation,
-    ReplicaLostError,
-    RequestRefusedError,
-    ServerClient,
-    ServerInfo,
-    TokenChunk,
-    refusal,
-)
+from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, TokenChunk, refusal
 from .own import TokenStreams
-from .parity import Parity, Probe
+from .replica import Parity, Probe, Publication, Replica
+from .vllm_process import Server
 
 logger = logging.getLogger(__name__)
 
@@ -64,111 +57,6 @@ _NOTE_SECONDS: Final = 15.0
 _CLOSE_SECONDS: Final = 10.0
 _RUN: Final = re.compile("[0-9a-f]{6}")
 """Identifier of a run in the names of its weights, and the name of its folder."""
-
-
-class RestartableServer(Protocol):
-    """A server process that the pool may start again."""
-
-    @property
-    def url(self) -> str:
-        """Its address, which may be another one after a restart."""
-
-    def restart(self) -> None:
-        """Start it again if its process has ended, or has been up for long without being well. Blocks for a moment.
-
-        Raises:
-            UserError: it has ended too often.
-        """
-
-
-@dataclass(eq=False)
-class Publication:
-    """Weights of one version of one adapter, as servers have them."""
-
-    adapter: str
-    version: int
-    name: str
-    """Name of the weights on the servers, new for each publication: a reload under an old name would serve keys that
-    were cached with the old weights. Empty where all weights of the model are replaced."""
-    folder: Path
-    salt: str
-    """Cached keys are shared among requests of one salt. vLLM takes no @ and no / in it."""
-    users: int = 0
-    """Requests under way that began with it."""
-
-
-class Replica:
-    """A server. Used from the pool's event loop only.
-
-    Args:
-        url: its address, for messages.
-        client: talks to it.
-        server: its process, where it was started for the pool.
-    """
-
-    def __init__(self, url: str, client: ServerClient, server: RestartableServer | None = None) -> None:
-        self.url = url
-        self.client = client
-        self.server = server
-        self.info = ServerInfo("", 0)
-        self.well = False
-        self.loaded: set[str] = set()
-        """Names of the weights that it has."""
-        self.parity: Parity | None = None
-        """Its last comparison with the learner."""
-        self.under_way = 0
-        """Requests that it is answering."""
-        self._readers: set[asyncio.Task[None]] = set()
-        self._last_token = 0.0
-        self._reason = ""
-
-    async def sample(self, generation: Generation, on_chunk: Callable[[TokenChunk], None], silence: float) -> None:
-        """Sample a continuation; `on_chunk` is called with all that comes, the finish reason last.
-
-        Args:
-            silence: seconds without a token of any answer here after which the server is taken for hung.
-
-        Raises:
-            ReplicaLostError: the server was lost on the way.
-            RequestRefusedError: the server refuses the request.
-        """
-        if not self.under_way:
-            self._last_token = time.monotonic()
-        self.under_way += 1
-        reader = asyncio.create_task(self._read(generation, on_chunk))
-        self._readers.add(reader)
-        try:
-            while not reader.done():
-                await asyncio.wait({reader}, timeout=silence)
-                if not reader.done() and time.monotonic() - self._last_token >= silence:
-                    raise ReplicaLostError(f"no token for {silence:.0f} seconds")
-            if reader.cancelled():
-                raise ReplicaLostError(self._reason)
-            reader.result()
-        finally:
-            self._readers.discard(reader)
-            self.under_way -= 1
-            if not reader.done():
-                reader.cancel()
-                await asyncio.gather(reader, return_exceptions=True)
-
-    async def _read(self, generation: Generation, on_chunk: Callable[[TokenChunk], None]) -> None:
-        stream = self.client.stream(generation)
-        try:
-            async for chunk in stream:
-                self._last_token = time.monotonic()
-                on_chunk(chunk)
-        finally:
-            await stream.aclose()
-
-    def lose(self, reason: object) -> None:
-        """Take the server out; its answers go on elsewhere."""
-        if self.well:
-            logger.warning("the sampler %s is taken out: %s", self.url, reason)
-        self.well = False
-        self._reason = str(reason)
-        for reader in list(self._readers):
-            reader.cancel()
 
 
 class SamplerPool:
@@ -552,7 +440,7 @@ class SamplerPool:
             if not replica.well:
                 await self._bring_back(replica)
 
-    async def _restart(self, replica: Replica, server: RestartableServer) -> None:
+    async def _restart(self, replica: Replica, server: Server) -> None:
         try:
             await asyncio.to_thread(server.restart)
         except UserError as error:

@@ -23,7 +23,6 @@ from ..errors import UserError
 from ..processes import at_death, kill_group, start_child
 from .base import SamplerSettings
 from .clients import max_lora_rank
-from .pool import RestartableServer
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +54,12 @@ class ServedModel:
     """True if the learner computes on a CPU, where compiling a graph costs a server more than it saves."""
 
 
-class Server(RestartableServer, Protocol):
+class Server(Protocol):
     """A server that is started for a run, and ends with it."""
+
+    @property
+    def url(self) -> str:
+        """Its address, once it is known; it may be another one after a restart."""
 
     @property
     def log(self) -> Path:
@@ -70,6 +73,13 @@ class Server(RestartableServer, Protocol):
 
         Raises:
             UserError: it cannot be started, or has ended instead.
+        """
+
+    def restart(self) -> None:
+        """Start it again if its process has ended, or has been up for long without being well. Blocks for a moment.
+
+        Raises:
+            UserError: it has ended too often.
         """
 
     def last_line(self) -> str:
@@ -140,7 +150,7 @@ class StartedVllm:
             return False
 
     def restart(self) -> None:
-        """See `RestartableServer.restart`."""
+        """See `Server.restart`."""
         now = time.monotonic()
         self._asked = self._asked or now
         if self._process is None or (self._process.poll() is None and now - self._asked < self._timeout):

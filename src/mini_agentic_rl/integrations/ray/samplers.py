@@ -171,7 +171,7 @@ class RayServer:
         return seen is not None and seen.well
 
     def restart(self) -> None:
-        """See `RestartableServer.restart`."""
+        """See `Server.restart`."""
         try:
             self._look(again=True, seconds=_ANSWER_SECONDS)
         except ActorLostError as lost:

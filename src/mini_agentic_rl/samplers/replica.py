@@ -1,4 +1,4 @@
-"""Parity of a sampler with the learner: whether both compute the same log-probabilities of the same tokens.
+"""One server of a pool: its requests and weights, and whether it computes the log-probabilities that the learner does.
 
 A server that applies no adapter, or an older one, that keeps keys of other weights, or that returns log-probabilities
 before the temperature samples from another distribution than the one that is learnt, and nothing else would show it. So
@@ -9,10 +9,13 @@ as they were sampled and in the ways that they may have come about instead; the 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +24,10 @@ import torch
 from ..errors import UserError
 from ..policy import Policy
 from ..tokens import CompletionRecord, SamplingParams, TokenTree, pack
-from .clients import Generation, TokenChunk
+from .clients import Generation, ReplicaLostError, ServerClient, ServerInfo, TokenChunk
+from .vllm_process import Server
 
-if TYPE_CHECKING:
-    from .pool import Publication, Replica
+logger = logging.getLogger(__name__)
 
 _TEMPERATURE: Final = 0.7
 """Temperature of the tokens that are compared: not 1, where log-probabilities before and after it are the same."""
@@ -89,6 +92,96 @@ class Parity:
             "look at the number format that it computes in (--dtype), the adapter that it applies, and keys that it "
             "keeps of older weights (its prefix cache); or raise `parity_bound`"
         )
+
+
+@dataclass(eq=False)
+class Publication:
+    """Weights of one version of one adapter, as servers have them."""
+
+    adapter: str
+    version: int
+    name: str
+    """Name of the weights on the servers, new for each publication: a reload under an old name would serve keys that
+    were cached with the old weights. Empty where all weights of the model are replaced."""
+    folder: Path
+    salt: str
+    """Cached keys are shared among requests of one salt. vLLM takes no @ and no / in it."""
+    users: int = 0
+    """Requests under way that began with it."""
+
+
+class Replica:
+    """A server. Used from the pool's event loop only.
+
+    Args:
+        url: its address, for messages.
+        client: talks to it.
+        server: its process, where it was started for the pool.
+    """
+
+    def __init__(self, url: str, client: ServerClient, server: Server | None = None) -> None:
+        self.url = url
+        self.client = client
+        self.server = server
+        self.info = ServerInfo("", 0)
+        self.well = False
+        self.loaded: set[str] = set()
+        """Names of the weights that it has."""
+        self.parity: Parity | None = None
+        """Its last comparison with the learner."""
+        self.under_way = 0
+        """Requests that it is answering."""
+        self._readers: set[asyncio.Task[None]] = set()
+        self._last_token = 0.0
+        self._reason = ""
+
+    async def sample(self, generation: Generation, on_chunk: Callable[[TokenChunk], None], silence: float) -> None:
+        """Sample a continuation; `on_chunk` is called with all that comes, the finish reason last.
+
+        Args:
+            silence: seconds without a token of any answer here after which the server is taken for hung.
+
+        Raises:
+            ReplicaLostError: the server was lost on the way.
+            RequestRefusedError: the server refuses the request.
+        """
+        if not self.under_way:
+            self._last_token = time.monotonic()
+        self.under_way += 1
+        reader = asyncio.create_task(self._read(generation, on_chunk))
+        self._readers.add(reader)
+        try:
+            while not reader.done():
+                await asyncio.wait({reader}, timeout=silence)
+                if not reader.done() and time.monotonic() - self._last_token >= silence:
+                    raise ReplicaLostError(f"no token for {silence:.0f} seconds")
+            if reader.cancelled():
+                raise ReplicaLostError(self._reason)
+            reader.result()
+        finally:
+            self._readers.discard(reader)
+            self.under_way -= 1
+            if not reader.done():
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self, generation: Generation, on_chunk: Callable[[TokenChunk], None]) -> None:
+        stream = self.client.stream(generation)
+        try:
+            async for chunk in stream:
+                self._last_token = time.monotonic()
+                on_chunk(chunk)
+        finally:
+            await stream.aclose()
+
+    def lose(self, reason: object) -> None:
+        """Take the server out; its answers go on elsewhere."""
+        if self.well:
+            logger.warning("the sampler %s is taken out: %s", self.url, reason)
+        self.well = False
+        self._reason = str(reason)
+        for reader in list(self._readers):
+            reader.cancel()
 
 
 class Probe:
