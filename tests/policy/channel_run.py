@@ -17,7 +17,7 @@ COUNT = 1000
 
 def main() -> None:
     launch = launched()
-    settings = RankSettings(rank_timeout=20.0 if sys.argv[1] == "talk" else 2.0)
+    settings = RankSettings(rank_timeout=20.0 if sys.argv[1] == "talk" else 4.0)
     store = open_store(launch, 20.0)
     if launch.rank == 0:
         wait_for_ranks(launch, store, {}, 60.0)
@@ -34,21 +34,20 @@ def main() -> None:
 
     channel = Channel(1 - launch.rank, settings.rank_timeout)
     channel.start(on_message, lambda reason: (lost.append(reason), ended.set()))
+    if sys.argv[1] == "stop":
+        if launch.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        assert ended.wait(60)
+        print(*lost, flush=True)
+        os._exit(0)
     for number in range(COUNT):
         channel.send((number, b"x" * number))
     assert all_received.wait(60)
     assert [number for number, _ in received] == list(range(COUNT))
     assert [len(text) for _, text in received] == list(range(COUNT))
-    if sys.argv[1] == "talk":
-        assert channel.close()
-        assert lost in ([], ["has closed its connection"])  # of the rank that closes later
-        group.leave()
-        return
-    if launch.rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    assert ended.wait(60)
-    print(*lost, flush=True)
-    os._exit(0)
+    assert channel.close()
+    assert lost in ([], ["has closed its connection"])  # of the rank that closes later
+    group.leave()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ranked import ranks, run_on_ranks
 
 SCRIPT = Path(__file__).parent.parent / "invariant" / "ranked_run.py"
 CHANNELS = Path(__file__).parent / "channel_run.py"
+FAILING = Path(__file__).parent / "failing_run.py"
 LAUNCHED = {"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
 
 
@@ -67,6 +68,16 @@ def test_a_rank_of_other_settings_is_refused_by_their_names(tmp_path):
         assert second.wait(60) == 1
 
 
+@pytest.mark.parametrize(
+    ("rank", "error"), [(0, "RuntimeError: this loss fails"), (1, "RankLostError: rank 1 failed: this loss fails")]
+)
+def test_a_rank_that_fails_amid_a_command_ends_all_with_its_error(rank, error):
+    with ranks(2, FAILING, str(rank)) as (first, second):
+        assert first.wait(60) == 1
+        assert error in first.stderr
+        assert second.wait(60) == 1
+
+
 def test_the_launch_is_read_from_the_variables_of_torchrun():
     assert launched({}) is None
     assert launched({"WORLD_SIZE": "1"}) is None
@@ -105,4 +116,4 @@ def test_messages_arrive_in_order_both_ways_and_channels_close_without_a_loss():
 def test_a_rank_that_stands_still_is_given_up():
     with ranks(2, CHANNELS, "stop") as (first, _):
         assert first.wait(60) == 0
-        assert first.stdout == "was silent for 2 seconds (`rank_timeout`)\n"
+        assert first.stdout == "was silent for 4 seconds (`rank_timeout`)\n"

@@ -2,7 +2,8 @@
 
     rendezvous.py  the ranks meet, join the process group and exchange messages
     leader.py      rank 0's policy, engine, learners and scorers, which give the other ranks their shares
-    follower.py    the other ranks, which compute them
+    commands.py    rank 0's commands to the other ranks
+    follower.py    the other ranks, which do them
 
 `../launch.py` says which rank this process is, `../rank_group.py` adds up the gradients.
 """
