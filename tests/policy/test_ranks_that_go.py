@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
-import threading
 from pathlib import Path
 
 import pytest
+from mini_agentic_rl.policy.thread_count import take_share
 
 from mini_agentic_rl.policy import Launch, PolicyError, launched, restarted
-from mini_agentic_rl.policy.machine import take_share
-from mini_agentic_rl.policy.ranks.link import RankLink, prove
-from ranked import ranks
+from ranked import ranks, run_on_ranks
 
 SCRIPT = Path(__file__).parent.parent / "invariant" / "ranked_run.py"
+CHANNELS = Path(__file__).parent / "channel_run.py"
+FAILING = Path(__file__).parent / "failing_run.py"
 LAUNCHED = {"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
 
 
@@ -69,6 +68,16 @@ def test_a_rank_of_other_settings_is_refused_by_their_names(tmp_path):
         assert second.wait(60) == 1
 
 
+@pytest.mark.parametrize(
+    ("rank", "error"), [(0, "RuntimeError: this loss fails"), (1, "RankLostError: rank 1 failed: this loss fails")]
+)
+def test_a_rank_that_fails_amid_a_command_ends_all_with_its_error(rank, error):
+    with ranks(2, FAILING, str(rank)) as (first, second):
+        assert first.wait(60) == 1
+        assert error in first.stderr
+        assert second.wait(60) == 1
+
+
 def test_the_launch_is_read_from_the_variables_of_torchrun():
     assert launched({}) is None
     assert launched({"WORLD_SIZE": "1"}) is None
@@ -92,7 +101,7 @@ def test_a_launch_that_cannot_be_is_refused_in_one_line(changed, told):
 def test_a_rank_takes_its_share_of_the_cores_unless_a_number_was_chosen(monkeypatch):
     chosen = []
     monkeypatch.setattr("torch.set_num_threads", chosen.append)
-    monkeypatch.setattr("mini_agentic_rl.policy.machine.allowed_cores", lambda: 8.0)
+    monkeypatch.setattr("mini_agentic_rl.policy.thread_count.allowed_cores", lambda: 8.0)
     take_share(2, {})
     take_share(16, {})
     take_share(2, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"})
@@ -100,53 +109,11 @@ def test_a_rank_takes_its_share_of_the_cores_unless_a_number_was_chosen(monkeypa
     assert chosen == [4, 1, 4]
 
 
-def test_who_has_no_key_gets_no_link():
-    def proved(key: bytes, other: bytes) -> list[bool]:
-        one, two = socket.socketpair()
-        found: list[bool] = []
-        thread = threading.Thread(target=lambda: found.append(prove(two, other, asks=True)))
-        thread.start()
-        found.append(prove(one, key, asks=False))
-        thread.join()
-        one.close()
-        two.close()
-        return found
-
-    assert proved(b"k" * 32, b"k" * 32) == [True, True]
-    assert not any(proved(b"k" * 32, b"x" * 32))
+def test_messages_arrive_in_order_both_ways_and_channels_close_without_a_loss():
+    run_on_ranks(2, CHANNELS, "talk")
 
 
-def test_a_side_that_falls_silent_is_given_up():
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        here = socket.create_connection(door.getsockname())
-        there, _ = door.accept()
-    lost, done = [], threading.Event()
-    link = RankLink(here, "rank 1", silence=0.3)
-    link.start(lambda message: None, lambda reason: (lost.append(reason), done.set()))
-    assert done.wait(30)
-    assert "silent for 0.3 seconds" in lost[0]
-    link.close()
-    there.close()
-
-
-def test_a_link_carries_messages_in_order_and_closes_without_a_loss():
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        sides = [socket.create_connection(door.getsockname()), door.accept()[0]]
-    heard, lost = [], []
-    all_heard = threading.Event()
-    one, two = (RankLink(side, name, silence=20.0) for side, name in zip(sides, ("rank 1", "rank 0"), strict=True))
-
-    def hear(message):
-        heard.append(message)
-        if len(heard) == 1000:
-            all_heard.set()
-
-    one.start(lambda message: None, lost.append)
-    two.start(hear, lost.append)
-    for number in range(1000):
-        one.send(("delta", number, b"x" * number))
-    assert all_heard.wait(30)
-    assert [message[1] for message in heard] == list(range(1000))
-    two.close()
-    one.close()
-    assert lost in ([], ["has closed its connection"])  # whoever closes later may have seen the end of the other
+def test_a_rank_that_stands_still_is_given_up():
+    with ranks(2, CHANNELS, "stop") as (first, _):
+        assert first.wait(60) == 0
+        assert first.stdout == "was silent for 4 seconds (`rank_timeout`)\n"

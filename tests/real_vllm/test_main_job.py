@@ -21,8 +21,8 @@ from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.jobs.train import train_job
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.samplers import SamplerPool, make_sampler
-from mini_agentic_rl.samplers.pool import answers
-from mini_agentic_rl.samplers.pool.replica import Replica
+from mini_agentic_rl.samplers import pool as pool_module
+from mini_agentic_rl.samplers.pool import Replica
 from mini_agentic_rl.semconv import CompletionSpanAttributes
 
 STEPS, TASKS, SAMPLES = 4, 4, 4
@@ -46,14 +46,14 @@ class Stage:
         """Tokens that answers had when they went on elsewhere."""
         self.parities = []
         self._weights = []
-        sample, publish, rest = Replica.sample, SamplerPool.publish, answers._rest
+        sample, publish, rest = Replica.sample, SamplerPool.publish, pool_module._rest
 
         def made(*given, **named):
             self.pool = make_sampler(*given, **named)
             return self.pool
 
         async def sampled(replica, generation, on_chunk, silence):
-            if isinstance(getattr(on_chunk, "__self__", None), answers._Growing):  # a rollout's, not a comparison's
+            if isinstance(getattr(on_chunk, "__self__", None), pool_module._Answer):  # a rollout's, not a comparison's
                 on_chunk = self._watched(replica, generation, on_chunk)
             await sample(replica, generation, on_chunk, silence)
 
@@ -71,8 +71,8 @@ class Stage:
         monkeypatch.setattr(served_policy, "make_sampler", made)
         monkeypatch.setattr(Replica, "sample", sampled)
         monkeypatch.setattr(SamplerPool, "publish", published)
-        monkeypatch.setattr(answers, "_rest", counted)
-        monkeypatch.setattr(answers, "_WHOLE", 4)  # else most answers are one piece: nothing to go on from
+        monkeypatch.setattr(pool_module, "_rest", counted)
+        monkeypatch.setattr(pool_module, "_WHOLE_INTERVAL", 4)  # else most answers are one piece: nothing to go on from
 
     def _watched(self, replica, generation, on_chunk):
         if generation.adapter not in self._weights:

@@ -17,7 +17,7 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, EngineSettings, LoraSettings, Policy
 from mini_agentic_rl.samplers import ParityError, PolicySampler, SamplerSettings, make_sampler
-from mini_agentic_rl.samplers.pool import members
+from mini_agentic_rl.samplers import pool as pool_module
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
 from samplers.vllm_wire import VllmWireServer
 from tiny import tiny_model
@@ -33,8 +33,8 @@ def base():
 
 
 @pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch):
-    monkeypatch.setattr(members, "_LOOK_SECONDS", 0.05)
+def _quick_checks(monkeypatch):
+    monkeypatch.setattr(pool_module, "_WATCH_SECONDS", 0.05)
 
 
 def make_policy(base, lora=LORA):
@@ -77,8 +77,8 @@ def request(
 
 
 @contextmanager
-def stage(base, tmp_path, *, servers=1, faults=None, lora=LORA, generates=False, **settings):
-    policy = make_policy(base, lora)
+def stage(base, tmp_path, *, learner=None, servers=1, faults=None, lora=LORA, generates=False, note=print, **settings):
+    policy = make_policy(learner or base, lora)
     started = [
         VllmWireServer(copy.deepcopy(base), lora=None if lora is None else LORA, generates=generates)
         for _ in range(servers)
@@ -91,14 +91,19 @@ def stage(base, tmp_path, *, servers=1, faults=None, lora=LORA, generates=False,
         pool = make_sampler(
             SamplerSettings(
                 sampler="vllm",
-                sampler_url=[server.url for server in started],
                 sampler_folder=tmp_path / "weights",
-                **{"sampler_timeout": 60.0, "sampler_wait": 0.0, **settings},
+                **{
+                    "sampler_url": [server.url for server in started],
+                    "sampler_timeout": 60.0,
+                    "sampler_wait": 0.0,
+                    **settings,
+                },
             ),
             policy,
             base_name="base",
             prompts=PROMPTS,
             least_context=64,
+            note=note,
         )
         yield Stage(policy, started, pool)
     finally:
@@ -322,52 +327,38 @@ def test_a_server_that_cannot_be_sampled_from_is_refused_in_one_line(base, tmp_p
 
 
 def test_a_server_with_another_base_model_is_refused(base, tmp_path):
-    policy = make_policy(tiny_model(seed=7))
-    server = VllmWireServer(copy.deepcopy(base))
-    try:
-        settings = SamplerSettings(sampler="vllm", sampler_url=[server.url], sampler_folder=tmp_path)
-        with pytest.raises(UserError, match="another base model"):
-            make_sampler(settings, policy, base_name="base", prompts=PROMPTS)
-    finally:
-        server.close()
-        policy.close()
+    with (
+        pytest.raises(UserError, match="another base model"),
+        stage(base, tmp_path, learner=tiny_model(seed=7)),
+    ):
+        pass
 
 
 def test_an_address_that_nobody_answers_at_is_refused(base, tmp_path):
-    policy = make_policy(base)
-    try:
-        address = {"sampler_url": ["http://127.0.0.1:9"], "sampler_folder": tmp_path, "sampler_wait": 0.2}
-        told = []
-        with pytest.raises(
-            UserError, match=r"sampler_wait: no sampler answers at http://127\.0\.0\.1:9.*`sampler_url`"
-        ):
-            make_sampler(
-                SamplerSettings(sampler="vllm", **address), policy, base_name="base", prompts=PROMPTS, note=told.append
-            )
-        (waiting,) = told
-        assert waiting.startswith("waiting for the sampler http://127.0.0.1:9, 0 s at most (`sampler_wait`): ")
-    finally:
-        policy.close()
+    notes = []
+    error = r"sampler_wait: no sampler answers at http://127\.0\.0\.1:9.*`sampler_url`"
+    given = {"sampler_url": ["http://127.0.0.1:9"], "sampler_wait": 0.2}
+    with pytest.raises(UserError, match=error), stage(base, tmp_path, servers=0, note=notes.append, **given):
+        pass
+    (waiting,) = notes
+    assert waiting.startswith("waiting for the sampler http://127.0.0.1:9, 0 s at most (`sampler_wait`): ")
 
 
 def test_a_server_that_is_not_up_yet_is_waited_for(base, tmp_path):
-    policy = make_policy(base)
-    server = VllmWireServer(copy.deepcopy(base))
-    server.faults.ill = True
-    told = []
+    notes = []
 
     def note(text):
-        told.append(text)
+        notes.append(text)
         server.faults.ill = False
 
+    server = VllmWireServer(copy.deepcopy(base))
+    server.faults.ill = True
     try:
-        settings = SamplerSettings(sampler="vllm", sampler_url=[server.url], sampler_folder=tmp_path)
-        make_sampler(settings, policy, base_name="base", prompts=PROMPTS, note=note).close()
-        (waiting,) = told
-        assert f"waiting for the sampler {server.url}" in waiting
+        with stage(base, tmp_path, servers=0, note=note, sampler_url=[server.url], sampler_wait=300.0):
+            (waiting,) = notes
+            assert f"waiting for the sampler {server.url}" in waiting
     finally:
         server.close()
-        policy.close()
 
 
 @pytest.mark.parametrize(
@@ -398,8 +389,16 @@ async def test_an_answer_of_a_given_form_is_refused(base, tmp_path):
             [delta async for delta in on.pool.complete(TokenRequest(PROMPT, constraint=lambda: None))]
 
 
-def test_settings_that_do_not_go_together_are_refused():
-    with pytest.raises(ValueError, match="sampler_url"):
-        SamplerSettings(sampler_url=["http://a:1"])
-    with pytest.raises(ValueError, match="sampler_url"):
-        SamplerSettings(sampler="sglang")
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"sampler_url": ["http://a:1"]}, "sampler_url"),
+        ({"sampler": "sglang"}, "sampler_url"),
+        ({"sampler_ray": "auto"}, "`sampler_ray` starts servers of `sampler=vllm`"),
+        ({"sampler_ray": "auto", "sampler": "vllm", "sampler_url": ["http://a"]}, "`sampler_ray` starts servers"),
+        ({"sampler_ray": "auto", "sampler": "sglang", "sampler_url": ["http://a"]}, "`sampler_ray` starts servers"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(given, error):
+    with pytest.raises(ValueError, match=error):
+        SamplerSettings(**given)

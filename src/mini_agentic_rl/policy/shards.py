@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from .errors import PolicyError
@@ -32,8 +32,9 @@ class Sweep(IntEnum):
 class ShardedBase:
     """The layers of a base that is in parts. Used by all ranks in step, on their torch threads."""
 
-    def __init__(self, layers: Sequence[FSDPModule]) -> None:
+    def __init__(self, layers: Sequence[FSDPModule], group: RankGroup) -> None:
         self._layers = layers
+        self._group = group
 
     @classmethod
     def cut(cls, base: nn.Module, backbone: nn.Module, layers: int, group: RankGroup) -> ShardedBase:
@@ -47,7 +48,7 @@ class ShardedBase:
         found = next((m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == layers), None)
         if found is None:
             raise PolicyError(f"{type(base).__name__} is no stack of {layers} layers", setting="shard")
-        mesh = init_device_mesh(group.device.type, (group.size,))
+        mesh = DeviceMesh.from_group(group.process_group, group.device.type)
         whole = {p for name, p in base.named_parameters() if "lora_" in name}
         for layer in found:
             fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
@@ -63,7 +64,7 @@ class ShardedBase:
             # By default the layer that ran before is fetched next, which is the last one of an earlier sweep for the
             # first one: ranks that have computed other sweeps would fetch other layers.
             layer.set_modules_to_backward_prefetch([cut[max(0, position - 1)]])
-        return cls(cut)
+        return cls(cut, group)
 
     def begin_forward(self) -> None:
         """Return once all ranks go forward; before that take part in the sweeps that others do."""
@@ -86,5 +87,5 @@ class ShardedBase:
     def _agreed(self, own: Sweep) -> Sweep:
         # On the CPU, where the group has gloo beside NCCL: a device would have to be waited for.
         asked = torch.tensor([int(own)])
-        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group.process_group)
         return Sweep(int(asked))

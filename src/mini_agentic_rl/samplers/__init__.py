@@ -1,11 +1,14 @@
 """Samplers of tokens for the gateway: ids in, ids out, no text.
 
-`Sampler` is the protocol. `PolicySampler` is the policy of this process behind it; `SamplerPool` (`pool/`) is servers
-of vLLM or SGLang, each spoken to by its `Wire` (`wire/`). `make_sampler` makes what `SamplerSettings` ask for, and
-starts servers where none are given (`started.py`; on the nodes of a cluster, `on_ray.py`). `parity.py` compares what is
-sampled with what is learnt.
+    base.py          the `Sampler` protocol and its settings
+    make.py          `make_sampler`: the sampler that the settings ask for
+    own.py           `PolicySampler`: the engine of this process; streams of tokens to the event loop
+    pool.py          `SamplerPool`: servers of vLLM or SGLang as one sampler
+    replica.py       one of these servers, and the comparison of its numbers with the learner's
+    clients.py       the HTTP protocols of these servers
+    vllm_process.py  starts vLLM servers on this computer; `integrations/ray` starts them on a cluster
 
-Everything here is loaded when it is asked for.
+Everything here is loaded when it is first used.
 """
 
 from ..compat import attach_names

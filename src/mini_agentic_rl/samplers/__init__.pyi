@@ -1,10 +1,10 @@
 from .base import ContextLengthError as ContextLengthError
 from .base import Sampler as Sampler
 from .base import SamplerLoad as SamplerLoad
-from .hand_over import HandOver as HandOver
+from .base import SamplerSettings as SamplerSettings
 from .make import make_sampler as make_sampler
 from .own import PolicySampler as PolicySampler
-from .parity import Parity as Parity
-from .parity import ParityError as ParityError
+from .own import TokenStreams as TokenStreams
 from .pool import SamplerPool as SamplerPool
-from .settings import SamplerSettings as SamplerSettings
+from .replica import Parity as Parity
+from .replica import ParityError as ParityError

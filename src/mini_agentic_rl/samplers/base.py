@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from ..config import COMMAS, Settings
 from ..http import BadRequestError
+from ..plugins import choices_or_plugin
 from ..tokens import TokenDelta, TokenRequest
+
+if TYPE_CHECKING:
+    SamplerName: TypeAlias = str
+else:  # the choices that the command line offers, and those of plugins
+    SamplerName = Annotated[Literal["own", "vllm", "sglang"], choices_or_plugin("samplers")]
 
 
 class ContextLengthError(BadRequestError):
@@ -30,7 +40,7 @@ class ContextLengthError(BadRequestError):
 
 @dataclass(frozen=True)
 class SamplerLoad:
-    """Load of a sampler; a mapping is empty where it cannot tell."""
+    """Load of a sampler; a mapping is empty where the sampler does not know it."""
 
     sequences: Mapping[str, float] = field(default_factory=dict)
     """Continuations `running` and `waiting`."""
@@ -81,3 +91,51 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """End what it has started; blocks until that has ended. It does not close a policy."""
+
+
+class SamplerSettings(Settings):
+    """The sampler of the rollouts."""
+
+    sampler: SamplerName = "own"
+    """Sampler: the engine of this process (`own`), servers of `vllm` or `sglang` that get each new adapter while they
+    run, or the name of a plugin."""
+    sampler_url: Annotated[list[str], COMMAS] = Field(default=[])
+    """Address of a server that samples, as http://gpu1:8000; may be given several times. Without one, `sampler=vllm`
+    starts `vllm serve` here."""
+    sampler_replicas: int = Field(default=1, ge=1)
+    """Number of servers that `sampler=vllm` starts where no address is given."""
+    sampler_ray: str | None = None
+    """Ray cluster on whose nodes `sampler=vllm` starts its servers, each beside an actor: `auto`, HOST:PORT or `local`,
+    as `ray_address`. Without it they are started on this computer."""
+    sampler_cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Processors that Ray sets aside for each server of `sampler_ray`."""
+    sampler_gpus: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Graphics cards that Ray sets aside for each server of `sampler_ray`; by default one, or none where the learner
+    computes on a CPU."""
+    sampler_args: str = ""
+    """Further options of the `vllm serve` that is started, as one text: "--gpu-memory-utilization 0.5"."""
+    sampler_folder: Path | None = None
+    """Folder in which new weights are handed to the servers, which have to see it under the same path; by default a
+    folder of the run's output."""
+    sampler_timeout: float = Field(default=900.0, gt=0)
+    """Seconds that a request waits where no server is well, and that a server may take to start."""
+    sampler_wait: float = Field(default=300.0, ge=0)
+    """Seconds in which servers that others start have to come up; the run waits for them, and says so."""
+    sampler_silence: float = Field(default=180.0, gt=0)
+    """Seconds without a single token after which a server that has work is taken for hung, and its answers go on
+    elsewhere."""
+    vllm_python: Path | None = None
+    """Python of the environment that vLLM is installed in, where that is not this one."""
+    parity_bound: float | None = Field(default=None, gt=0)
+    """Mean difference between a server's log-probabilities and the learner's beyond which a run stops (nats); by
+    default 0.01 in float32, else 0.1."""
+
+    @model_validator(mode="after")
+    def _has_servers_to_ask(self) -> Self:
+        if self.sampler == "own" and self.sampler_url:
+            raise ValueError("`sampler_url` is of servers: give `sampler=vllm` or `sampler=sglang` with it")
+        if self.sampler == "sglang" and not self.sampler_url:
+            raise ValueError("`sampler=sglang` needs the address of a server that runs: give `sampler_url`")
+        if self.sampler_ray is not None and (self.sampler != "vllm" or self.sampler_url):
+            raise ValueError("`sampler_ray` starts servers of `sampler=vllm`, and none where `sampler_url` names some")
+        return self

@@ -1,4 +1,4 @@
-"""The sampler that the settings ask for."""
+"""`make_sampler`: the sampler that the settings ask for."""
 
 from __future__ import annotations
 
@@ -9,25 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import httpx
-import torch
-
 from ..errors import UserError
 from ..plugins import load_part, load_plugin, or_plugin
 from ..policy import Policy
-from .base import Sampler
+from .base import Sampler, SamplerSettings
+from .clients import SglangClient, VllmClient, connect
 from .own import PolicySampler
-from .pool import Probing, Replica, SamplerPool
-from .scores import PolicyScores
-from .settings import SamplerSettings
-from .started import StartedServers, start_here
-from .vllm_process import ServedModel
-from .wire import SglangWire, VllmWire, Wire
+from .pool import SamplerPool
+from .replica import Probe, Replica
+from .vllm_process import ServedModel, StartedServers, start_here
 
 KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
 """Environment variable of the key that servers ask for."""
-_FLOAT32_BOUND: Final = 0.01
-_HALF_BOUND: Final = 0.1
 
 
 def make_sampler(
@@ -47,23 +40,23 @@ def make_sampler(
         prompts: token ids that servers are tried with.
         model_folder: of the base model, for servers that are started here.
         least_context: see `SamplerPool.connect`.
-        note: told of what takes long.
+        note: called with a line about each thing that takes long.
 
     Raises:
-        UserError: a server cannot be had, or not sampled from; the message says what to change. Or a plugin's sampler
-            cannot be loaded.
+        UserError: a server cannot be started or reached, or not sampled from; the message says what to change. Or the
+            sampler of a plugin cannot be loaded.
     """
+    if settings.sampler not in ("own", "vllm", "sglang"):
+        make = load_plugin("samplers", settings.sampler, setting="sampler")
+        if make is None:
+            raise UserError(f"there is no sampler {settings.sampler!r}{or_plugin('samplers')}", setting="sampler")
+        plugged: Sampler = make(settings, policy, base_name=base_name, prompts=prompts)
+        return plugged
     model = policy.model
+    adapters = list(model.versions)
     if settings.sampler == "own":
-        return PolicySampler(
-            policy.engine,
-            base_name=base_name,
-            adapters=list(model.versions),
-            context_length=model.context_length,
-        )
-    if settings.sampler not in ("vllm", "sglang"):
-        return _plugged(settings, policy, base_name, prompts)
-    rank = model.rank
+        context_length = model.context_length
+        return PolicySampler(policy.engine, base_name=base_name, adapters=adapters, context_length=context_length)
     folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     key = os.environ.get(KEY_VARIABLE)
@@ -72,8 +65,8 @@ def make_sampler(
         served = ServedModel(
             folder=model_folder,
             dtype=str(model.dtype).removeprefix("torch."),
-            rank=rank,
-            adapters=len(model.versions),
+            rank=model.rank,
+            adapters=len(adapters),
             on_cpu=model.device.type == "cpu",
         )
         if settings.sampler_ray is None:
@@ -81,57 +74,30 @@ def make_sampler(
         else:
             key = key or secrets.token_urlsafe(32)
             started = load_part("ray_samplers", setting="sampler_ray").start_on_ray(settings, served, folder, key, note)
+    pool: SamplerPool | None = None
     try:
+        client = SglangClient if settings.sampler == "sglang" else VllmClient
         urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
-        replicas = (
-            [Replica(url, _wire(settings, url, key)) for url in urls]
-            if started is None
-            else [Replica(server.url, _wire(settings, server.url, key), server) for server in started.servers]
-        )
-        default = _FLOAT32_BOUND if model.dtype == torch.float32 else _HALF_BOUND
+        replicas = [Replica(url, client(connect(url, key))) for url in urls]
+        if started is not None:
+            replicas = [Replica(each.url, client(connect(each.url, key)), each) for each in started.servers]
         pool = SamplerPool(
             replicas,
             base_name=base_name,
-            adapters=list(model.versions),
+            adapters=adapters,
             context_length=model.context_length,
-            rank=rank,
+            rank=model.rank,
             folder=folder,
-            run=secrets.token_hex(3),
-            probing=Probing(
-                PolicyScores(policy), prompts, settings.parity_bound or default, bare=model.peft_model is not None
-            ),
+            probe=Probe(policy, prompts, settings.parity_bound),
             timeout=settings.sampler_timeout,
             silence=settings.sampler_silence,
             end=None if started is None else started.close,
         )
-    except BaseException:
-        if started is not None:
-            started.close()
-        raise
-    try:
         pool.connect(least_context, settings.sampler_wait, note)
     except BaseException:
-        pool.close()
+        if pool is not None:
+            pool.close()
+        elif started is not None:
+            started.close()
         raise
     return pool
-
-
-def _plugged(settings: SamplerSettings, policy: Policy, base_name: str, prompts: Sequence[Sequence[int]]) -> Sampler:
-    """Return the sampler of a plugin, which is called with `settings`, `policy`, `base_name` and `prompts`."""
-    make = load_plugin("samplers", settings.sampler, setting="sampler")
-    if make is None:
-        raise UserError(f"there is no sampler {settings.sampler!r}{or_plugin('samplers')}", setting="sampler")
-    made: Sampler = make(settings, policy, base_name=base_name, prompts=prompts)
-    return made
-
-
-def _wire(settings: SamplerSettings, url: str, key: str | None) -> Wire:
-    client = httpx.AsyncClient(
-        base_url=url,
-        headers={} if key is None else {"Authorization": f"Bearer {key}"},
-        # An answer may wait for its turn; a server that hangs is told by all of its answers.
-        timeout=httpx.Timeout(None, connect=10.0),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-        trust_env=False,
-    )
-    return SglangWire(client) if settings.sampler == "sglang" else VllmWire(client)

@@ -1,20 +1,35 @@
-"""The policy of this process as a sampler: its engine's tokens on their way to the gateway's event loop."""
+"""The policy of this process as a sampler, and the streams that carry tokens to an event loop.
+
+One wake-up of the event loop brings the deltas of all answers. Answers that may be joined are delivered in pulses after
+their first delta: at a pulse each of them gets what has come since the last one, as one delta. The more answers are
+streamed, the longer is the time between pulses, so that the gateway's work does not grow with their number; it shares
+the interpreter with the engine. One answer alone gets each token at once, and no answer waits for its first or its last
+tokens.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from ..http import BadRequestError, OverloadedError
 from ..policy import Engine, PolicyError, PromptTooLongError, QueueFullError
 from ..tokens import TokenDelta, TokenRequest
 from .base import ContextLengthError, SamplerLoad
-from .hand_over import HandOver
+
+_PULSE_SECONDS: Final = 0.005
+"""Time between two pulses, for each answer that is joined: at most so many events a second, however many answers."""
+_LONGEST_PULSE_SECONDS: Final = 0.25
+_TURN_TOKENS: Final = 1000
+"""Tokens and log-probabilities of alternatives, about, that are delivered in one turn of the event loop."""
 
 
 class PolicySampler:
-    """Hands requests to the engine's thread and its answers back to the gateway's event loop.
+    """Hands requests to the engine's thread, and its tokens back to the gateway's event loop.
 
     Args:
         engine: samples the tokens.
@@ -27,7 +42,7 @@ class PolicySampler:
         self._engine = engine
         self.model_names = (base_name, *adapters)
         self.context_length = context_length
-        self._hand_over: HandOver | None = None
+        self._streams: TokenStreams | None = None
 
     @property
     def sampled_tokens(self) -> int:
@@ -46,9 +61,10 @@ class PolicySampler:
 
     async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `Sampler.complete`."""
-        inbox = self._reached().open(joined=request.delivery == "joined")
+        self._streams = TokenStreams.of_running_loop(self._streams)
+        stream = self._streams.open(joined=request.delivery == "joined")
         try:
-            sequence = self._engine.submit(request, inbox.post)
+            sequence = self._engine.submit(request, stream.post)
         except PromptTooLongError as error:
             raise ContextLengthError(error.prompt_tokens, error.limit) from error
         except QueueFullError as error:
@@ -58,11 +74,11 @@ class PolicySampler:
         finished = False
         try:
             while not finished:
-                delta = await inbox.get()
+                delta = await stream.get()
                 finished = delta.finish_reason is not None
                 yield delta
         finally:
-            inbox.close()
+            stream.close()
             if not finished:
                 self._engine.cancel(sequence)
 
@@ -72,9 +88,156 @@ class PolicySampler:
     def close(self) -> None:
         """Do nothing: the engine ends with its policy."""
 
-    def _reached(self) -> HandOver:
-        """Return the hand-over to the running event loop; a server that is started again has a new loop."""
+
+class TokenStreams:
+    """Streams of deltas to one event loop. All but `TokenStream.post` is used from that loop only.
+
+    Args:
+        loop: the event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._posted: deque[tuple[TokenStream, TokenDelta]] = deque()
+        self._wakes = False
+        """True if the loop was asked to collect, and has not begun to."""
+        self._joining: set[TokenStream] = set()
+        """Streams that are joined, from their first delta to their last."""
+        self._due: deque[TokenStream] = deque()
+        """Streams that may be read, as soon as those before them were."""
+        self._held: set[TokenStream] = set()
+        """Streams with something for the next pulse."""
+        self._last_pulse = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def of_running_loop(cls, streams: TokenStreams | None) -> TokenStreams:
+        """Return these streams, or new ones where another loop runs: a server that is started again has a new one."""
         loop = asyncio.get_running_loop()
-        if self._hand_over is None or self._hand_over.loop is not loop:
-            self._hand_over = HandOver(loop)
-        return self._hand_over
+        return streams if streams is not None and streams.loop is loop else cls(loop)
+
+    def open(self, *, joined: bool) -> TokenStream:
+        """Return the stream of one answer, to be closed whatever happens.
+
+        Args:
+            joined: whether its deltas may wait for each other.
+        """
+        return TokenStream(self, joined)
+
+    def post(self, stream: TokenStream, delta: TokenDelta) -> None:
+        """See `TokenStream.post`."""
+        self._posted.append((stream, delta))
+        if not self._wakes and not self.loop.is_closed():
+            self._wakes = True
+            self.loop.call_soon_threadsafe(self._collect)
+
+    def forget(self, stream: TokenStream) -> None:
+        """Deliver nothing more to the stream."""
+        self._joining.discard(stream)
+        self._held.discard(stream)
+
+    def _collect(self) -> None:
+        self._wakes = False  # what is posted from here on wakes the loop again, so nothing stays behind
+        while self._posted:
+            stream, delta = self._posted.popleft()
+            stream.add(delta)
+            if delta.finish_reason is not None:
+                self.forget(stream)
+                self._deliver(stream)
+            elif stream in self._joining:
+                self._held.add(stream)
+            else:
+                self._deliver(stream)
+                if stream.joined and not stream.closed:
+                    self._joining.add(stream)
+        if self._held:
+            interval = min(_LONGEST_PULSE_SECONDS, _PULSE_SECONDS * len(self._joining))
+            left = self._last_pulse + interval - self.loop.time()
+            if left <= 0:
+                self._pulse()
+            elif self._timer is None:
+                self._timer = self.loop.call_later(left, self._pulse)
+
+    def _pulse(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._last_pulse = self.loop.time()
+        self._deliver(*self._held)
+        self._held.clear()
+
+    def _deliver(self, *streams: TokenStream) -> None:
+        idle = not self._due
+        self._due.extend(streams)
+        if idle:
+            self._deliver_due()
+
+    def _deliver_due(self) -> None:
+        """Let streams be read: as many as one turn of the event loop is to hold, the others in the next turns."""
+        size = 0
+        while self._due and size < _TURN_TOKENS:
+            stream = self._due.popleft()
+            size += stream.size
+            stream.ready.set()
+        if self._due:
+            self.loop.call_soon(self._deliver_due)
+
+
+class TokenStream:
+    """The deltas of one answer that were not read yet."""
+
+    def __init__(self, streams: TokenStreams, joined: bool) -> None:
+        self.joined = joined
+        self.closed = False
+        self.ready = asyncio.Event()
+        """Set when the deltas may be read."""
+        self._streams = streams
+        self._deltas: list[TokenDelta] = []
+
+    @property
+    def size(self) -> int:
+        """Number of tokens, and of log-probabilities of alternatives, that were not read yet."""
+        return sum(len(delta.token_ids) + sum(map(len, delta.top_logprobs)) for delta in self._deltas)
+
+    def post(self, delta: TokenDelta) -> None:
+        """Send the next delta; from any thread, one after the other."""
+        self._streams.post(self, delta)
+
+    def add(self, delta: TokenDelta) -> None:
+        """Add the next delta to those that wait to be read."""
+        if not self.closed:
+            self._deltas.append(delta)
+
+    async def get(self) -> TokenDelta:
+        """Return all that has come as one delta, once it may be read; of several versions, the tokens of the first."""
+        while not self._deltas or not self.ready.is_set():
+            self.ready.clear()
+            await self.ready.wait()
+        version = self._deltas[0].version
+        end = next((n for n, delta in enumerate(self._deltas) if delta.version != version), len(self._deltas))
+        deltas, self._deltas = self._deltas[:end], self._deltas[end:]
+        if not self._deltas:
+            self.ready.clear()
+        return deltas[0] if len(deltas) == 1 else _joined(deltas)
+
+    def close(self) -> None:
+        """Take no more deltas."""
+        self.closed = True
+        self._streams.forget(self)
+
+
+def _joined(deltas: Sequence[TokenDelta]) -> TokenDelta:
+    first, last = deltas[0], deltas[-1]
+    forced: tuple[bool, ...] = ()
+    if any(delta.forced for delta in deltas):
+        forced = tuple(chain.from_iterable(delta.forced or (False,) * len(delta.token_ids) for delta in deltas))
+    return TokenDelta(
+        token_ids=tuple(chain.from_iterable(delta.token_ids for delta in deltas)),
+        logprobs=tuple(chain.from_iterable(delta.logprobs for delta in deltas)),
+        top_logprobs=tuple(chain.from_iterable(delta.top_logprobs for delta in deltas)),
+        forced=forced,
+        finish_reason=last.finish_reason,
+        version=first.version,
+        cached_tokens=max(delta.cached_tokens for delta in deltas),
+        failure=last.failure,
+    )

@@ -1,5 +1,5 @@
-"""A vLLM server as a process of this computer, in an environment of its own where need be: how it is started, started
-again, and ended."""
+"""vLLM servers that are started for a run and end with it, as processes of this computer, in an environment of their
+own where need be. `integrations/ray` starts them on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httpx
 
 from ..errors import UserError
 from ..processes import at_death, kill_group, start_child
-from .settings import SamplerSettings
+from .base import SamplerSettings
+from .clients import max_lora_rank
 
 logger = logging.getLogger(__name__)
 
 _ENDING_SECONDS: Final = 20.0
 RESTARTS: Final = 5
 """Times that a server which has ended is started again."""
-_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Bounds on ranks that vLLM knows."""
 _CPU_CACHE_GIB: Final = 2
 """Memory for keys and values of a server without a GPU. vLLM's own choice is nine tenths of the computer's memory for
 each, which is not there beside a learner or a second server."""
-_SHOWN: Final = 300
+_LINE_CHARACTERS: Final = 300
+_NOTE_SECONDS: Final = 15.0
+"""Between two notes of a server that is still starting."""
+_POLL_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,47 @@ class ServedModel:
     """Number of adapters."""
     on_cpu: bool
     """True if the learner computes on a CPU, where compiling a graph costs a server more than it saves."""
+
+
+class Server(Protocol):
+    """A server that is started for a run, and ends with it."""
+
+    @property
+    def url(self) -> str:
+        """Its address, once it is known; it may be another one after a restart."""
+
+    @property
+    def log(self) -> Path:
+        """File for all that it prints."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def is_well(self) -> bool:
+        """Return whether it answers.
+
+        Raises:
+            UserError: it cannot be started, or has ended instead.
+        """
+
+    def restart(self) -> None:
+        """Start it again if its process has ended, or has been up for long without being well. Blocks for a moment.
+
+        Raises:
+            UserError: it has ended too often.
+        """
+
+    def last_line(self) -> str:
+        """Return the last thing it said."""
+
+    def advice(self) -> str:
+        """Return what to do where it takes too long to start."""
+
+    def ask_to_end(self) -> None:
+        """Ask it to end."""
+
+    def end(self) -> None:
+        """Wait for its end, and make it where it does not come."""
 
 
 class StartedVllm:
@@ -107,7 +150,7 @@ class StartedVllm:
             return False
 
     def restart(self) -> None:
-        """See `StartedServer.restart`."""
+        """See `Server.restart`."""
         now = time.monotonic()
         self._asked = self._asked or now
         if self._process is None or (self._process.poll() is None and now - self._asked < self._timeout):
@@ -127,7 +170,7 @@ class StartedVllm:
         said = [line.strip() for line in lines if line.strip()]
         blamed = [line for line in said if "Error" in line and "Traceback" not in line]
         dead = self._process is not None and self._process.poll() is not None
-        return ((blamed if dead and blamed else said) or ["it has said nothing"])[-1][-_SHOWN:]
+        return ((blamed if dead and blamed else said) or ["it has said nothing"])[-1][-_LINE_CHARACTERS:]
 
     def advice(self) -> str:
         """Return what to do where it takes too long to start."""
@@ -147,6 +190,95 @@ class StartedVllm:
         kill_group(self._process.pid)
         self._process.wait()
         self._revoke()
+
+
+class StartedServers:
+    """Starts servers, and waits until all of them are well.
+
+    Args:
+        servers: those to start.
+        timeout: seconds that they may take to be well.
+        note: called with a line about each thing that takes long.
+        leave: called when they have ended.
+
+    Raises:
+        UserError: a server does not start; the message says what to do.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        timeout: float,
+        note: Callable[[str], None],
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.servers = tuple(servers)
+        self._leave = leave
+        try:
+            self._wait(timeout, note)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, timeout: float, note: Callable[[str], None]) -> None:
+        began = noted = time.monotonic()
+        left = list(self.servers)
+        for server in left:
+            server.start()
+        logs = ", ".join(str(server.log) for server in left)
+        note(f"starting vLLM ({len(left)} of it); what it says is in {logs}")
+        while left:
+            left = [server for server in left if not server.is_well()]
+            now = time.monotonic()
+            if left and now - began > timeout:
+                raise UserError(
+                    f"vLLM was not ready after {timeout:.0f} seconds: {left[0].advice()}", setting="sampler_timeout"
+                )
+            if left and now - noted > _NOTE_SECONDS:
+                noted = now
+                note(f"vLLM is starting: {now - began:.0f} s so far, {left[0].last_line()}")
+            if left:
+                time.sleep(_POLL_SECONDS)
+        note(f"vLLM is ready after {time.monotonic() - began:.0f} s")
+
+    def close(self) -> None:
+        """End all of them."""
+        try:
+            for server in self.servers:
+                server.ask_to_end()
+            for server in self.servers:
+                server.end()
+        finally:
+            self._leave()
+
+
+def start_here(
+    settings: SamplerSettings, model: ServedModel, folder: Path, note: Callable[[str], None]
+) -> StartedServers:
+    """Start servers on this computer, at its loopback address.
+
+    Args:
+        settings: how many, and their environment.
+        model: what they serve.
+        folder: where their logs go.
+        note: called with a line about each thing that takes long.
+
+    Raises:
+        UserError: vLLM is not there, or a server does not start; the message names its log.
+    """
+    python = python_of_vllm(settings)
+    host = "127.0.0.1"
+    servers = [
+        StartedVllm(
+            serve_command(python, model, host, port, settings.sampler_args),
+            serve_environment(model),
+            f"http://{host}:{port}",
+            folder / f"vllm-{number}.log",
+            settings.sampler_timeout,
+        )
+        for number, port in enumerate(free_ports(host, settings.sampler_replicas))
+    ]
+    return StartedServers(servers, settings.sampler_timeout, note)
 
 
 def python_of_vllm(settings: SamplerSettings) -> str:
@@ -177,8 +309,7 @@ def serve_command(python: str, model: ServedModel, host: str, port: int, further
     command += ["--enable-prompt-tokens-details"]
     if model.rank is not None:
         held = 3 * model.adapters  # those that requests begin with, and older ones that others end with
-        rank = next((bound for bound in _RANKS if bound >= model.rank), model.rank)
-        command += ["--enable-lora", "--max-lora-rank", str(rank)]
+        command += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(model.rank))]
         command += ["--max-loras", str(held), "--max-cpu-loras", str(2 * held)]
     if model.on_cpu:
         command += ["--enforce-eager"]

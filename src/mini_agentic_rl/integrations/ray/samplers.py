@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import UserError
-from ...samplers.settings import SamplerSettings
-from ...samplers.started import StartedServers
+from ...samplers import SamplerSettings
 from ...samplers.vllm_process import (
     RESTARTS,
     ServedModel,
+    StartedServers,
     StartedVllm,
     free_ports,
     python_of_vllm,
@@ -129,7 +129,7 @@ class VllmActor:
 
 
 class RayServer:
-    """A server on whichever node has room. A `Server` of `started.py`; one thread uses it at a time.
+    """A server on whichever node has room. A `Server` of `vllm_process.py`; one thread uses it at a time.
 
     Args:
         cluster: where it is started.
@@ -171,7 +171,7 @@ class RayServer:
         return seen is not None and seen.well
 
     def restart(self) -> None:
-        """See `StartedServer.restart`."""
+        """See `Server.restart`."""
         try:
             self._look(again=True, seconds=_ANSWER_SECONDS)
         except ActorLostError as lost:

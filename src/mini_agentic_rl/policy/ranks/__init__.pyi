@@ -1,3 +1,3 @@
-from .link import RankLostError as RankLostError
-from .policy import RankedPolicy as RankedPolicy
-from .policy import follow_rank_0 as follow_rank_0
+from .follower import follow_rank_0 as follow_rank_0
+from .leader import RankedPolicy as RankedPolicy
+from .rendezvous import RankLostError as RankLostError

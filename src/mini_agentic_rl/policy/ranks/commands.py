@@ -1,113 +1,233 @@
-"""Commands of rank 0, as another rank does them: on its torch thread, with its own weights, on its share."""
+"""Rank 0's commands to the other ranks, and what it hears of them.
+
+Weights change in turns: a turn begins for the other ranks with the first command that they get in it, and until it ends
+they sample nothing, as rank 0 does. A command is a method of a learner or a scorer, which every rank calls with its own
+share, in the same order: rank 0 scatters the arguments, calls its own, and gathers the results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-
-from ...tokens import PackedTrees
-from ..learner import Learner, ValueLearner
-from ..loss import Loss, TermStreams
-from ..policy import Policy
+from ...tokens import PackedTrees, Share, TokenDelta, divide
+from ..engine import EngineCounters
+from ..errors import PolicyError
+from ..model import PolicyModel
 from ..rank_group import RankGroup
-from ..settings import LearnerSettings, ValueSettings
-from ..tree_pass import Likeliest, Scorer
+from .follower import LOSS_SECONDS, end_later
+from .rendezvous import Channel, RankLostError
+
+T = TypeVar("T")
 
 
-class Commands:
-    """All that a rank can be told. Learners have the numbers that rank 0 gave them."""
+class Followers:
+    """Ranks 1, 2 … as rank 0 sees them. Turns and commands belong to the torch thread.
 
-    def __init__(self, policy: Policy, group: RankGroup) -> None:
-        self._policy = policy
-        self._model = policy.model
-        self._group = group
-        self._learners: dict[int, Learner] = {}
+    Args:
+        group: all ranks.
+        silence: seconds without a message after which one of them counts as gone.
+        log: called with the number of a rank and a line that it logs.
+    """
 
-    def do(self, command: str, arguments: tuple[Any, ...]) -> Any:
-        """Do one thing, and return what rank 0 is answered."""
-        return getattr(self, command)(*arguments)
+    def __init__(self, group: RankGroup, silence: float, log: Callable[[int, str], None]) -> None:
+        self.group = group
+        self.count = group.size - 1
+        self.model: PolicyModel | None = None
+        """Rank 0's own; set once it is loaded."""
+        self.lost: Future[None] = Future()
+        """Fails with the reason once a rank has gone."""
+        self.counters = [EngineCounters() for _ in range(self.count)]
+        """Work of their engines so far."""
+        self.on_delta: Callable[[int, TokenDelta], None] = lambda number, delta: None
+        """Called with each delta of a request, and the number that the request was sent with."""
+        self._log = log
+        self._learners = itertools.count()
+        self._forgotten: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._ready: set[int] = set()
+        self._end: threading.Timer | None = None
+        self._depth = 0
+        self._learning = False
+        self._begun = False
+        self._in_step = True
+        """False once rank 0 has failed amid a command: the others wait for its part, and no command can follow."""
+        self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
+        for rank, channel in enumerate(self._channels, 1):
+            channel.start(self._handler(rank), partial(self._lose_rank, rank))
 
-    def make_learner(self, number: int, settings: LearnerSettings, adapter: str, value: ValueSettings | None) -> None:
-        if value is None:
-            self._learners[number] = Learner(self._model, settings, adapter, self._group)
-        else:
-            self._learners[number] = ValueLearner(self._model, settings, adapter, value, self._group)
+    def wait_until_ready(self) -> None:
+        """Wait until every rank has loaded the policy.
 
-    def forget(self, number: int) -> None:
-        self._learners.pop(number, None)
+        Raises:
+            RankLostError: one has gone.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.lost.done() or len(self._ready) == self.count)
+        self.check()
 
-    def forward_backward(
-        self, number: int, packed: PackedTrees, loss: Loss, streams: TermStreams, gradient: bool, entropy_gradient: bool
-    ) -> dict[str, float]:
-        return self._learners[number].forward_backward(
-            packed, loss, streams, gradient=gradient, entropy_gradient=entropy_gradient
+    def check(self) -> None:
+        """Raise the loss of a rank, if one has gone.
+
+        Raises:
+            RankLostError: a rank has gone.
+        """
+        if self.lost.done():
+            self.lost.result()
+
+    @contextmanager
+    def turn(self, *, learning: bool) -> Iterator[None]:
+        """Hold a turn, within another one a part of it; the others take part from their first command on.
+
+        Args:
+            learning: whether the memory of their caches is given back for it.
+        """
+        if self._depth == 0:
+            self._learning, self._begun = learning, False
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self._begun and self._in_step and not self.lost.done():
+                with self.reporting_losses():
+                    self.group.scatter([None] * (self.count + 1))
+
+    def call(
+        self, target: Any, method: str, arguments: Sequence[tuple[Any, ...] | None], own: Callable[[], T] | None
+    ) -> tuple[T | None, list[Any]]:
+        """Have all ranks call a method; return the result of this one, and those of the others in order.
+
+        Args:
+            target: number of a learner, arguments of a scorer, or None for the rank itself; see `follower.py`.
+            arguments: of each other rank; None for one without a share, whose result is None.
+            own: the call of this rank; None where it has no share.
+
+        Raises:
+            RankLostError: a rank has gone, or could not do it.
+        """
+        self.check()
+        if self._depth == 0:
+            raise RuntimeError(f"{method} is no part of a turn: use `Policy.run` or `Policy.learn`")
+        if not self._in_step:
+            raise PolicyError(f"{method}: the other ranks still wait for a command in which rank 0 has failed")
+        if not self._begun:
+            self._begun = True
+            self._send_to_all(("turn", self._learning))
+        forgotten = []
+        while not self._forgotten.empty():
+            forgotten.append(self._forgotten.get())
+        with self.reporting_losses():
+            self.group.scatter([None, *((target, method, each, forgotten) for each in arguments)])
+            result: T | None = None
+            self._in_step = False
+            if own is not None:
+                result = own()
+            elif self.model is not None and self.model.shards is not None:
+                self.model.shards.end()
+            results = self.group.gather(None)[1:]
+            self._in_step = True
+        return result, results
+
+    def call_alike(self, target: Any, method: str, own: Callable[[], T], *arguments: Any) -> T:
+        """Have all ranks call a method with the same arguments; return the result of this one."""
+        return self.call(target, method, [arguments] * self.count, own)[0]  # type: ignore[return-value]  # it has a share
+
+    def call_in_shares(
+        self,
+        target: Any,
+        method: str,
+        packed: PackedTrees,
+        own: Callable[[Share], T],
+        arguments: Callable[[Share], tuple[Any, ...]] = lambda share: (share.packed,),
+    ) -> list[tuple[Share, T]]:
+        """Divide trees among all ranks and have each call a method; return the shares with their results.
+
+        Args:
+            own: the call of this rank for its share.
+            arguments: of another rank for its share; by default the trees alone.
+        """
+        first, *others = divide(packed, self.count + 1)
+        result, results = self.call(
+            target,
+            method,
+            [None if share is None else arguments(share) for share in others],
+            None if first is None else lambda: own(first),
         )
+        pairs = zip([first, *others], [result, *results], strict=True)
+        return [(share, found) for share, found in pairs if share is not None and found is not None]
 
-    def take_part(self) -> None:
-        if self._model.shards is not None:
-            self._model.shards.end()
+    def copy_weights(self, model: PolicyModel, adapter: str) -> None:
+        """Give the others the weights of an adapter, or all under full training, that this rank has."""
+        self.call_alike(None, "copy_weights", lambda: self.group.copy_from_first(model.trainable(adapter)), adapter)
 
-    def optim_step(self, number: int) -> None:
-        self._learners[number].optim_step()
+    def new_number(self) -> int:
+        """Return a number for a learner."""
+        return next(self._learners)
 
-    def keep_weights(self, number: int) -> None:
-        self._learners[number].keep_weights()
+    def forget_later(self, number: int) -> None:
+        """Have the others give up a learner that nobody uses any more, with the next command; from any thread."""
+        self._forgotten.put(number)
 
-    def shorten_step(self, number: int, factor: float) -> None:
-        self._learners[number].shorten_step(factor)
+    def send(self, rank: int, message: tuple[Any, ...]) -> None:
+        """Send a message to one of them, from any thread."""
+        self._channels[rank - 1].send(message)
 
-    def keep_reference(self, number: int) -> None:
-        self._learners[number].keep_reference()
+    def close(self) -> bool:
+        """End the run of the others; return whether all of them end with it, so that the group can be left."""
+        self._send_to_all(("goodbye",))
+        ended = [channel.close() for channel in self._channels]
+        if self._end is not None:
+            self._end.cancel()
+        return all(ended) and self._in_step and not self.lost.done()
 
-    def take_reference(self, number: int) -> None:
-        self._learners[number].take_reference()
+    @contextmanager
+    def reporting_losses(self) -> Iterator[None]:
+        """Raise the loss of a rank in place of the failure of a collective operation with it."""
+        try:
+            yield
+        except RankLostError:
+            raise
+        except RuntimeError:
+            with self._changed:  # the operation fails a moment before the loss is reported
+                self._changed.wait_for(self.lost.done, timeout=LOSS_SECONDS)
+            self.check()
+            raise
 
-    def forget_weights(self, number: int) -> None:
-        self._learners[number].forget_weights()
+    def _send_to_all(self, message: tuple[Any, ...]) -> None:
+        for channel in self._channels:
+            channel.send(message)
 
-    def value_step(self, number: int) -> None:
-        self._critic(number).value_step()
+    def _handler(self, rank: int) -> Callable[[tuple[Any, ...]], None]:
+        def on_message(message: tuple[Any, ...]) -> None:
+            kind = message[0]
+            if kind == "delta":
+                self.on_delta(message[1], message[2])
+            elif kind == "counters":
+                self.counters[rank - 1] = message[1]
+            elif kind == "log":
+                self._log(rank, message[1])
+            elif kind == "failed":
+                self._lose(f"rank {rank} failed: {message[1]}")
+            elif kind == "ready":
+                with self._changed:
+                    self._ready.add(rank)
+                    self._changed.notify_all()
 
-    def values(self, number: int, packed: PackedTrees) -> Tensor:
-        return self._critic(number).values(packed).cpu()
+        return on_message
 
-    def logprobs(self, adapter: str | None, max_tokens: int, head_rows: int, packed: PackedTrees) -> Tensor:
-        return Scorer(self._model, adapter, max_tokens=max_tokens, head_rows=head_rows).logprobs(packed).cpu()
+    def _lose_rank(self, rank: int, reason: str) -> None:
+        self._lose(f"rank {rank} {reason}")
 
-    def likeliest(
-        self, adapter: str | None, max_tokens: int, head_rows: int, packed: PackedTrees, count: int
-    ) -> Likeliest:
-        return Scorer(self._model, adapter, max_tokens=max_tokens, head_rows=head_rows).likeliest(packed, count)
-
-    def take_state(self, number: int, state: Mapping[str, Any]) -> None:
-        self._learners[number].take_state(on_device(state, self._model.device))
-
-    def take_head(self, number: int, state: Mapping[str, Any]) -> None:
-        self._critic(number).take_head(on_device(state, self._model.device))
-
-    def take_weights(self, adapter: str) -> None:
-        self._group.copy_from_first(self._model.trainable(adapter))
-        self._policy.weights_changed(adapter)
-
-    def digest(self, adapter: str) -> str:
-        return self._policy.digest(adapter)
-
-    def _critic(self, number: int) -> ValueLearner:
-        learner = self._learners[number]
-        if not isinstance(learner, ValueLearner):
-            raise TypeError(f"learner {number} has no critic")
-        return learner
-
-
-def on_device(state: Any, device: torch.device) -> Any:
-    """Return a state of mappings, lists and tensors with its tensors on a device."""
-    if isinstance(state, Tensor):
-        return state.to(device)
-    if isinstance(state, Mapping):
-        return {name: on_device(value, device) for name, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(on_device(value, device) for value in state)
-    return state
+    def _lose(self, reason: str) -> None:
+        with self._changed:
+            if not self.lost.done():
+                self._end = end_later(reason)
+                self.lost.set_exception(RankLostError(f"{reason}; `resume` goes on from the last checkpoint"))
+            self._changed.notify_all()

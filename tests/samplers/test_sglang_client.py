@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
 from mini_agentic_rl.http import ServerThread
-from mini_agentic_rl.samplers.wire import Generation, ReplicaLostError, SglangWire
+from mini_agentic_rl.samplers.clients import Generation, ReplicaLostError, SglangClient
 from mini_agentic_rl.tokens import SamplingParams
 
 TOLD = [[-0.5, 11, None], [-1.5, 12, None], [-0.25, 13, None]]
@@ -40,7 +40,7 @@ class SglangServer:
     async def chunks(self):
         asked = Generation("m", "policy@v3", (1, 2, 3), SamplingParams(max_tokens=8, seed=1 << 40), "salt")
         async with httpx.AsyncClient(base_url=self.thread.root) as client:
-            return [chunk async for chunk in SglangWire(client).stream(asked)]
+            return [chunk async for chunk in SglangClient(client).stream(asked)]
 
 
 @pytest.mark.parametrize("cumulative", [True, False])

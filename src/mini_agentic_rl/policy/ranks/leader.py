@@ -1,0 +1,421 @@
+"""Rank 0's policy: it samples and learns with all ranks, and looks like one that is alone.
+
+Requests are given to the rank with the least to do. A loss adds up over terms, and each term is in one share, so that
+the sums of the metrics and the gradients are those of one rank that computes all. Optimizer steps add up the gradients
+of all ranks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...tokens import PackedTrees, Share, TokenDelta, TokenRequest
+from ..engine import Engine, EngineCounters
+from ..errors import PolicyError, QueueFullError
+from ..launch import Launch
+from ..learner import Learner, ValueLearner
+from ..loss import Loss, SeenTerms, TermStreams
+from ..model import DEFAULT_ADAPTER, PolicyModel
+from ..policy import Policy
+from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
+from ..step_batch import RunningSequence
+from ..torch_thread import TorchThread
+from ..tree_pass import Likeliest, Scorer
+from .commands import Followers
+from .follower import load_on_rank, to_device
+from .rendezvous import device_of, join_group, open_store, wait_for_ranks
+
+T = TypeVar("T")
+
+_MEET_SECONDS: Final = 300.0
+"""Seconds in which all ranks have to come: they start together, and import what this one has imported."""
+_MOST_ROLLOUTS: Final = 1 << 16
+"""Rollouts whose rank is remembered, at most."""
+
+
+class RankedEngine(Engine):
+    """The engine of rank 0, which has other ranks sample too. Its cache is its own.
+
+    A rollout is sampled by the rank that had the least to do at its first request. Draws depend on a request's seed and
+    on the position alone, so that any rank draws the same tokens from the same distribution. Requests under a grammar
+    stay here: a grammar's state is of this process.
+    """
+
+    def __init__(self, followers: Followers, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._followers = followers
+        self._lock = threading.Lock()
+        self._elsewhere: dict[int, tuple[int, RunningSequence]] = {}
+        """Sequences that other ranks sample, with their rank, by id."""
+        self._busy = [0] * (followers.count + 1)
+        self._given = [0] * (followers.count + 1)
+        self._rank_of: OrderedDict[str, int] = OrderedDict()
+        followers.on_delta = self._on_delta
+        followers.lost.add_done_callback(lambda lost: self._cancel_elsewhere())
+
+    def submit(self, request: TokenRequest, on_delta: Callable[[TokenDelta], None]) -> RunningSequence:
+        """Queue a request here or elsewhere; see `Engine.submit`."""
+        sequence = self.checked(request, on_delta)
+        with self._lock:
+            rank = self._rank_for(request)
+            if rank > 0:
+                if self._busy[rank] >= self.settings.max_waiting + self.settings.max_running:
+                    raise QueueFullError(f"{self.settings.max_waiting} requests wait already (`max_waiting`)")
+                self._elsewhere[id(sequence)] = (rank, sequence)
+                self._busy[rank] += 1
+        if rank == 0:
+            return self.queue(sequence)
+        seeded = replace(request, sampling=replace(request.sampling, seed=sequence.seed))
+        self._followers.send(rank, ("sample", id(sequence), seeded))
+        if self._followers.lost.done():
+            self._cancel_elsewhere()
+        return sequence
+
+    def cancel(self, sequence: RunningSequence) -> None:
+        elsewhere = self._elsewhere.get(id(sequence))
+        if elsewhere is None:
+            super().cancel(sequence)
+        else:
+            self._followers.send(elsewhere[0], ("cancel", id(sequence)))
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._cancel_elsewhere()
+
+    @property
+    def sampled_tokens(self) -> int:
+        return super().sampled_tokens + sum(counters.sampled_tokens for counters in self._followers.counters)
+
+    @property
+    def sequence_counts(self) -> tuple[int, int]:
+        running, waiting = super().sequence_counts
+        return running + len(self._elsewhere), waiting
+
+    def _rank_for(self, request: TokenRequest) -> int:
+        if request.constraint is not None:
+            return 0
+        rank = self._rank_of.get(request.affinity) if request.affinity else None
+        if rank is None:
+            self._busy[0] = sum(super().sequence_counts)
+            rank = min(range(len(self._busy)), key=lambda each: (self._busy[each], self._given[each]))
+            self._given[rank] += 1
+        if request.affinity:
+            self._rank_of[request.affinity] = rank
+            self._rank_of.move_to_end(request.affinity)
+            if len(self._rank_of) > _MOST_ROLLOUTS:
+                self._rank_of.popitem(last=False)
+        return rank
+
+    def _on_delta(self, number: int, delta: TokenDelta) -> None:
+        elsewhere = self._elsewhere.get(number)
+        if elsewhere is None:
+            return
+        if delta.finish_reason is not None:
+            self._forget(number)
+        elsewhere[1].tell(delta)
+
+    def _forget(self, number: int) -> None:
+        with self._lock:
+            elsewhere = self._elsewhere.pop(number, None)
+            if elsewhere is not None:
+                self._busy[elsewhere[0]] -= 1
+
+    def _cancel_elsewhere(self) -> None:
+        for number, (_, sequence) in list(self._elsewhere.items()):
+            self._forget(number)
+            sequence.tell(TokenDelta(finish_reason="cancelled"))
+
+
+class RankedScorer(Scorer):
+    """A scorer whose numbers are computed by all ranks, each for the terms of its share."""
+
+    def __init__(
+        self, followers: Followers, model: PolicyModel, adapter: str | None, max_tokens: int, head_rows: int
+    ) -> None:
+        super().__init__(model, adapter, max_tokens=max_tokens, head_rows=head_rows)
+        self._followers = followers
+        self._target = (adapter, max_tokens, head_rows)
+
+    def logprobs(self, packed: PackedTrees) -> Tensor:
+        own = super().logprobs
+        parts = self._followers.call_in_shares(self._target, "logprobs", packed, lambda share: own(share.packed))
+        return _joined(parts, packed, self._model.device)
+
+    def likeliest(self, packed: PackedTrees, count: int) -> Likeliest:
+        own = super().likeliest
+        parts = self._followers.call_in_shares(
+            self._target,
+            "likeliest",
+            packed,
+            lambda share: own(share.packed, count),
+            lambda share: (share.packed, count),
+        )
+        cpu = torch.device("cpu")
+        logprobs_SK = _joined([(share, each.logprobs_SK) for share, each in parts], packed, cpu)
+        tokens = [(share, each.tokens_SK) for share, each in parts if each.tokens_SK is not None]
+        return Likeliest(_joined(tokens, packed, cpu) if tokens else None, logprobs_SK)
+
+
+class RankedLearner(Learner):
+    """A learner that every rank has, and whose commands rank 0 gives."""
+
+    def __init__(
+        self,
+        followers: Followers,
+        model: PolicyModel,
+        settings: LearnerSettings,
+        adapter: str = DEFAULT_ADAPTER,
+        **more: Any,
+    ) -> None:
+        super().__init__(model, settings, adapter, group=followers.group, **more)
+        self._followers = followers
+        self._number = followers.new_number()
+        followers.call_alike(None, "make_learner", lambda: None, self._number, settings, adapter, more.get("value"))
+        followers.copy_weights(model, adapter)  # from here on they change alike everywhere
+        weakref.finalize(self, followers.forget_later, self._number)
+
+    def forward_backward(
+        self,
+        packed: PackedTrees,
+        loss_fn: Loss,
+        streams: TermStreams | None = None,
+        *,
+        gradient: bool = True,
+        entropy_gradient: bool = False,
+        seen: SeenTerms | None = None,
+    ) -> dict[str, float]:
+        given = streams or TermStreams(torch.ones(packed.term_count))
+        forward_backward = super().forward_backward
+
+        def own(share: Share) -> dict[str, float]:
+            part = SeenTerms(share.packed.term_count)
+            sums = forward_backward(
+                share.packed,
+                loss_fn,
+                given.select(share.terms_N),
+                gradient=gradient,
+                entropy_gradient=entropy_gradient,
+                seen=part,
+            )
+            if seen is not None:
+                seen.take_part(share.terms_N, part)
+            return sums
+
+        parts = self._followers.call_in_shares(
+            None,
+            "forward_backward",
+            packed,
+            own,
+            lambda share: (
+                self._number,
+                share.packed,
+                loss_fn,
+                given.select(share.terms_N),
+                gradient,
+                entropy_gradient,
+            ),
+        )
+        sums: dict[str, float] = {}
+        for _, metrics in parts:
+            for name, value in metrics.items():
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+    def optim_step(self) -> dict[str, float]:
+        return self._call("optim_step", super().optim_step)
+
+    def keep_weights(self) -> None:
+        self._call("keep_weights", super().keep_weights)
+
+    def shorten_step(self, factor: float) -> None:
+        self._call("shorten_step", partial(super().shorten_step, factor), factor)
+
+    def keep_reference(self) -> None:
+        self._call("keep_reference", super().keep_reference)
+
+    def take_reference(self) -> None:
+        self._call("take_reference", super().take_reference)
+
+    def forget_weights(self) -> None:
+        self._call("forget_weights", super().forget_weights)
+
+    def take_state(self, state: Mapping[str, Any]) -> None:
+        self._call("take_state", partial(super().take_state, state), to_device(state, torch.device("cpu")))
+
+    def scorer(self, adapter: str | None) -> Scorer:
+        settings = self.settings
+        return RankedScorer(self._followers, self._model, adapter, settings.max_batch_tokens, settings.head_rows)
+
+    def _call(self, method: str, own: Callable[[], T], *arguments: Any) -> T:
+        return self._followers.call_alike(self._number, method, own, *arguments)
+
+
+class RankedValueLearner(RankedLearner, ValueLearner):
+    """A learner with a critic that every rank has, and whose commands rank 0 gives."""
+
+    def values(self, packed: PackedTrees) -> Tensor:
+        own = super().values
+        parts = self._followers.call_in_shares(self._number, "values", packed, lambda share: own(share.packed))
+        return _joined(parts, packed, self._model.device)
+
+    def value_step(self) -> dict[str, float]:
+        return self._call("value_step", super().value_step)
+
+    def take_head(self, state: Mapping[str, Any]) -> None:
+        self._call("take_head", partial(super().take_head, state), to_device(state, torch.device("cpu")))
+
+
+class RankedPolicy(Policy):
+    """The policy of rank 0, with followers. `lead` makes one."""
+
+    def __init__(
+        self, followers: Followers, model: PolicyModel, engine: EngineSettings | None, thread: TorchThread
+    ) -> None:
+        self._followers = followers
+        super().__init__(model, engine, thread)
+
+    @classmethod
+    def lead(
+        cls,
+        launch: Launch,
+        ranks: RankSettings,
+        about: Mapping[str, Any],
+        model: str | PreTrainedModel,
+        *,
+        engine: EngineSettings | None = None,
+        log: Callable[[int, str], None] = lambda rank, line: None,
+        **options: Any,
+    ) -> RankedPolicy:
+        """Wait for the other ranks, and load the model as they do.
+
+        Args:
+            about: the configuration, which has to be that of every rank.
+            log: called with the number of another rank and each line that it logs.
+            options: those of `load_model`.
+
+        Raises:
+            RankLostError: a rank has not come, or has gone.
+            PolicyError: one was started with other settings, or the model cannot be loaded.
+        """
+        if engine is not None and engine.sampler_device is not None:
+            raise PolicyError(
+                "each rank samples on the device that it learns on: leave this out, or start one rank",
+                setting="sampler_device",
+            )
+        device = device_of(launch, options.get("device", "auto"))
+        thread = TorchThread()
+        followers: Followers | None = None
+        try:
+            store = open_store(launch, ranks.rank_timeout)
+            wait_for_ranks(launch, store, about, _MEET_SECONDS)
+            group = thread.call(lambda: join_group(launch, store, ranks, device))
+            followers = Followers(group, ranks.rank_timeout, log)
+            with followers.reporting_losses():
+                loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
+            followers.model = loaded
+            followers.wait_until_ready()
+            return cls(followers, loaded, engine, thread)
+        except BaseException:
+            if followers is not None:
+                followers.close()
+            thread.close()
+            raise
+
+    def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
+        return RankedLearner(self._followers, self.model, settings, adapter)
+
+    def value_learner(
+        self, settings: LearnerSettings, value: ValueSettings, adapter: str = DEFAULT_ADAPTER
+    ) -> ValueLearner:
+        return RankedValueLearner(self._followers, self.model, settings, adapter, value=value)
+
+    def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
+        return RankedScorer(self._followers, self.model, adapter, max_tokens, head_rows)
+
+    def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
+        super().read_weights(folder, adapter)
+        self._followers.copy_weights(self.model, adapter)
+
+    def check_agreement(self) -> None:
+        """Refuse weights that are not those of all ranks. In a turn.
+
+        Raises:
+            PolicyError: a rank has others.
+        """
+        if self._followers.lost.done():
+            return
+        for adapter in self.model.adapters:
+            arguments = [(adapter,)] * self._followers.count
+            own, digests = self._followers.call(None, "digest", arguments, partial(self.digest, adapter))
+            for rank, digest in enumerate(digests, 1):
+                if digest != own:
+                    raise PolicyError(
+                        f"rank {rank} has other weights of {adapter!r} than rank 0: do all ranks have the same kind of "
+                        "device and the same torch?"
+                    )
+
+    def counters(self) -> EngineCounters:
+        own = super().counters()
+        for counters in self._followers.counters:
+            for name, count in vars(counters).items():
+                setattr(own, name, getattr(own, name) + count)
+        return own
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        lost = asyncio.wrap_future(self._followers.lost)
+        try:
+            both: set[asyncio.Future[Any]] = {task, lost}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        finally:
+            if not lost.done():
+                lost.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+        self._followers.check()
+        return await task
+
+    def close(self) -> None:
+        """End the run of the other ranks, stop sampling and end the torch thread."""
+        if self._followers.close():
+            self._thread.call(self._followers.group.leave)
+        super().close()
+
+    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
+        return RankedEngine(self._followers, model, self._thread, settings)
+
+    def _learning_turn(self, job: Callable[[], T], share: float) -> T:
+        # The other ranks sample nothing in a turn, so this one does not either, whatever its share would be.
+        with self._followers.turn(learning=True):
+            return super()._learning_turn(job, 0.0)
+
+    def _turn(self, job: Callable[[], T]) -> T:
+        with self._followers.turn(learning=False):
+            return super()._turn(job)
+
+
+def _joined(parts: Sequence[tuple[Share, Tensor]], packed: PackedTrees, device: torch.device) -> Tensor:
+    """Return the rows [S, …] of all terms from those of the shares."""
+    rows = torch.empty(packed.term_count, *parts[0][1].shape[1:], dtype=parts[0][1].dtype, device=device)
+    for share, found_N in parts:
+        rows[torch.from_numpy(share.terms_N)] = found_N.to(device)
+    return rows

@@ -1,0 +1,522 @@
+"""HTTP clients of vLLM and SGLang servers: requests and answers of each kind of server, as token ids."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from ..errors import UserError
+from ..http import parse_json
+from ..tokens import FinishReason, SamplingParams
+
+_ERROR_CHARACTERS: Final = 300
+"""Characters of a server's error message that are passed on."""
+_LOADING_SECONDS: Final = 300.0
+_GENERATE: Final = "/inference/v1/generate"
+_COMPLETIONS: Final = "/v1/completions"
+_LEAST_LOGPROB: Final = -9999.0
+"""JSON has no infinity: vLLM writes this for the log-probability of a token that cannot be drawn."""
+_LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's `--max-lora-rank`."""
+
+
+class ReplicaLostError(Exception):
+    """The server cannot be reached, has broken off, or reports an error of its own."""
+
+
+class WeightsMissingError(ReplicaLostError):
+    """The server has no weights of the requested name: it was started anew, or has dropped them."""
+
+
+class RequestRefusedError(Exception):
+    """The server refuses the request.
+
+    Args:
+        status: HTTP status.
+        text: its error message.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+        self.text = text
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What a server reports about itself."""
+
+    model: str
+    """Name of its base model in requests."""
+    context_length: int
+    """The most tokens that a prompt and its continuation may have together there; 0 where it does not say."""
+    adapters: frozenset[str] = frozenset()
+    """Names of the adapters that it has loaded."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One continuation to ask a server for."""
+
+    model: str
+    """Name of the base model."""
+    adapter: str | None
+    """Name of a loaded adapter; None is the base model."""
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    salt: str
+    """Keys of the prefix cache are shared with requests of the same salt only."""
+    stream_interval: int = 1
+    """Tokens that the server may send together."""
+
+
+@dataclass(frozen=True)
+class TokenChunk:
+    """Tokens of a continuation, as they come."""
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Likeliest (id, log-probability) pairs of each position, best first; empty unless asked for."""
+    finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
+    """Prompt tokens found in the prefix cache, where the server reports it."""
+
+
+def connect(url: str, key: str | None) -> httpx.AsyncClient:
+    """Return a connection to a server, with the key that it asks for."""
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={} if key is None else {"Authorization": f"Bearer {key}"},
+        # An answer may wait in the server's queue; the pool finds a server that hangs by the tokens of all its answers.
+        timeout=httpx.Timeout(None, connect=10.0),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        trust_env=False,
+    )
+
+
+class ServerClient(ABC):
+    """Talks to one server. Each call ends by itself, or by the time limit of the connection.
+
+    All raise `ReplicaLostError` where the server does not answer, and `RequestRefusedError` where it refuses.
+
+    Args:
+        http: connection to the server.
+    """
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+
+    async def health(self) -> None:
+        """Return if the server says that it is well."""
+        await self.ask("GET", "/health", seconds=10.0)
+
+    async def info(self) -> ServerInfo:
+        """Return what the server says under `/v1/models`: its base model, and the adapters that it has loaded.
+
+        Raises:
+            ReplicaLostError: it names no base model, or does not answer.
+        """
+        cards = _json(await self.ask("GET", "/v1/models"))["data"]
+        base = next((card for card in cards if not card.get("parent")), None)
+        if base is None:
+            raise ReplicaLostError("/v1/models names no base model")
+        return ServerInfo(
+            model=base["id"],
+            context_length=int(base.get("max_model_len") or 0),
+            adapters=frozenset(card["id"] for card in cards if card.get("parent")),
+        )
+
+    @abstractmethod
+    def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
+        """Sample a continuation; closing the generator ends it there as well. The last chunk has a finish reason.
+
+        Raises:
+            WeightsMissingError: the adapter is not loaded.
+        """
+
+    @abstractmethod
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load an adapter from a folder that the server sees under the same path."""
+
+    @abstractmethod
+    async def unload_adapter(self, name: str) -> None:
+        """Unload an adapter; one that is not loaded is no error."""
+
+    @abstractmethod
+    async def load_weights(self, folder: Path) -> None:
+        """Replace all weights by those of a folder, and drop all cached keys. No request may be under way."""
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        seconds: float = 30.0,
+        refuses: bool = False,
+    ) -> httpx.Response:
+        """Return the answer to a request that is not streamed.
+
+        Args:
+            refuses: whether status 500 is a refusal as well, because the server answers so to bad input.
+
+        Raises:
+            ReplicaLostError: there is none in time, or the server reports an error of its own.
+            RequestRefusedError: the server refuses.
+        """
+        try:
+            answer = await self.http.request(method, path, json=body, timeout=seconds)
+        except (httpx.HTTPError, OSError) as error:
+            raise ReplicaLostError(f"{path}: {str(error) or type(error).__name__}") from error
+        if refuses and answer.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+            raise RequestRefusedError(answer.status_code, _message(answer.text))
+        _raise_for_status(answer.status_code, answer.text)
+        return answer
+
+    @asynccontextmanager
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
+        """Post a request whose answer is a stream of server-sent events; give their JSON values up to the last.
+
+        Leaving early closes the connection, by which the server learns that nobody waits any more.
+
+        Raises:
+            ReplicaLostError: the stream breaks off, or the server reports an error of its own.
+            RequestRefusedError: the server refuses.
+        """
+        try:
+            async with self.http.stream("POST", path, json=body) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    _raise_for_status(answer.status_code, (await answer.aread()).decode(errors="replace"))
+                yield _values(answer, path)
+        except (httpx.HTTPError, OSError) as error:
+            raise ReplicaLostError(f"{path}: {str(error) or type(error).__name__}") from error
+
+
+class VllmClient(ServerClient):
+    """vLLM: `/inference/v1/generate` where the server has it (`--enable-scale-out`), else `/v1/completions`.
+
+    Both take and return token ids. Log-probabilities are as the learner computes them where the server runs with
+    `--logprobs-mode processed_logprobs`; without it they are those of temperature 1.
+    """
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        super().__init__(http)
+        self._generates = False
+        """True if the server has `/inference/v1/generate`, which leaves text out altogether."""
+
+    async def info(self) -> ServerInfo:
+        info = await super().info()
+        try:
+            await self.ask("POST", _GENERATE, {})
+            self._generates = True
+        except RequestRefusedError as error:  # a route that exists refuses the empty request, not its own name
+            self._generates = error.status in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY)
+        except ReplicaLostError:
+            self._generates = False
+        return info
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
+        path, body = (_GENERATE, _generate(generation)) if self._generates else (_COMPLETIONS, _complete(generation))
+        last: TokenChunk | None = None
+        cached = 0
+        try:
+            async with self.events(path, body) as values:
+                async for value in values:
+                    details = (value.get("usage") or {}).get("prompt_tokens_details") or {}
+                    cached = int(details.get("cached_tokens") or 0) or cached
+                    for choice in value["choices"]:
+                        chunk = _vllm_chunk(choice, generation.sampling.top_logprobs)
+                        if chunk.finish_reason is None:
+                            yield chunk
+                        else:
+                            last = chunk
+        except RequestRefusedError as error:
+            # An adapter that is not there is 404, and so is a route.
+            if error.status == httpx.codes.NOT_FOUND:
+                raise WeightsMissingError(error.text) from error
+            raise
+        if last is None:
+            raise ReplicaLostError(f"{path}: the answer broke off")
+        # The server reports the tokens found in its cache after the last token.
+        yield TokenChunk(last.token_ids, last.logprobs, last.top_logprobs, last.finish_reason, cached)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(folder)}
+        await self.ask("POST", "/v1/load_lora_adapter", body, seconds=_LOADING_SECONDS, refuses=True)
+
+    async def unload_adapter(self, name: str) -> None:
+        try:
+            await self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        except RequestRefusedError as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
+
+    async def load_weights(self, folder: Path) -> None:
+        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        try:
+            await self.ask("POST", "/collective_rpc", body, seconds=_LOADING_SECONDS)
+            await self.ask("POST", "/reset_prefix_cache", {})
+        except RequestRefusedError as error:
+            raise UserError(
+                "this vLLM takes no new weights for the whole model: start it with VLLM_SERVER_DEV_MODE=1, or train an "
+                f"adapter instead (it answers {error})",
+                setting="full_finetune",
+            ) from error
+
+
+class SglangClient(ServerClient):
+    """SGLang: `/generate` with token ids. Written from its source; it was not tried on a server.
+
+    Its log-probabilities are taken after the temperature unless it runs with SGLANG_RETURN_ORIGINAL_LOGPROB.
+    """
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
+        sampling = generation.sampling
+        body: dict[str, Any] = {
+            "input_ids": list(generation.prompt_ids),
+            "sampling_params": _sglang_settings(generation),
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            "top_logprobs_num": sampling.top_logprobs,
+            "stream": True,
+            "extra_key": generation.salt,
+        }
+        if generation.adapter is not None:
+            body["lora_path"] = generation.adapter
+        received = 0
+        ended = False
+        try:
+            async with self.events("/generate", body) as values:
+                async for value in values:
+                    chunk = _sglang_chunk(value["meta_info"], received, sampling.top_logprobs)
+                    received += len(chunk.token_ids)
+                    ended = chunk.finish_reason is not None
+                    yield chunk
+        except RequestRefusedError as error:
+            if generation.adapter is not None and "lora" in error.text.lower():
+                raise WeightsMissingError(error.text) from error
+            raise
+        if not ended:
+            raise ReplicaLostError("/generate: the answer broke off")
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, name: str) -> None:
+        try:
+            await self._post("/unload_lora_adapter", {"lora_name": name})
+        except RequestRefusedError as error:
+            if error.status != httpx.codes.BAD_REQUEST:  # its answer to an unknown name
+                raise
+
+    async def load_weights(self, folder: Path) -> None:
+        await self._post("/update_weights_from_disk", {"model_path": str(folder)})
+        await self.ask("POST", "/flush_cache")
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        answer = _json(await self.ask("POST", path, body, seconds=_LOADING_SECONDS))
+        if isinstance(answer, dict) and not answer.get("success", True):
+            text = str(answer.get("error_message") or answer.get("message") or "refused without a reason")
+            raise RequestRefusedError(httpx.codes.BAD_REQUEST, text)
+
+
+def refusal(url: str, error: RequestRefusedError, rank: int | None) -> UserError:
+    """Return what a server's refusal means to whoever has started it, in one line.
+
+    Args:
+        rank: of the adapters; None where all weights are trained.
+    """
+    text, lower = error.text, error.text.lower()
+    setting = "sampler_url"
+    if "token ids" in text and error.status == httpx.codes.OK:
+        advice = f"the server {url}: {text}; it has to be a vLLM of 0.10.2 or newer, or an SGLang"
+    elif "rank" in lower:
+        allowed = max_lora_rank(rank or 1)
+        advice = f"the server {url} takes no adapter of rank {rank}: start it with --max-lora-rank {allowed}"
+        advice += f" (it says: {text})"
+        setting = "lora_r"
+    elif "lora" in lower or error.status in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
+        advice = f"the server {url} loads no adapters: start it with --enable-lora and "
+        advice += f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 (it says: {text})"
+    elif "vocab" in lower or "out of" in lower:
+        advice = f"the server {url} serves another base model (it says: {text})"
+    else:
+        advice = f"the server {url} refuses: {text}"
+    return UserError(advice, setting=setting)
+
+
+def max_lora_rank(rank: int) -> int:
+    """Return the least `--max-lora-rank` of vLLM that admits adapters of this rank."""
+    return next((bound for bound in _LORA_RANKS if bound >= rank), rank)
+
+
+def _settings(sampling: SamplingParams) -> dict[str, Any]:
+    """Return the sampling settings that vLLM and SGLang name alike. All that a server has defaults for is set: those of
+    a model's own generation config would hold otherwise."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        # The end tokens are those of the request and no others.
+        "ignore_eos": True,
+        "stop_token_ids": list(sampling.stop_token_ids),
+    }
+
+
+def _vllm_settings(sampling: SamplingParams) -> dict[str, Any]:
+    return {
+        **_settings(sampling),
+        "max_tokens": sampling.max_tokens,
+        "min_tokens": sampling.min_tokens,
+        "seed": sampling.seed,
+        "logprobs": max(1, sampling.top_logprobs),
+        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()} or None,
+    }
+
+
+def _complete(generation: Generation) -> dict[str, Any]:
+    return {
+        "model": generation.adapter or generation.model,
+        "prompt": list(generation.prompt_ids),
+        **_vllm_settings(generation.sampling),
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "stream_interval": generation.stream_interval,
+        "cache_salt": generation.salt,
+    }
+
+
+def _generate(generation: Generation) -> dict[str, Any]:
+    settings = _vllm_settings(generation.sampling)
+    return {
+        "model": generation.adapter or generation.model,
+        "token_ids": list(generation.prompt_ids),
+        "sampling_params": {**settings, "stream_interval": generation.stream_interval, "detokenize": False},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "cache_salt": generation.salt,
+    }
+
+
+def _sglang_settings(generation: Generation) -> dict[str, Any]:
+    sampling = generation.sampling
+    settings = {
+        **_settings(sampling),
+        "max_new_tokens": sampling.max_tokens,
+        "min_new_tokens": sampling.min_tokens,
+        "stream_interval": generation.stream_interval,
+    }
+    if sampling.seed is not None:
+        settings["sampling_seed"] = sampling.seed & 0x7FFFFFFF
+    if sampling.logit_bias:
+        settings["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    return settings
+
+
+def _vllm_chunk(choice: Mapping[str, Any], top: int) -> TokenChunk:
+    """Read a choice of either route.
+
+    Raises:
+        RequestRefusedError: it has no token ids or no log-probabilities.
+    """
+    ids = choice.get("token_ids")
+    if ids is None and choice.get("text"):
+        raise RequestRefusedError(httpx.codes.OK, "the server tells no token ids")
+    ids = tuple(ids or ())
+    given = choice.get("logprobs") or {}
+    alternatives: list[dict[int, float]] = []
+    if "content" in given:
+        content = given["content"] or ()
+        logprobs = tuple(float(each["logprob"]) for each in content)
+        if top:
+            alternatives = [{one["token_id"]: one["logprob"] for one in each["top_logprobs"]} for each in content]
+    else:
+        logprobs = tuple(_LEAST_LOGPROB if value is None else value for value in given.get("token_logprobs") or ())
+        if top:
+            alternatives = [
+                {int(name.rpartition(":")[2]): value for name, value in (each or {}).items()}
+                for each in given.get("top_logprobs") or ()
+            ]
+    if len(logprobs) != len(ids):
+        raise RequestRefusedError(
+            httpx.codes.OK, f"the server tells {len(ids)} token ids and {len(logprobs)} log-probabilities"
+        )
+    best = tuple(tuple(sorted(each.items(), key=lambda pair: -pair[1])[:top]) for each in alternatives)
+    return TokenChunk(ids, logprobs, best, _finish_reason(choice.get("finish_reason")))
+
+
+def _sglang_chunk(meta: Mapping[str, Any], received: int, top: int) -> TokenChunk:
+    """Read the new tokens of an event, which has all tokens so far or, by a setting of the server, the new ones.
+
+    Args:
+        received: number of tokens of earlier events.
+    """
+    tokens: Sequence[Any] = meta.get("output_token_logprobs") or ()
+    alternatives: Sequence[Any] = meta.get("output_top_logprobs") or () if top else ()
+    if len(tokens) >= int(meta.get("completion_tokens") or 0):
+        tokens, alternatives = tokens[received:], alternatives[received:]
+    reason = meta.get("finish_reason")
+    return TokenChunk(
+        tuple(int(each[1]) for each in tokens),
+        tuple(float(each[0]) for each in tokens),
+        tuple(tuple((int(one[1]), float(one[0])) for one in each) for each in alternatives),
+        _finish_reason(reason.get("type") if isinstance(reason, dict) else reason),
+        int(meta.get("cached_tokens") or 0),
+    )
+
+
+def _finish_reason(reason: str | None) -> FinishReason | None:
+    if reason is None or reason in ("stop", "length"):
+        return reason  # type: ignore[return-value]  # one of the names above
+    raise ReplicaLostError(f"the server gave the answer up: {reason}")
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise ReplicaLostError(f"{answer.request.url.path} answers what is no JSON") from error
+
+
+async def _values(answer: httpx.Response, path: str) -> AsyncIterator[Any]:
+    async for line in answer.aiter_lines():
+        if not line.startswith("data:"):
+            continue
+        data = line[5:].strip()
+        if data == "[DONE]":
+            return
+        value = parse_json(data)
+        if isinstance(value, dict) and "error" in value:
+            raise ReplicaLostError(f"{path}: {_message(data)}")
+        yield value
+
+
+def _raise_for_status(status: int, text: str) -> None:
+    if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.TOO_MANY_REQUESTS:
+        raise ReplicaLostError(f"status {status}: {_message(text)}")
+    if status >= httpx.codes.BAD_REQUEST:
+        raise RequestRefusedError(status, _message(text))
+
+
+def _message(text: str) -> str:
+    """Return the message of an error body, in one line."""
+    try:
+        value = parse_json(text)
+    except ValueError:
+        value = text
+    while isinstance(value, dict):
+        value = next((value[key] for key in ("error", "message", "detail") if value.get(key)), str(value))
+    return " ".join(str(value).split())[:_ERROR_CHARACTERS]

@@ -1,9 +1,0 @@
-from .base import Facts as Facts
-from .base import Generation as Generation
-from .base import ReplicaLostError as ReplicaLostError
-from .base import RequestRefusedError as RequestRefusedError
-from .base import TokenChunk as TokenChunk
-from .base import WeightsMissingError as WeightsMissingError
-from .base import Wire as Wire
-from .sglang import SglangWire as SglangWire
-from .vllm import VllmWire as VllmWire
