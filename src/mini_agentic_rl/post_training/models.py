@@ -1,21 +1,22 @@
-"""The model of a run: loaded with what is to be trained, and saved so that `model` finds it again.
+"""The model of a run: loaded with the weights to train, and saved so that `model` finds it again.
 
-A new run trains a LoRA adapter on all linear layers. Where the model is an adapter's folder itself, that adapter is
-trained on, so that stages follow each other (SFT, then DPO, then RL) and each leaves one adapter on the same base.
+A new run trains a LoRA adapter on all linear layers. If the model is the folder of an adapter, that adapter is trained
+further, so that stages follow each other (SFT, then DPO, then RL) and each leaves one adapter on the same base.
 
-A reward model's head computes in float32, whatever the layers below compute in: of two good answers the rewards may
-differ by less than bfloat16 can tell. It is padded with a token that no answer ends with, for the reward is read at the
-last token that is no padding.
+A reward model's head computes in float32, whatever the dtype of the layers: rewards of two good answers may differ by
+less than bfloat16 resolves. Its padding token ends no answer, because the reward is read at the last token that is not
+padding.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -27,12 +28,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import UserError
 from ..files import reading
 from ..gateway import ChatRenderer, load_tokenizer
+from ..logging import only_errors_of
 from ..policy import (
     Dtype,
     ModelNotFoundError,
@@ -138,10 +139,10 @@ def load_bare(
                 f"{settings.quantization} needs a CUDA device: use `quantization=none` here", setting="quantization"
             )
         options |= {"quantization_config": quantized, "device_map": {"": 0}}
-    transformers_logging.disable_progress_bar()
+    disable_progress_bar()
     kept = dtype if settings.use_lora else torch.float32
     try:
-        with only_errors():  # a head that is new, or that is not used, is what was asked for
+        with only_errors_of("transformers"):  # a head that is new, or that is not used, is what was asked for
             model = architecture.from_pretrained(path, dtype=kept, **options)
     except Exception as error:  # of the damaged file of a model it may be any
         raise cannot_load(settings.model, error) from error
@@ -193,17 +194,6 @@ def _write_nothing(*_: Any, **__: Any) -> None:
     """Stand in for what writes a model card."""
 
 
-@contextmanager
-def only_errors() -> Iterator[None]:
-    """Let transformers log errors only, for the duration of a block."""
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
-
-
 _HEAD = "score"
 _SCORES = "SEQ_CLS"
 
@@ -225,7 +215,7 @@ def load_reward_model(
     source = base if folder is None else str(folder)
     if (folder is None and not _is_scorer(base)) or (folder is not None and task_of(folder) != _SCORES):
         raise UserError(f"{str(path)!r} is no reward model: train one with `mini-agentic-rl reward`", setting="model")
-    with only_errors(), reading(path, setting="model"):
+    with only_errors_of("transformers"), reading(path, setting="model"):
         model: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=kept)
     _compute_head_in_float32(model)
     if folder is not None:
@@ -299,3 +289,38 @@ def _compute_head_in_float32(model: Any) -> None:
 
 def _to_float32(head: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(hidden.float() for hidden in inputs)
+
+
+# What glibc keeps once it was given back: blocks of up to 32 MiB, of which 64 MiB may be free at the end of the heap.
+# The largest block is a part of the head in float32; of a tile in float32 about six exist at a time.
+_LARGEST: Final = 31 * 2**20
+_TILE: Final = 2**21
+_SMALLEST: Final = 1024
+"""Fewest ids of a tile: below, there are more operations than numbers are worth."""
+
+
+@contextmanager
+def answers_in_tiles(device: torch.device, hidden_size: int) -> Iterator[None]:
+    """Let TRL's head on the CPU read labelled positions in small tiles, for the duration of a block.
+
+    TRL has no setting for it, so names of its modules stand for other numbers meanwhile; a version that has not these
+    names computes as it did.
+    """
+    ids = max(_SMALLEST, _LARGEST // (4 * hidden_size))
+    names: dict[str, dict[str, Any]] = {
+        "trl.trainer.utils": {"_CHUNKED_LOGPROB_CHUNK_SIZE": ids, "_use_triton": lambda device: True},
+        "trl.kernels.chunked_logprob": {"TOKEN_CHUNK_SIZE": max(16, _TILE // ids)},
+    }
+    before: list[tuple[Any, dict[str, Any]]] = []
+    if device.type == "cpu":
+        with suppress(ModuleNotFoundError):  # an older TRL
+            modules = {importlib.import_module(name): values for name, values in names.items()}
+            if all(name in vars(module) for module, values in modules.items() for name in values):
+                before = [(module, {name: vars(module)[name] for name in values}) for module, values in modules.items()]
+                for module, values in modules.items():
+                    vars(module).update(values)
+    try:
+        yield
+    finally:
+        for module, values in before:
+            vars(module).update(values)
