@@ -7,7 +7,7 @@ import torch
 from trl.kernels import chunked_logprob
 from trl.trainer import utils
 
-from mini_agentic_rl.post_training.models import answers_in_tiles
+from mini_agentic_rl.post_training.head_tiles import answers_in_tiles
 from tiny import tiny_model
 
 CPU = torch.device("cpu")

@@ -10,13 +10,11 @@ padding.
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -289,38 +287,3 @@ def _compute_head_in_float32(model: Any) -> None:
 
 def _to_float32(head: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(hidden.float() for hidden in inputs)
-
-
-# What glibc keeps once it was given back: blocks of up to 32 MiB, of which 64 MiB may be free at the end of the heap.
-# The largest block is a part of the head in float32; of a tile in float32 about six exist at a time.
-_LARGEST: Final = 31 * 2**20
-_TILE: Final = 2**21
-_SMALLEST: Final = 1024
-"""Fewest ids of a tile: below, there are more operations than numbers are worth."""
-
-
-@contextmanager
-def answers_in_tiles(device: torch.device, hidden_size: int) -> Iterator[None]:
-    """Let TRL's head on the CPU read labelled positions in small tiles, for the duration of a block.
-
-    TRL has no setting for it, so names of its modules stand for other numbers meanwhile; a version that has not these
-    names computes as it did.
-    """
-    ids = max(_SMALLEST, _LARGEST // (4 * hidden_size))
-    names: dict[str, dict[str, Any]] = {
-        "trl.trainer.utils": {"_CHUNKED_LOGPROB_CHUNK_SIZE": ids, "_use_triton": lambda device: True},
-        "trl.kernels.chunked_logprob": {"TOKEN_CHUNK_SIZE": max(16, _TILE // ids)},
-    }
-    before: list[tuple[Any, dict[str, Any]]] = []
-    if device.type == "cpu":
-        with suppress(ModuleNotFoundError):  # an older TRL
-            modules = {importlib.import_module(name): values for name, values in names.items()}
-            if all(name in vars(module) for module, values in modules.items() for name in values):
-                before = [(module, {name: vars(module)[name] for name in values}) for module, values in modules.items()]
-                for module, values in modules.items():
-                    vars(module).update(values)
-    try:
-        yield
-    finally:
-        for module, values in before:
-            vars(module).update(values)

@@ -38,7 +38,8 @@ from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
 from ..policy import count_parameters, resolve_device
 from ..processes import asked_to_stop, peak_memory_bytes
 from ..trainer import RecordedRun, RunState, record_run
-from .models import TrainedModel, answers_in_tiles, load_causal, save_trained, write_no_cards
+from .head_tiles import answers_in_tiles
+from .models import TrainedModel, load_causal, save_trained, write_no_cards
 from .rows import Example, TokenRows, report_losses
 from .run_folder import PostTrainingFolder, TrainingProgress, held_out_metrics
 from .settings import PostTrainingSettings
