@@ -22,7 +22,7 @@ SPAWNS = {"subprocess", "multiprocessing", "os", "asyncio"}
 ELSEWHERE = {
     "gateway/constraints/trial_worker.py": "forks that ask for the signal themselves: their parent has one thread",
     "processes/children.py": "what all others call",
-    "runner/processes/child.py": "a family that ends itself, and is ended by `at_death`",
+    "runner/processes.py": "a family that ends itself, and is ended by `at_death`",
     "recipes/harness/supervised.py": "a supervisor, which has to kill what an agent has started before it ends itself",
     "recipes/harness/programs/supervisor.py": "the agent's command, below the supervisor",
     "recipes/harness/programs/inside.py": "the agent's command, within a sandbox",

@@ -39,7 +39,7 @@ def _mongo():
 
 
 def _otlp():
-    from mini_agentic_rl.tracer.process import _sender
+    from mini_agentic_rl.tracer.otel import _sender
 
     return _sender("http://127.0.0.1:1", None)
 

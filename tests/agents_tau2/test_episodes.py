@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from mini_agentic_rl.adapter.selection import TrainedCalls
+from mini_agentic_rl.adapter.records import TrainedCalls
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.tau2 import ASSISTANT_AGENT_ID

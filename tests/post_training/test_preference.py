@@ -20,7 +20,7 @@ from mini_agentic_rl.post_training import (
     train_orpo,
     train_sft,
 )
-from mini_agentic_rl.post_training.kto import batched_rows
+from mini_agentic_rl.post_training.methods import batched_rows
 from mini_agentic_rl.post_training.rows import preference_rows
 from post_training.samples import conversations, pairs, quick, verdicts
 

@@ -19,8 +19,8 @@ from mini_agentic_rl.post_training import (
     train_reward_model,
     train_sft,
 )
+from mini_agentic_rl.post_training.methods import pair_rows
 from mini_agentic_rl.post_training.models import padding_token
-from mini_agentic_rl.post_training.reward_model import pair_rows
 from post_training.samples import conversations, pairs, quick
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.environments.replies import MAX_ANSWER, last_line, number_of, plain
-from mini_agentic_rl.environments.toolbox import ToolEpisode
+from mini_agentic_rl.environments.episode import MAX_ANSWER, ToolEpisode, last_line, number_of, plain
 from mini_agentic_rl.recipes.games.countdown import value_of
 from mini_agentic_rl.rewards import in_ascii_numbers
 

@@ -14,7 +14,7 @@ from mini_agentic_rl.recipes.math import ArithmeticDataset
 from mini_agentic_rl.recipes.math.corruptions import CORRUPTIONS, UNFIT, WRONG, Case
 from mini_agentic_rl.recipes.math.worked import as_told, operations, results, worked_solution, working
 from mini_agentic_rl.rewards import has_answer_line, is_correct
-from mini_agentic_rl.rewards.steps import equations
+from mini_agentic_rl.rewards.format import equations
 from mini_agentic_rl.tools import calculate
 
 ROWS = list(ArithmeticDataset("train", 200, seed=4))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_agentic_rl.rewards import Criterion, JudgeReward, Rubric
-from mini_agentic_rl.rewards.rubric import JudgementError, as_rubric, judge_messages, read_judgement
+from mini_agentic_rl.rewards.judge import JudgementError, as_rubric, judge_messages, read_judgement
 from rewards.servers import serving
 
 RUBRIC = Rubric((Criterion("truth", "No wrong claims.", weight=3), Criterion("style", "Short.")), lowest=1, highest=5)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.processes import DeadlineProcess
-from mini_agentic_rl.rewards import AccuracyReward, extract_answer, is_correct, symbolic
+from mini_agentic_rl.rewards import AccuracyReward, extract_answer, is_correct
+from mini_agentic_rl.rewards import math as comparison
 
 BOUND = 5.0
 """Seconds of processor time, which other work on the machine does not lengthen, of what takes milliseconds."""
@@ -371,7 +372,7 @@ def test_plain_numbers_never_start_an_algebra_package() -> None:
 
 def test_algebra_that_would_run_for_ever_counts_as_wrong_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_correct("x+1", "1+x")
-    monkeypatch.setattr(symbolic, "TIME_LIMIT", 0.5)
+    monkeypatch.setattr(comparison, "TIME_LIMIT", 0.5)
     assert not is_correct("Answer: 9^{9^{9^{9}}} + x", "x")
     monkeypatch.undo()
     assert is_correct("y+2", "2+y"), "the helper process comes back after a time-out"
@@ -388,6 +389,6 @@ def test_expressions_are_compared_from_any_thread() -> None:
 
 
 def test_a_helper_that_cannot_start_is_an_error_and_no_silent_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symbolic, "_helper", DeadlineProcess("no_such_package.worker"))
-    with pytest.raises(symbolic.SymbolicError):
+    monkeypatch.setattr(comparison, "_helper", DeadlineProcess("no_such_package.worker"))
+    with pytest.raises(comparison.SymbolicError):
         is_correct("z+3", "3+z")

@@ -33,7 +33,7 @@ from mini_agentic_rl.rewards import (
     normalise_answer,
     same_answer,
 )
-from mini_agentic_rl.rewards.steps import equations
+from mini_agentic_rl.rewards.format import equations
 
 CALCULATOR = {
     "type": "function",

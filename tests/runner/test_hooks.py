@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
-from mini_agentic_rl.emitter.readers import is_rollout_reward
+from mini_agentic_rl.emitter.reward import is_rollout_reward
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.rewards import (
     AccuracyReward,

@@ -19,7 +19,6 @@ from mini_agentic_rl.emitter import emit_message, emit_reward, find_reward_spans
 from mini_agentic_rl.execution import ThreadingEvent
 from mini_agentic_rl.litagent import LitAgent, rollout
 from mini_agentic_rl.runner import LitAgentRunner
-from mini_agentic_rl.runner.processes import describe_exit
 from mini_agentic_rl.semconv import AGL_EXCEPTION
 from mini_agentic_rl.store.base import LightningStore
 from mini_agentic_rl.store.memory import InMemoryLightningStore
@@ -193,12 +192,6 @@ async def test_a_process_that_dies_fails_its_attempt_with_the_way_it_died(store:
         "the agent: ExitedError: its process was killed by SIGSEGV",
     ]
     assert [await _messages(store, one) for one in ended] == [[task] for task in tasks]
-
-
-def test_an_exit_code_is_told_in_words() -> None:
-    assert describe_exit(3) == "exited with code 3"
-    assert describe_exit(-9) == "was killed by SIGKILL (perhaps the system ran out of memory)"
-    assert describe_exit(-99) == "was killed by signal 99"
 
 
 async def test_an_async_agent_keeps_its_event_loop_and_reaches_the_store_of_the_runner(

@@ -31,7 +31,7 @@ class Hopeless(LitAgent):
 """
 PROGRAMS = {
     "symbolic comparison": """
-from mini_agentic_rl.rewards import symbolic
+from mini_agentic_rl.rewards import math as symbolic
 symbolic.TIME_LIMIT = 600.0
 symbolic.equivalent("9^{9^{9^{9}}} + x", "x", lambda a, b: False)
 """,
@@ -50,7 +50,7 @@ asyncio.run(main())
     "converter to GGUF": f"""
 import sys
 from pathlib import Path
-from mini_agentic_rl.post_training.export.gguf import convert
+from mini_agentic_rl.post_training.export.formats import convert
 convert([sys.executable, "-c", {SPINNING!r}, "begun"], Path("m"), Path("."), "n", "f16")
 """,
     "sql query": """

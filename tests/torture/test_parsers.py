@@ -27,10 +27,9 @@ from mini_agentic_rl.gateway.tool_formats import FORMATS, ToolCall, parse_argume
 from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.rewards.base import Sample
 from mini_agentic_rl.rewards.extract import extract_answer, extract_option
-from mini_agentic_rl.rewards.format import has_answer_line, has_boxed_answer, has_thinking
+from mini_agentic_rl.rewards.format import has_answer_line, has_boxed_answer, has_thinking, tool_calls
 from mini_agentic_rl.rewards.math import is_correct, normalise_answer, same_answer
-from mini_agentic_rl.rewards.tool_use import tool_calls
-from mini_agentic_rl.rewards.units import unit_of
+from mini_agentic_rl.rewards.values import unit_of
 from mini_agentic_rl.types import PromptTemplate
 
 from .conftest import Attack

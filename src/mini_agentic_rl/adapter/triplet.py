@@ -17,11 +17,9 @@ from typing import Any
 from ..emitter import find_reward_spans, get_reward_value
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import Span, Triplet
-from .base import TraceAdapter, by_attempt
-from .hierarchy import Hierarchy
-from .instrumented import as_ours, completion_of, prompt_of, request_of, response_of
-from .messages import parsed_messages
-from .selection import agent_mismatch, computes_reward
+from .base import Hierarchy, TraceAdapter, by_attempt
+from .messages import as_ours, completion_of, parsed_messages, prompt_of, request_of, response_of
+from .records import agent_mismatch, computes_reward
 
 logger = logging.getLogger(__name__)
 

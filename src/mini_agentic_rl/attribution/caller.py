@@ -1,19 +1,82 @@
-"""The attempt and the agent that a call belongs to, as far as the place that it is made from tells."""
+"""The attempt and the agent that an LLM call belongs to: from the context, or from the environment of the process.
+
+On the wire they are entries of the W3C `baggage` header, which any client in any language can send:
+
+    baggage: agentlightning.rollout_id=ro-1,agentlightning.attempt_id=at-1,gen_ai.agent.name=planner
+
+A process that an agent started finds its attempt in environment variables. A process of any language that reads
+`OPENAI_BASE_URL` calls the URL of the rollout. One that calls a fixed address is attributed once it imports
+`mini_agentic_rl`.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
+from opentelemetry.baggage import get_all, set_baggage
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
+
+from ..errors import UserError
 from ..http import is_loopback
-from .baggage import NamedCall
+from ..semconv import CompletionSpanAttributes, LightningResourceAttributes
+
+HEADER: Final = "baggage"
+
+_ROLLOUT: Final = LightningResourceAttributes.ROLLOUT_ID.value
+_ATTEMPT: Final = LightningResourceAttributes.ATTEMPT_ID.value
+_AGENT: Final = CompletionSpanAttributes.AGENT_NAME
+_UNNAMED: Final = "agentlightning.unnamed"
+
+_propagator = W3CBaggagePropagator()
+
+
+@dataclass(frozen=True)
+class NamedCall:
+    """The names that a call carries."""
+
+    rollout_id: str | None = None
+    attempt_id: str | None = None
+    agent: str | None = None
+    """Name of the agent that makes the call."""
+    unnamed: str | None = None
+    """Reason why a process that runs rollouts cannot say to which of them the call belongs; None where it can, or where
+    nobody has to."""
+
+    def text(self) -> str:
+        """Return the value of the header; empty where there is nothing to say."""
+        context = Context()
+        entries = {
+            _ROLLOUT: self.rollout_id,
+            _ATTEMPT: self.attempt_id,
+            _AGENT: self.agent,
+            _UNNAMED: self.unnamed,
+        }
+        for key, value in entries.items():
+            if value is not None:
+                context = set_baggage(key, value, context)
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier, context)
+        return carrier.get(HEADER, "")
+
+
+def read_baggage(headers: Sequence[str]) -> NamedCall:
+    """Read the values of a request's `baggage` headers; of several entries of one name the last counts."""
+    found = get_all(_propagator.extract({HEADER: ",".join(headers)}, Context())) if headers else {}
+    values = [str(found[key]) if found.get(key) else None for key in (_ROLLOUT, _ATTEMPT, _AGENT, _UNNAMED)]
+    return NamedCall(*values)
+
 
 if TYPE_CHECKING:
     from ..types import ProxyLLM
@@ -172,3 +235,107 @@ def calling_attempt() -> CallingAttempt:
 def origins_of(urls: Collection[str]) -> frozenset[Origin]:
     """Return the origins of URLs."""
     return frozenset(map(origin_of_url, urls))
+
+
+ATTEMPT_VARIABLE: Final = "MINI_AGENTIC_RL_ATTEMPT"
+"""Environment variable that names an attempt, and perhaps an agent, in the form of the `baggage` header."""
+GATEWAYS_VARIABLE: Final = "MINI_AGENTIC_RL_GATEWAYS"
+"""Environment variable with the URLs of the gateways that are told of it, with spaces in between."""
+
+_OTEL_VARIABLE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+
+
+def environment_of_attempt(attempt: CallingAttempt) -> dict[str, str]:
+    """Return the variables that name an attempt, and nothing else."""
+    return {
+        ATTEMPT_VARIABLE: attempt.named(current_agent()).text(),
+        GATEWAYS_VARIABLE: " ".join(dict.fromkeys(llm.endpoint for llm in attempt.llms.values())),
+    }
+
+
+def rollout_environment(llm: str | None = None) -> dict[str, str]:
+    """Return the environment for a process of the running agent: `subprocess.run(…, env=rollout_environment())`.
+
+    It is this process's own, with the rollout's URL and key as `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and as
+    `ANTHROPIC_BASE_URL` and `ANTHROPIC_API_KEY`; the ids of the rollout in `OTEL_RESOURCE_ATTRIBUTES`, for spans; and
+    what `mini_agentic_rl` reads in a process that asks a fixed address.
+
+    Args:
+        llm: name of the resource whose endpoint is meant; may be left out where all are served by one gateway.
+
+    Raises:
+        RuntimeError: no rollout runs here.
+        UserError: there is no such resource, or it is not clear which is meant.
+    """
+    attempt = calling_attempt()
+    by_url = {found.endpoint: found for found in attempt.llms.values()}
+    names = ", ".join(attempt.llms) or "none"
+    if llm is not None and llm not in attempt.llms:
+        raise UserError(f"the rollout has no model {llm!r} behind a gateway (it has {names})")
+    if llm is None and len(by_url) != 1:
+        raise UserError(f"say which model the process is to ask: the rollout has {names}")
+    chosen = attempt.llms[llm] if llm is not None else next(iter(by_url.values()))
+    url = chosen.get_base_url(attempt.rollout_id, attempt.attempt_id)
+    key = chosen.api_key or "none"
+    ids = {
+        LightningResourceAttributes.ROLLOUT_ID.value: attempt.rollout_id,
+        LightningResourceAttributes.ATTEMPT_ID.value: attempt.attempt_id,
+    }
+    before = [os.environ[_OTEL_VARIABLE]] if os.environ.get(_OTEL_VARIABLE) else []
+    return {
+        **os.environ,
+        **environment_of_attempt(attempt),
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": key,
+        _OTEL_VARIABLE: ",".join([*before, *(f"{name}={value}" for name, value in ids.items())]),
+    }
+
+
+def attempt_of_environment() -> tuple[CallingAttempt, str | None] | None:
+    """Return the attempt that this process was started for, and its agent's name; None for any other process."""
+    text = os.environ.get(ATTEMPT_VARIABLE)
+    return None if not text else _parsed(text, os.environ.get(GATEWAYS_VARIABLE, ""))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str, gateways: str) -> tuple[CallingAttempt, str | None] | None:
+    named = read_baggage([text])
+    if named.rollout_id is None or named.attempt_id is None:
+        return None
+    return CallingAttempt(named.rollout_id, named.attempt_id, origins=origins_of(gateways.split())), named.agent
+
+
+ENDED: Final = "it was made in the context of an attempt that has ended"
+_OF_ATTEMPT: Final = re.compile(r"/rollout/[^/]+/attempt/[^/]+(/|$)")
+NOWHERE: Final = "it was made outside of every rollout's context, in a process that runs rollouts"
+
+
+def is_recorded(url: str) -> bool:
+    """Return True if calls that are made here to this address are recorded by a gateway, which is told whose they are
+    by the address itself or by what `watch_clients` adds."""
+    return bool(_OF_ATTEMPT.search(urlsplit(url).path)) or names_for(origin_of_url(url)) is not None
+
+
+def names_for(origin: Origin) -> NamedCall | None:
+    """Return the names of a call that is made here; None where the server is no gateway, or nobody has to know.
+
+    The context says whose call it is, else the environment. Where neither does while agents run in this process, the
+    call might be of any of them, and says so.
+    """
+    where, agent, running = current.get(), current_agent(), running_attempts()
+    if isinstance(where, Outside):
+        return None
+    ours = gateway_is_ours(origin)
+    if where is not None:
+        if not ours and origin not in where.origins:
+            return None
+        return where.named(agent) if where in running else NamedCall(agent=agent, unnamed=ENDED)
+    inherited = attempt_of_environment()
+    if inherited is not None:
+        attempt, its_agent = inherited
+        return attempt.named(agent or its_agent) if ours or origin in attempt.origins else None
+    if running and (ours or any(origin in attempt.origins for attempt in running)):
+        return NamedCall(agent=agent, unnamed=NOWHERE)
+    return None

@@ -1,13 +1,16 @@
-"""HTTP clients of this process tell gateways whose call it is; to everybody else they say what they always do.
+"""HTTP clients and threads of this process carry the attempt that a call belongs to.
 
-The header is added where a request leaves, below every SDK: in the transports of httpx and httpx2 (OpenAI's and
-Anthropic's SDKs), in aiohttp's requests, and in the standard library's connections (requests, urllib3, urllib). So it
-does not matter when a client was made, a request that is tried again is named again, and one that is redirected to
-another host is not named there. A library that is not imported yet is seen to once it is.
+The header is added where a request leaves, below every SDK: in the transports of httpx and httpx2 (the SDKs of OpenAI
+and Anthropic), in aiohttp's requests, and in the standard library's connections (requests, urllib3, urllib). So it does
+not matter when a client was made; a retried request is named again; a request redirected to another host is not named
+there. A library that is imported later is wrapped then. Only gateways get the header.
+
+Threads that an agent starts carry its context. A job of a thread pool runs in the context of its submitter.
 """
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,10 +20,44 @@ from urllib.parse import urlsplit
 
 import wrapt
 
-from .baggage import HEADER
-from .caller import Origin, origin_of
-from .names import names_for
-from .threads import follow_pools, follow_threads
+from ..types import NamedResources, ProxyLLM
+from .caller import HEADER, CallingAttempt, Origin, current, names_for, origin_of, origins_of, running
+
+
+def follow_threads() -> None:
+    """Have threads carry the context of who starts them."""
+    wrapt.wrap_function_wrapper(threading, "Thread.start", _start)
+
+
+def follow_pools(module: ModuleType) -> None:
+    """Have the jobs of thread pools run in the context of who submits them; `module` is that of the pools."""
+    wrapt.wrap_function_wrapper(module, "ThreadPoolExecutor.submit", _submit)
+
+
+def _start(
+    wrapped: Callable[[], None], thread: threading.Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if current.get() is not None:
+        context = contextvars.copy_context()
+
+        def run() -> None:
+            del vars(thread)["run"]  # the thread would hold itself for good
+            context.run(thread.run)
+
+        vars(thread)["run"] = run
+    wrapped(*args, **kwargs)
+
+
+def _submit(wrapped: Callable[..., Any], pool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if current.get() is None:
+        return wrapped(*args, **kwargs)
+    context = contextvars.copy_context()
+    token = current.set(None)  # a thread that is started for the job outlives it
+    try:
+        return wrapped(context.run, *args, **kwargs)
+    finally:
+        current.reset(token)
+
 
 _lock = threading.Lock()
 _watching: list[bool] = []
@@ -118,3 +155,19 @@ _HOOKS: Final[dict[str, Callable[[ModuleType], None]]] = {
     "http.client": _on_http_client,
     "concurrent.futures.thread": follow_pools,
 }
+
+
+@contextmanager
+def calls_of(rollout_id: str, attempt_id: str, resources: NamedResources) -> Iterator[CallingAttempt]:
+    """Attribute the calls that are made inside of the block, and in what it starts, to an attempt.
+
+    Args:
+        rollout_id: of the attempt.
+        attempt_id: of the attempt.
+        resources: those that its agent was given; the endpoints among them are told whose calls they get.
+    """
+    watch_clients()
+    llms = {name: resource for name, resource in resources.items() if isinstance(resource, ProxyLLM)}
+    attempt = CallingAttempt(rollout_id, attempt_id, llms, origins_of([llm.endpoint for llm in llms.values()]))
+    with running(attempt):
+        yield attempt

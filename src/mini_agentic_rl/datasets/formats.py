@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from .json_text import TRUTH_FIELDS, with_json_read
 from .messages import (
     assistant,
     conversation_field,
@@ -22,7 +21,7 @@ from .messages import (
     with_system,
     without_marks,
 )
-from .preferences import NO_PREFERENCE, read_preference
+from .preferences import NO_PREFERENCE, TRUTH_FIELDS, read_preference, with_json_read
 from .records import fields_of
 from .rows import digest, final_answer
 from .turns import Message, ShapeError, is_answer, read_flag, refuse_media

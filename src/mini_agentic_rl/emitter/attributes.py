@@ -1,4 +1,7 @@
-"""Helpers for the attributes of spans: nested values as flat ones and back, links, tags, exceptions.
+"""Attributes of spans: nested values as flat ones and back, links and tags, and the values that OpenTelemetry accepts.
+
+A link is a pair (key, value) and refers to every span whose attribute `key` has that value. The keys `span_id` and
+`trace_id` refer to the span's own ids. Several links refer to the spans that match all of them.
 
 `agentlightning.utils.otel` is an older name of this module.
 """
@@ -7,44 +10,106 @@ from __future__ import annotations
 
 import json
 import logging
-import traceback
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from opentelemetry import trace as otel
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
-from ..tracer import OtelTracer, get_active_tracer
-from ..types import Attributes, AttributeValue
-from .links import (
-    extract_links_from_attributes,
-    extract_tags_from_attributes,
-    make_link_attributes,
-    make_tag_attributes,
-    query_linked_spans,
-)
-
-__all__ = [
-    "check_attributes_sanity",
-    "extract_links_from_attributes",
-    "extract_tags_from_attributes",
-    "filter_and_unflatten_attributes",
-    "filter_attributes",
-    "flatten_attributes",
-    "format_exception_attributes",
-    "full_qualified_name",
-    "get_tracer",
-    "get_tracer_provider",
-    "make_link_attributes",
-    "make_tag_attributes",
-    "query_linked_spans",
-    "sanitize_attribute_value",
-    "sanitize_attributes",
-    "sanitize_list_attribute_sanity",
-    "unflatten_attributes",
-]
+from ..semconv import LightningSpanAttributes, LinkPydanticModel
+from ..tracer import OtelTracer, exception_facts, get_active_tracer
+from ..types import Attributes, AttributeValue, Span
 
 logger = logging.getLogger(__name__)
+
+_LINK = LightningSpanAttributes.LINK.value
+_TAG = LightningSpanAttributes.TAG.value
+_LINK_KEY = re.compile(re.escape(_LINK) + r"\.(\d+)\.key_match")
+_TAG_KEY = re.compile(re.escape(_TAG) + r"\.(\d+)")
+
+
+class SpanLike(Protocol):
+    """Anything with a name and attributes: a stored `Span`, an OpenTelemetry `ReadableSpan` or `SpanCoreFields`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def attributes(self) -> Mapping[str, Any] | None: ...
+
+
+SpanT = TypeVar("SpanT", bound=SpanLike)
+
+
+SpanLink = LinkPydanticModel
+
+
+def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
+    """Return the attributes of a span that refers to all spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
+
+    Raises:
+        ValueError: a value is no string, number or truth value.
+    """
+    flat: Attributes = {}
+    for number, (key, value) in enumerate(links.items()):
+        if not isinstance(value, str | int | float):
+            raise ValueError(f"the link {key!r} must have a plain value, not {type(value).__name__}")
+        flat[f"{_LINK}.{number}.key_match"] = str(key)
+        flat[f"{_LINK}.{number}.value_match"] = str(value)
+    return flat
+
+
+def make_tag_attributes(tags: Iterable[str]) -> Attributes:
+    """Return the attributes of a span with these tags.
+
+    Raises:
+        TypeError: `tags` is one string, or a tag is no string.
+    """
+    words = [tags] if isinstance(tags, str) else list(tags)
+    if isinstance(tags, str) or not all(isinstance(word, str) for word in words):
+        raise TypeError(f"tags must be a list of strings, not {tags!r}")
+    return {f"{_TAG}.{number}": word for number, word in enumerate(words)}
+
+
+def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[SpanLink]:
+    """Return the links of a span, in their order."""
+    numbers = sorted(int(match[1]) for key in attributes if (match := _LINK_KEY.fullmatch(key)))
+    return [
+        SpanLink(
+            key_match=str(attributes[f"{_LINK}.{number}.key_match"]),
+            value_match=str(attributes.get(f"{_LINK}.{number}.value_match", "")),
+        )
+        for number in numbers
+    ]
+
+
+def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
+    """Return the tags of a span, in their order."""
+    numbers = sorted(int(match[1]) for key in attributes if (match := _TAG_KEY.fullmatch(key)))
+    return [str(attributes[f"{_TAG}.{number}"]) for number in numbers]
+
+
+def query_linked_spans(spans: Sequence[SpanT], links: Sequence[SpanLink]) -> list[SpanT]:
+    """Return those of `spans` that fit every link, in the order given. Without links, all fit."""
+    return [span for span in spans if all(_fits(span, link) for link in links)]
+
+
+def _fits(span: SpanLike, link: SpanLink) -> bool:
+    ids = _ids(span)
+    if link.key_match in ids:
+        return ids[link.key_match] == link.value_match
+    value = (span.attributes or {}).get(link.key_match)
+    return value is not None and str(value) == link.value_match
+
+
+def _ids(span: SpanLike) -> dict[str, str]:
+    if isinstance(span, Span):
+        return {"span_id": span.span_id, "trace_id": span.trace_id}
+    context = span.get_span_context() if isinstance(span, ReadableSpan) else None
+    if context is None:
+        return {}
+    return {"span_id": f"{context.span_id:016x}", "trace_id": f"{context.trace_id:032x}"}
+
 
 _SCALARS = (str, bool, int, float)
 
@@ -230,10 +295,5 @@ def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
 
 def format_exception_attributes(exception: BaseException) -> Attributes:
     """Return the attributes by which OpenTelemetry describes an exception: type, message, stack."""
-    stack = "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
-    return {
-        "exception.type": type(exception).__name__,
-        "exception.message": str(exception),
-        "exception.escaped": True,
-        **({"exception.stacktrace": stack} if stack.strip() else {}),
-    }
+    facts = exception_facts(exception) | {"exception.type": type(exception).__name__}
+    return {name: value for name, value in facts.items() if name != "exception.stacktrace" or str(value).strip()}

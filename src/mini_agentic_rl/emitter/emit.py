@@ -1,20 +1,24 @@
-"""Emit spans: exceptions, messages, objects and marks of trainable agents, and what every emitter shares."""
+"""Emit annotations, exceptions, messages, objects and operations as spans, and read messages and objects back."""
 
 from __future__ import annotations
 
 import base64
+import functools
+import inspect
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, Final, TypeVar, overload
 
 from pydantic import BaseModel
 
-from ..semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, LightningSpanAttributes
-from ..tracer import Tracer, exception_facts, get_active_tracer
-from ..types import Attributes, SpanCoreFields, TraceStatus
-from .links import make_link_attributes, make_tag_attributes
+from ..semconv import AGL_ANNOTATION, AGL_EXCEPTION, AGL_MESSAGE, AGL_OBJECT, AGL_OPERATION, LightningSpanAttributes
+from ..tracer import FlatSpan, Tracer, around, exception_facts, get_active_tracer
+from ..types import Attributes, SpanCoreFields, SpanRecordingContext, TraceStatus
+from .attributes import SpanLike, make_link_attributes, make_tag_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -161,3 +165,212 @@ def emit_trainable_agent(agent_id: str) -> None:
         logger.warning("agent %r is marked outside of its rollout: only the rollout object knows of it", agent_id)
         return
     emit(AGL_ANNOTATION, {LightningSpanAttributes.TRAINABLE_AGENT.value: agent_id}, propagate=True)
+
+
+FuncT = TypeVar("FuncT", bound=Callable[..., Any])
+
+_NAME = LightningSpanAttributes.OPERATION_NAME.value
+_INPUT = LightningSpanAttributes.OPERATION_INPUT.value
+_OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
+
+
+def emit_annotation(
+    annotation: dict[str, Any], propagate: bool = True, *, links: Links | None = None, tags: Tags | None = None
+) -> SpanCoreFields:
+    """Record facts about the rollout. Nested mappings become dotted names.
+
+    `links` name the spans that the facts are about (`{"gen_ai.response.id": "resp-1"}`), `tags` are words to find them
+    by.
+    """
+    return emit(AGL_ANNOTATION, described(annotation, links, tags), propagate, OK)
+
+
+class OperationContext:
+    """Span around a piece of work: a context manager, or a decorator that records arguments and result.
+
+    Use it as `with operation(name="search") as op:`.
+    """
+
+    def __init__(self, name: str | None, attributes: Attributes, propagate: bool) -> None:
+        self.name = name
+        self._attributes = attributes
+        self._propagate = propagate
+        self._context: AbstractContextManager[SpanRecordingContext] | None = None
+        self._recording: SpanRecordingContext | None = None
+
+    def __enter__(self) -> OperationContext:
+        attributes = {_NAME: self.name or "operation", **self._attributes}
+        if self._propagate:
+            self._context = require_tracer(AGL_OPERATION).operation_context(AGL_OPERATION, attributes)
+        else:
+            self._context = around(FlatSpan(None, AGL_OPERATION, attributes, time.time()))
+        self._recording = self._context.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> bool | None:
+        assert self._context is not None  # entered
+        return self._context.__exit__(kind, error, stack)
+
+    def span(self) -> SpanCoreFields:
+        """Return what has been recorded so far."""
+        return self._open().get_recorded_span()
+
+    def set_input(self, *args: Any, **kwargs: Any) -> None:
+        """Record inputs as `agentlightning.operation.input.args.N` and `agentlightning.operation.input.NAME`."""
+        named = {f"{_INPUT}.args.{index}": value for index, value in enumerate(args)}
+        named.update({f"{_INPUT}.{name}": value for name, value in kwargs.items()})
+        self._open().record_attributes(flatten(named))
+
+    def set_output(self, output: Any) -> None:
+        """Record the result as `agentlightning.operation.output`."""
+        self._open().record_attributes(flatten({_OUTPUT: output}))
+
+    def __call__(self, func: FuncT) -> FuncT:
+        """Decorate a function; each call is an operation of its own.
+
+        Raises:
+            TypeError: a generator function, whose work happens outside its call.
+        """
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise TypeError(f"operation cannot decorate the generator function {func.__name__}: use it in a with block")
+        signature = inspect.signature(func)
+
+        @contextmanager
+        def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Callable[[Any], None]]:
+            with OperationContext(self.name or func.__name__, self._attributes, self._propagate) as op:
+                op.set_input(**signature.bind(*args, **kwargs).arguments)
+                yield op.set_output
+
+        return wrap_calls(func, recorded)
+
+    def _open(self) -> SpanRecordingContext:
+        if self._recording is None:
+            raise RuntimeError("the operation has not begun: use it as `with operation(...) as op:`")
+        return self._recording
+
+
+@overload
+def operation(
+    fn: FuncT,
+    *,
+    propagate: bool = True,
+    links: Links | None = None,
+    tags: Tags | None = None,
+    **additional_attributes: Any,
+) -> FuncT: ...
+@overload
+def operation(
+    fn: None = None,
+    *,
+    name: str | None = None,
+    propagate: bool = True,
+    links: Links | None = None,
+    tags: Tags | None = None,
+    **additional_attributes: Any,
+) -> OperationContext: ...
+def operation(
+    fn: FuncT | None = None,
+    *,
+    name: str | None = None,
+    propagate: bool = True,
+    links: Links | None = None,
+    tags: Tags | None = None,
+    **additional_attributes: Any,
+) -> FuncT | OperationContext:
+    """Put a span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
+
+    The name is that of the function unless given. Other keyword arguments become attributes of the span. An operation
+    with the attribute `gen_ai.agent.name` names the agent that makes the LLM calls inside it. `links` and `tags` are
+    those of `emit_annotation`; the span has them under these two names as well.
+
+    Raises:
+        ValueError: `fn` is no function, or the operation is named twice.
+        TypeError: a tag is no string.
+    """
+    if fn is not None and not callable(fn):
+        raise ValueError(f"operation decorates a function, it does not take {fn!r}: use operation(name=...)")
+    if name is not None and _NAME in additional_attributes:
+        raise ValueError(f"the operation is named twice: name={name!r} and {_NAME}={additional_attributes[_NAME]!r}")
+    words = None if tags is None or isinstance(tags, str) else list(tags)
+    given = flatten({"links": links, "tags": tags if words is None else words})
+    attributes = {**given, **described(additional_attributes, links, words)}
+    context = OperationContext(name, attributes, propagate)
+    return context if fn is None else context(fn)
+
+
+def wrap_calls(
+    func: FuncT, around: Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Callable[[Any], None]]]
+) -> FuncT:
+    """Wrap a function, sync or async, so that each call runs inside a context.
+
+    Args:
+        func: the function.
+        around: makes the context from the arguments of the call; its value is called with the result.
+    """
+    if inspect.iscoroutinefunction(func):
+
+        @functools.wraps(func)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            with around(args, kwargs) as take_result:
+                result = await func(*args, **kwargs)
+                take_result(result)
+            return result
+
+        return call_async  # type: ignore[return-value]  # same signature as func
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with around(args, kwargs) as take_result:
+            result = func(*args, **kwargs)
+            take_result(result)
+        return result
+
+    return call  # type: ignore[return-value]  # same signature as func
+
+
+def get_message_value(span: SpanLike) -> str | None:
+    """Return the text of an emitted message, or None if the span is no message."""
+    body = (span.attributes or {}).get(LightningSpanAttributes.MESSAGE_BODY.value)
+    return None if body is None else str(body)
+
+
+def get_object_value(span: SpanLike) -> Any:
+    """Return the emitted object, or None if the span carries none.
+
+    Raises:
+        RuntimeError: the span's type is unknown or its JSON does not parse.
+        ValueError: its literal is not of its type.
+    """
+    attributes = span.attributes or {}
+    text = attributes.get(LightningSpanAttributes.OBJECT_JSON.value)
+    if text is not None:
+        try:
+            return json.loads(text)
+        except (TypeError, ValueError) as error:
+            raise RuntimeError(f"the object of span {span.name!r} is no JSON: {error}") from error
+    literal = attributes.get(LightningSpanAttributes.OBJECT_LITERAL.value)
+    if literal is None:
+        return None
+    kind = attributes.get(LightningSpanAttributes.OBJECT_TYPE.value, "str")
+    match kind:
+        case "str":
+            return str(literal)
+        case "int":
+            return int(literal)
+        case "float":
+            return float(literal)
+        case "bool":
+            return str(literal).lower() == "true"
+        case "bytes":
+            return base64.b64decode(literal)
+        case _:
+            raise RuntimeError(f"span {span.name!r} holds a literal of unknown type {kind!r}")
+
+
+def find_trainable_agents(spans: Iterable[SpanLike]) -> list[str]:
+    """Return the agents that `Rollout.mark_agent_as_trainable` named, in the order of the spans."""
+    key = LightningSpanAttributes.TRAINABLE_AGENT.value
+    names = [str((span.attributes or {})[key]) for span in spans if key in (span.attributes or {})]
+    return list(dict.fromkeys(names))

@@ -1,37 +1,96 @@
-"""Emit rewards: one number, or several by name with one of them primary."""
+"""Rewards: emit one number or several by name, and read them back from spans."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any, TypeVar, overload
 
-from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes
+from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes, RewardPydanticModel
 from ..types import Attributes, SpanCoreFields
-from .annotation import operation, wrap_calls
-from .emit import OK, Links, Tags, described, emit
-from .readers import (
-    WHOLE_ROLLOUT,
-    find_final_reward,
-    find_reward_spans,
-    get_reward_value,
-    get_rewards_from_span,
-    is_reward_span,
-    is_rollout_reward,
-)
+from .attributes import SpanLike, SpanT
+from .emit import OK, Links, Tags, described, emit, operation, wrap_calls
 
-__all__ = [
-    "emit_reward",
-    "find_final_reward",
-    "find_reward_spans",
-    "get_reward_value",
-    "get_rewards_from_span",
-    "is_reward_span",
-    "is_rollout_reward",
-    "reward",
-]
+_REWARD_VALUE = re.compile(re.escape(LightningSpanAttributes.REWARD.value) + r"\.(\d+)\.value")
+
+_AGENTOPS_OUTPUTS = ("agentops.task.output", "agentops.entity.output")
+"""Attributes under which AgentOps keeps what a decorated reward function returned: `{"type": "reward", "value": …}`."""
+
+WHOLE_ROLLOUT = "rollout"
+"""Scope of a reward that belongs to a whole rollout and not to one call."""
+
+
+RewardDimension = RewardPydanticModel
+
+
+def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
+    """Return the dimensions of a reward span, the primary one first; empty for any other span."""
+    attributes = span.attributes or {}
+    numbers = sorted(int(match[1]) for key in attributes if (match := _REWARD_VALUE.fullmatch(key)))
+    prefix = LightningSpanAttributes.REWARD.value
+    return [
+        RewardDimension(
+            name=str(attributes.get(f"{prefix}.{number}.name", "primary" if number == 0 else number)),
+            value=float(attributes[f"{prefix}.{number}.value"]),
+        )
+        for number in numbers
+    ]
+
+
+def get_reward_value(span: SpanLike) -> float | None:
+    """Return the primary reward of a span, or None if it is no reward span.
+
+    Reads the form of every version: ours, which is that of agent-lightning 0.3, the single attribute of 0.2, and what
+    AgentOps writes for a decorated reward function.
+    """
+    rewards = get_rewards_from_span(span)
+    if rewards:
+        return rewards[0].value
+    attributes = span.attributes or {}
+    value = attributes.get("reward") if span.name in (AGL_REWARD, AGL_ANNOTATION) else None
+    for key in _AGENTOPS_OUTPUTS:
+        if value is None and key in attributes:
+            value = _agentops_reward(attributes[key])
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _agentops_reward(output: Any) -> Any:
+    if isinstance(output, str):
+        try:
+            output = json.loads(output)
+        except ValueError:
+            return None
+    return output.get("value") if isinstance(output, Mapping) and output.get("type") == "reward" else None
+
+
+def is_reward_span(span: SpanLike) -> bool:
+    """Return True if the span carries a reward."""
+    return get_reward_value(span) is not None
+
+
+def is_rollout_reward(span: SpanLike) -> bool:
+    """Return True if the span carries a reward of the whole rollout, not of the last call before it."""
+    scope = (span.attributes or {}).get(LightningSpanAttributes.REWARD_SCOPE.value)
+    return scope == WHOLE_ROLLOUT and is_reward_span(span)
+
+
+def find_reward_spans(spans: Iterable[SpanT]) -> list[SpanT]:
+    """Return the spans that carry a reward, in the order given."""
+    return [span for span in spans if is_reward_span(span)]
+
+
+def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
+    """Return the primary reward of the last reward span, or None if there is none."""
+    for span in reversed(spans):
+        value = get_reward_value(span)
+        if value is not None:
+            return value
+    return None
+
 
 FuncT = TypeVar("FuncT", bound=Callable[..., Any])
 

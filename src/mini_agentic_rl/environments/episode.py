@@ -1,9 +1,11 @@
-"""The shape of a task with turns: what the model is told, what comes back for each of its answers, and the reward.
+"""Tasks with turns: the opening messages, the messages that follow each answer of the model, and the reward.
 
-A family of tasks (`Episodes`) draws rows by seed and starts an `Episode` of any row. The episode is the world that the
-model talks to: it takes an answer and gives what follows, which is the results of tools, or the next words of the user.
-It knows no model, so a scripted expert can play it too: that is how the examples to imitate are made, and why they are
-token by token what an agent then sees.
+A family of tasks (`Episodes`) draws rows by seed and starts an `Episode` of a row. The episode takes an answer and
+returns what follows: results of tools, or the next message of the user. It does not depend on a model, so a scripted
+expert can play it too. This makes the examples to imitate, which are token by token what an agent then sees.
+
+Answers are read strictly: one line "Answer: …" or "Guess: …", with nothing after it. A reward that ignored text after
+the answer would teach the model to write such text.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -34,11 +37,10 @@ from ..datasets import (
     system,
     user,
 )
+from ..rewards import encodable, in_ascii_numbers, message_text
 from ..tools import TextTools, use_text_tool
-from .agent import EnvironmentAgent
-from .conversation import Endpoint, converse
-from .environment import Outcome
-from .recipe import Demonstrations, Recipe
+from .endpoint import Endpoint, converse
+from .environment import Demonstrations, EnvironmentAgent, Outcome, Recipe
 
 EPISODE_DEFAULTS: Final[Mapping[str, Any]] = {
     **SHORT_IMITATION,
@@ -257,3 +259,98 @@ def tool_call(number: int, name: str, **arguments: Any) -> Message:
     function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
     calls = [{"id": f"call_{number}", "type": "function", "function": function}]
     return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+MAX_CALLS: Final = 8
+"""Calls of one message that are run; the others are told so."""
+
+
+class ToolEpisode(Episode):
+    """Ends with the first message that calls no tool; its "Answer: …" is the answer."""
+
+    def __init__(self, tools: TextTools) -> None:
+        self._tools = tools
+        self.answer: str | None = None
+        self.used: list[str] = []
+        """Names of the tools that were called and gave a result, in order."""
+        self.results: list[str] = []
+        """Results that they gave."""
+        self.failed = 0
+        """Number of calls that gave an error."""
+
+    def receive(self, message: Mapping[str, Any]) -> list[Message]:
+        """Run the calls of a message, or take its answer."""
+        calls = message.get("tool_calls") or ()
+        if not calls:
+            self.answer = last_line(message)
+            return []
+        return [
+            {"role": "tool", "tool_call_id": str(call.get("id")), "content": encodable(self._run(number, call))}
+            for number, call in enumerate(calls)
+        ]
+
+    def scores(self) -> dict[str, float]:
+        """Return whether the answer is right, whether there was one, and how many calls gave a result or an error."""
+        return {
+            "reward": float(self.answer is not None and self.is_right(self.answer)),
+            "answered": float(self.answer is not None),
+            "calls": float(len(self.used)),
+            "failed_calls": float(self.failed),
+        }
+
+    @abstractmethod
+    def is_right(self, answer: str) -> bool:
+        """Return True if an answer is the right one."""
+
+    def _run(self, number: int, call: Mapping[str, Any]) -> str:
+        if number >= MAX_CALLS:
+            return f"error: at most {MAX_CALLS} calls at once"
+        function = call.get("function") or {}
+        name = str(function.get("name"))
+        result = use_text_tool(self._tools, name, function.get("arguments"))
+        if result.startswith("error: "):
+            self.failed += 1
+        else:
+            self.used.append(name)
+            self.results.append(result)
+        return result
+
+
+MAX_ANSWER: Final = 200
+"""Characters of an answer."""
+
+
+def last_line(message: Mapping[str, Any], mark: str = "Answer") -> str | None:
+    """Return what follows "Answer: " on the last line of a message.
+
+    None where the message calls a tool, has no such line, has several of them, or goes on behind it.
+    """
+    if message.get("tool_calls"):
+        return None
+    text = message_text(message)
+    begin = f"{mark}: "
+    lines = text.rstrip("\n").split("\n")
+    if not lines[-1].startswith(begin) or sum(line.lstrip().startswith(f"{mark}:") for line in lines) > 1:
+        return None
+    found = lines[-1].removeprefix(begin).strip()
+    return found if 0 < len(found) <= MAX_ANSWER else None
+
+
+_NUMBER: Final = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,12})?", re.ASCII)
+
+
+def plain(text: str) -> str:
+    """Return a number without its thousands commas, anything else in lower case without a full stop at its end."""
+    text = " ".join(in_ascii_numbers(text).split())
+    if _NUMBER.fullmatch(text):
+        return text.replace(",", "")
+    return text.casefold().removesuffix(".").rstrip()
+
+
+def number_of(text: str) -> str | None:
+    """Return the number that an answer is, without the unit behind it; None where it is none."""
+    text = in_ascii_numbers(text)
+    found = _NUMBER.match(text)
+    if found is None or not re.fullmatch(r"(?: [^\W\d_]+){0,2}", text[found.end() :]):
+        return None
+    return found[0].replace(",", "")

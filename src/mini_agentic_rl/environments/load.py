@@ -1,4 +1,4 @@
-"""Look up agents, tasks and environments by the names that a job is given."""
+"""Agents, environments and tasks by name: of the recipes of this package, of plugins, or of modules of the user."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from ..datasets import (
 )
 from ..errors import UserError
 from ..litagent import LitAgent
-from ..plugins import load_part
-from .agent import EnvironmentAgent
-from .environment import DEFAULT_SIZE, Environment
-from .own_object import own_object
-from .recipe import Recipe
+from ..plugins import Kind, load_part, load_plugin, or_plugin
+from ..user_code import load_object
+from .environment import DEFAULT_SIZE, Environment, EnvironmentAgent, Recipe
 
 ENV: Final = "env:"
 """Before the name of an environment, where an agent or a data set is named: its agent, and its tasks."""
@@ -190,3 +188,26 @@ def _own(spec: str) -> Environment:
     if not isinstance(made, Environment):
         raise UserError(f"{spec!r} is a {type(made).__name__}, which lacks `tasks` or `rollout`", setting="env")
     return made
+
+
+def own_object(name: str, kind: Kind, *, setting: str, known: str) -> Any:
+    """Return the object of a name; a class is called without arguments.
+
+    Args:
+        kind: the plugins that a name without a colon is looked up among.
+        setting: the setting that gave the name, which errors name.
+        known: the names that could have been given instead, as a list in words.
+
+    Raises:
+        UserError: there is none of this name, or it cannot be imported or made.
+    """
+    found = None if ":" in name else load_plugin(kind, name, setting=setting)
+    if ":" not in name and found is None:
+        raise UserError(f"{name!r} is unknown: give {known}{or_plugin(kind)}", setting=setting)
+    try:
+        found = load_object(name) if found is None else found
+        return found() if isinstance(found, type) else found
+    except UserError:
+        raise
+    except Exception as error:  # the user's module may fail in any way while it is imported
+        raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting=setting) from error

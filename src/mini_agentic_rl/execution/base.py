@@ -1,13 +1,109 @@
-"""The interface of every strategy."""
+"""The interface of execution strategies, and the event that ends a run."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import multiprocessing.synchronize
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from multiprocessing.context import BaseContext
 from typing import TypeAlias
 
 from ..store import LightningStore
-from .events import ExecutionEvent
+
+_CHECK_SECONDS = 0.1
+
+
+class ExecutionEvent(ABC):
+    """An event across threads or processes."""
+
+    @abstractmethod
+    def set(self) -> None:
+        """End the run."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Let the run go on."""
+
+    @abstractmethod
+    def is_set(self) -> bool:
+        """Return True if the run is to end."""
+
+    @abstractmethod
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is set, at most `timeout` seconds; returns whether it is."""
+
+    async def wait_async(self) -> None:
+        """Return once it is set, within a tenth of a second."""
+        while not self.is_set():  # noqa: ASYNC110  # an event of another process has nothing to await
+            await asyncio.sleep(_CHECK_SECONDS)
+
+
+class _WrappingEvent(ExecutionEvent):
+    """An event over one of the standard library."""
+
+    _event: threading.Event | multiprocessing.synchronize.Event
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._event.wait(timeout)
+
+
+class ThreadingEvent(_WrappingEvent):
+    """An event between threads; it wakes waiting coroutines of any event loop at once."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def set(self) -> None:
+        with self._lock:
+            self._event.set()
+            waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits there any more
+                future.get_loop().call_soon_threadsafe(_resolve, future)
+
+    async def wait_async(self) -> None:
+        """Return once it is set."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if self._event.is_set():
+                return
+            self._waiting.add(future)
+        try:
+            await future
+        finally:
+            with self._lock:
+                self._waiting.discard(future)
+
+
+class MultiprocessingEvent(_WrappingEvent):
+    """An event between processes of the `multiprocessing` module; hand it to a process when the process is made.
+
+    Args:
+        ctx: the context that makes the processes; None is the one for fresh processes (`spawn`).
+    """
+
+    def __init__(self, *, ctx: BaseContext | None = None) -> None:
+        self._event = (ctx or multiprocessing.get_context("spawn")).Event()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
 
 AlgorithmBundle: TypeAlias = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]
 """Runs the algorithm to its end."""

@@ -1,36 +1,235 @@
-"""Several processes around one store: the algorithm in one, each runner in another, on one machine or on many.
+"""Several processes around one store: the algorithm in one, each runner in another, on one machine or many.
 
-The processes meet at a store that can be reached over HTTP. Either the strategy serves the given store itself
-(managed), or the given store is one that is reached from elsewhere already (external).
+The processes share a store over HTTP. The strategy serves the given store (managed), or the store is already served
+elsewhere (external).
 
 | role | what runs here |
 |---|---|
-| `both` | the algorithm in this process, each runner in a process of its own (or the other way round: `main_process`) |
-| `algorithm` | the algorithm, and the server of a managed store; runners come from elsewhere |
-| `runner` | runners alone, until they are stopped; a store that is away for a while does not end them |
+| `both` | the algorithm in this process and each runner in a process of its own, or vice versa (`main_process`) |
+| `algorithm` | the algorithm, and the server of a managed store; runners run elsewhere |
+| `runner` | runners only, until they are stopped; an outage of the store does not end them |
+
+A runner process that dies is replaced. Its rollout goes back to the queue: the worker's record in the store, written
+together with the claim, names the attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import pickle
+import signal
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
-from ..runner import set_worker_label, watch_workers
-from ..runner.processes import describe_exit, dumps
+from ..runner import Child, describe_exit, dumps, give_back_of_worker, set_worker_label, watch_workers, worker_name
 from ..store import LightningStore, LightningStoreClient, LightningStoreServer
-from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from .events import ThreadingEvent
-from .role_main import RoleSetup, run_until_set
-from .role_processes import AlgorithmProcess, Patience, RunnerProcesses
-from .roles import run_here
-from .side_by_side import run_side_by_side
+from .base import AlgorithmBundle, ExecutionEvent, ExecutionStrategy, RunnerBundle, ThreadingEvent
+from .roles import RoleSetup, run_here, run_side_by_side, run_until_set
+
+logger = logging.getLogger(__name__)
+
+_FIRST_DELAY = 0.5
+_LONGEST_DELAY = 30.0
+_GIVE_BACK_SECONDS = 10.0
+_STEADY_SECONDS = 60.0
+"""Seconds after which a runner that dies is started again with the first delay."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """The seconds to wait between the steps of ending a process."""
+
+    graceful_timeout: float
+    terminate_timeout: float
+
+    @property
+    def total(self) -> float:
+        """Seconds that all four steps can take."""
+        return self.graceful_timeout + 2 * self.terminate_timeout + 5.0
+
+
+async def stop(child: Child, patience: Patience) -> int:
+    """Tell it to stop, then SIGINT, then SIGTERM, then SIGKILL; the last two to everything that it has started as well.
+
+    Return its exit code when nothing of it is left. When cancelled, go to the last step at once.
+    """
+    try:
+        child.send(("stop",))
+        if not await _ends(child, patience.graceful_timeout):
+            logger.warning(
+                "%s did not stop within graceful_timeout=%g s and is interrupted", child.name, patience.graceful_timeout
+            )
+            child.signal(signal.SIGINT)
+            if not await _ends(child, patience.terminate_timeout):
+                logger.warning(
+                    "%s did not stop within terminate_timeout=%g s and is ended", child.name, patience.terminate_timeout
+                )
+        await asyncio.to_thread(child.end, patience.terminate_timeout)
+    except asyncio.CancelledError:
+        child.end(0)
+        raise
+    return await child.exited
+
+
+async def _ends(child: Child, seconds: float) -> bool:
+    await asyncio.wait({child.exited}, timeout=seconds)
+    return not child.running
+
+
+class RunnerProcesses:
+    """`n_runners` processes with one runner each."""
+
+    def __init__(self, setup: RoleSetup, n_runners: int, patience: Patience) -> None:
+        self._setup = setup
+        self._n_runners = n_runners
+        self._patience = patience
+        self._children: dict[int, Child] = {}
+        self._store: LightningStore | None = None
+        self.exit_codes: dict[int, int] = {}
+        """Exit code by runner, of those that ended by themselves or were stopped; one that died is replaced instead."""
+
+    async def run(self, event: ExecutionEvent) -> None:
+        """Keep the runners running until the event is set or all have ended by themselves; none is left afterwards.
+
+        Raises:
+            Exception: a runner's process cannot be started, or cannot load the bundle; the event is set then.
+        """
+        slots = [asyncio.ensure_future(self._keep(index, event)) for index in range(self._n_runners)]
+        try:
+            await asyncio.wait(slots, return_when=asyncio.FIRST_EXCEPTION)
+            errors = [slot.exception() for slot in slots if slot.done() and not slot.cancelled()]
+            error = next((error for error in errors if error is not None), None)
+            if error is not None:
+                raise error
+            if not event.is_set():
+                logger.info("all %d runners have ended before the algorithm", self._n_runners)
+        except BaseException:
+            event.set()
+            await asyncio.wait(slots)
+            raise
+        finally:
+            if self._store is not None:
+                await self._store.close()
+
+    def kill(self) -> None:
+        """End all of them at once, from any thread."""
+        for child in list(self._children.values()):
+            child.end(0)
+
+    async def _keep(self, index: int, event: ExecutionEvent) -> None:
+        delay = _FIRST_DELAY
+        stopping = asyncio.ensure_future(event.wait_async())
+        try:
+            while not event.is_set():
+                started = time.monotonic()
+                child = await Child.start(
+                    f"runner-{index}", f"{__package__}.roles:run_runner", self._setup.orphan_seconds
+                )
+                self._children[index] = child
+                code, listening = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
+                if not listening.cancelled():
+                    listening.result()
+                died = code != 0 and not event.is_set()
+                logger.log(logging.ERROR if died else logging.INFO, "runner %d %s", index, describe_exit(code))
+                if code != 0:
+                    await self._give_back(index, code)
+                if not died:
+                    self.exit_codes[index] = code
+                    return
+                if time.monotonic() - started > _STEADY_SECONDS:
+                    delay = _FIRST_DELAY
+                logger.info("runner %d is started again in %g s", index, delay)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(stopping), delay)
+                delay = min(2 * delay, _LONGEST_DELAY)
+        finally:
+            stopping.cancel()
+
+    async def _give_back(self, index: int, code: int) -> None:
+        worker_id = worker_name(index, self._setup.worker_label)
+        try:
+            if self._store is None:
+                self._store = pickle.loads(self._setup.store)
+            giving = give_back_of_worker(self._store, worker_id, f"its runner's process {describe_exit(code)}")
+            if await asyncio.wait_for(giving, _GIVE_BACK_SECONDS):
+                logger.info("what %s was running is queued again", worker_id)
+        except Exception as error:  # the store is out of reach: its health check will find the attempt
+            logger.warning("what %s was running could not be given back: %r", worker_id, error)
+
+
+class AlgorithmProcess:
+    """The process that runs the algorithm once. What it keeps in memory stays there."""
+
+    def __init__(self, setup: RoleSetup, patience: Patience) -> None:
+        self._setup = setup
+        self._patience = patience
+        self._child: Child | None = None
+        self.exit_code: int | None = None
+
+    async def run(self, event: ExecutionEvent) -> None:
+        """Run it to its end, or stop it when the event is set; the event is set afterwards.
+
+        Raises:
+            Exception: what the algorithm raised: of a class of that name, caused by its traceback.
+            RuntimeError: the process died.
+        """
+        stopping = asyncio.ensure_future(event.wait_async())
+        try:
+            self._child = child = await Child.start(
+                "algorithm", f"{__package__}.roles:run_algorithm", self._setup.orphan_seconds
+            )
+            self.exit_code, listening = await _watch(child, self._setup, stopping, self._patience)
+            if listening.cancelled():
+                return
+            listening.result()
+            if self.exit_code != 0:
+                raise RuntimeError(f"the algorithm's process {describe_exit(self.exit_code)}")
+        finally:
+            stopping.cancel()
+            event.set()
+
+    def kill(self) -> None:
+        """End it at once, from any thread."""
+        if self._child is not None:
+            self._child.end(0)
+
+
+async def _watch(
+    child: Child, setup: RoleSetup, stopping: asyncio.Future[None], patience: Patience
+) -> tuple[int, asyncio.Future[None]]:
+    """Let a process play its role until it ends or is to stop; return its exit code once nothing of it is left.
+
+    The future holds what the process sent: an error, or nothing; it is cancelled where the process was stopped.
+    """
+    child.send(setup)
+    listening = asyncio.ensure_future(_listen(child))
+    try:
+        await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        listening.cancel()  # nothing, where it is done
+        code = await stop(child, patience)
+    return code, listening
+
+
+async def _listen(child: Child) -> None:
+    """Wait until the process has ended.
+
+    Raises:
+        Exception: what it sent: its bundle could not be loaded, or the algorithm failed.
+    """
+    with contextlib.suppress(EOFError):
+        _, failure = await child.receive()
+        raise failure.as_exception()
+
 
 Role = Literal["algorithm", "runner", "both"]
 

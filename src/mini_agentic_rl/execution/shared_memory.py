@@ -12,8 +12,7 @@ from collections.abc import Awaitable
 from typing import Final, Literal
 
 from ..store import LightningStore, LightningStoreThreaded
-from .base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from .events import ExecutionEvent, ThreadingEvent
+from .base import AlgorithmBundle, ExecutionEvent, ExecutionStrategy, RunnerBundle, ThreadingEvent
 from .roles import RoleThread, run_here
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,7 @@
 """Agents: a class with a `rollout` method, or a decorated function."""
 
-from .agent import ROLLOUT_ARGUMENTS, LitAgent, RolloutResult
-from .arguments import arguments_for, names_argument
-from .decorator import FunctionalLitAgent, llm_rollout, prompt_rollout, rollout
-from .results import RolloutOutcome, read_hook_result, read_result
+from .agent import ROLLOUT_ARGUMENTS, FunctionalLitAgent, LitAgent, RolloutResult, llm_rollout, prompt_rollout, rollout
+from .arguments import RolloutOutcome, arguments_for, names_argument, read_hook_result, read_result
 
 __all__ = [
     "ROLLOUT_ARGUMENTS",

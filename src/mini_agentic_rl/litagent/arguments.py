@@ -1,20 +1,25 @@
-"""Call a user's function with the arguments that it names, out of those on offer.
+"""Calls of an agent's or a hook's function: the arguments that it gets, and the reading of its result.
 
-`def rollout(self, task)` and `def rollout(self, task, resources, rollout)` are both right. A required parameter with
-a name that is not on offer takes the offered value at its own position, so `def rollout(self, sample, resources)` is
-right too.
+A function gets the arguments that it names. A required parameter of another name takes the offered value at its
+position, so `def rollout(self, task)` and `def rollout(self, sample, resources)` both work. A parameter annotated with
+`mini_agentic_rl.types.Task` gets a `Task` with the row as its `input`; otherwise it gets the row itself.
 
-The task is the row of the data set. A parameter that is annotated with `mini_agentic_rl.types.Task` gets a `Task`
-instead, whose `input` is the row: the annotation decides, never the shape of the row.
+The final reward is the first of these: the number that the call returns; `metadata["reward"]` of a returned `Rollout`;
+`rollout.metadata["reward"]`, where the call sets or changes it. The metadata of a returned `Rollout` are visible to the
+hooks, and its `traces`, where they are spans, join the trace.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
-from ..types import Rollout, Task
+from opentelemetry.sdk.trace import ReadableSpan
+
+from ..types import REWARD_KEY, TRACES_KEY, Rollout, Span, SpanCoreFields, Task
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -86,3 +91,86 @@ def _sources(
                 raise TypeError(f"{label} asks for {name!r}; on offer are {', '.join(offered)}")
             sources[name] = offered[position]
     return sources
+
+
+@dataclass(frozen=True)
+class RolloutOutcome:
+    """Reward and spans that one call left."""
+
+    reward: float | None = None
+    """Final reward, if the call gave one."""
+    spans: Sequence[Span] = ()
+    """Spans to add to the trace; ids of rollout and attempt are still to be set."""
+
+
+def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> RolloutOutcome:
+    """Read what the agent left: `result` is what it returned, `rollout` what it was given.
+
+    The metadata of a returned `Rollout` are added to `rollout.metadata`.
+
+    Args:
+        before: `rollout.metadata` as they were before the call (a shallow copy).
+
+    Raises:
+        TypeError: the result is neither None, a number, a list of spans nor a rollout, or `metadata["reward"]` is no
+        number.
+    """
+    if isinstance(result, Real):
+        return RolloutOutcome(float(result))
+    if isinstance(result, Rollout):
+        if result is not rollout:
+            rollout.metadata.update(result.metadata)
+        traces = result.metadata.get(TRACES_KEY, ())
+        return RolloutOutcome(_set_reward(rollout, before), _as_spans(traces) if _are_spans(traces) else ())
+    if result is None:
+        return RolloutOutcome(_set_reward(rollout, before))
+    if _are_spans(result):
+        return RolloutOutcome(_set_reward(rollout, before), _as_spans(result))
+    raise TypeError(
+        "a rollout returns None, its final reward as a number, a list of spans, or a Rollout with its output, not "
+        f"{type(result).__name__}"
+    )
+
+
+def read_hook_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> float | None:
+    """Return the final reward that a hook gave, or None. Anything else that a hook returns is ignored.
+
+    Raises:
+        TypeError: `metadata["reward"]` is no number.
+    """
+    if isinstance(result, Real):
+        return float(result)
+    if isinstance(result, Rollout) and result is not rollout:
+        rollout.metadata.update(result.metadata)
+    return _set_reward(rollout, before)
+
+
+def _set_reward(rollout: Rollout, before: Mapping[str, Any]) -> float | None:
+    value = rollout.metadata.get(REWARD_KEY)
+    if value is None or (REWARD_KEY in before and before[REWARD_KEY] == value):
+        return None
+    if not isinstance(value, Real):
+        raise TypeError(f'rollout.metadata["{REWARD_KEY}"] must be a number, not {type(value).__name__}')
+    return float(value)
+
+
+def _are_spans(value: Any) -> bool:
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str | bytes)
+        and all(isinstance(item, Span | ReadableSpan | SpanCoreFields) for item in value)
+    )
+
+
+def _as_spans(items: Sequence[Span | ReadableSpan | SpanCoreFields]) -> list[Span]:
+    return [_as_span(item) for item in items]
+
+
+def _as_span(item: Span | ReadableSpan | SpanCoreFields) -> Span:
+    match item:
+        case ReadableSpan():
+            return Span.from_opentelemetry(item, "", "", 0)
+        case SpanCoreFields():  # what an emitter with propagate=False returns
+            return Span.from_core_fields(item)
+        case _:
+            return item.model_copy()

@@ -1,9 +1,11 @@
-"""The head of TRL's trainers on a CPU: the answers' tokens alone, in tiles whose memory is used again.
+"""The LM head of TRL's trainers on a CPU: labelled tokens only, in small tiles whose memory is reused.
 
-Where there is no Triton, TRL reads every position through the head, those of prompts and padding too, in tiles of 4,096
-tokens and 32,768 ids of the vocabulary. Each operation on a tile makes another one, of some 100 MB, which glibc takes
-from the system and gives back: a token costs 520 page faults at a vocabulary of 49,152. Log-probabilities and gradients
-are the same in smaller tiles, but for the rounding of sums in float32.
+Without Triton, TRL reads every position through the head, prompts and padding included, in tiles of 4,096 tokens by
+32,768 vocabulary ids. Each operation on a tile allocates about 100 MB, which glibc takes from the system and gives
+back: a token costs 520 page faults at a vocabulary of 49,152. Smaller tiles give the same log-probabilities and
+gradients, up to the rounding of sums in float32.
+
+TRL has no setting for the tile size, so this module replaces private constants of TRL for the duration of a block.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
-"""The model of a run: loaded with what is to be trained, and saved so that `model` finds it again.
+"""The model of a run: loaded with the weights to train, and saved so that `model` finds it again.
 
-A new run trains a LoRA adapter on all linear layers. Where the model is an adapter's folder itself, that adapter is
-trained on, so that stages follow each other (SFT, then DPO, then RL) and each leaves one adapter on the same base.
+A new run trains a LoRA adapter on all linear layers. If the model is the folder of an adapter, that adapter is trained
+further, so that stages follow each other (SFT, then DPO, then RL) and each leaves one adapter on the same base.
 
-A reward model's head computes in float32, whatever the layers below compute in: of two good answers the rewards may
-differ by less than bfloat16 can tell. It is padded with a token that no answer ends with, for the reward is read at the
-last token that is no padding.
+A reward model's head computes in float32, whatever the dtype of the layers: rewards of two good answers may differ by
+less than bfloat16 resolves. Its padding token ends no answer, because the reward is read at the last token that is not
+padding.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +25,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 from transformers.utils.logging import disable_progress_bar
 
 from ..errors import UserError
 from ..files import reading
 from ..gateway import ChatRenderer, load_tokenizer
+from ..logging import only_errors_of
 from ..policy import (
     Dtype,
     ModelNotFoundError,
@@ -138,10 +136,10 @@ def load_bare(
                 f"{settings.quantization} needs a CUDA device: use `quantization=none` here", setting="quantization"
             )
         options |= {"quantization_config": quantized, "device_map": {"": 0}}
-    transformers_logging.disable_progress_bar()
+    disable_progress_bar()
     kept = dtype if settings.use_lora else torch.float32
     try:
-        with only_errors():  # a head that is new, or that is not used, is what was asked for
+        with only_errors_of("transformers"):  # a head that is new, or that is not used, is what was asked for
             model = architecture.from_pretrained(path, dtype=kept, **options)
     except Exception as error:  # of the damaged file of a model it may be any
         raise cannot_load(settings.model, error) from error
@@ -193,17 +191,6 @@ def _write_nothing(*_: Any, **__: Any) -> None:
     """Stand in for what writes a model card."""
 
 
-@contextmanager
-def only_errors() -> Iterator[None]:
-    """Let transformers log errors only, for the duration of a block."""
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
-
-
 _HEAD = "score"
 _SCORES = "SEQ_CLS"
 
@@ -225,7 +212,7 @@ def load_reward_model(
     source = base if folder is None else str(folder)
     if (folder is None and not _is_scorer(base)) or (folder is not None and task_of(folder) != _SCORES):
         raise UserError(f"{str(path)!r} is no reward model: train one with `mini-agentic-rl reward`", setting="model")
-    with only_errors(), reading(path, setting="model"):
+    with only_errors_of("transformers"), reading(path, setting="model"):
         model: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=kept)
     _compute_head_in_float32(model)
     if folder is not None:

@@ -2,42 +2,146 @@
 
     read examples -> to tokens -> load -> measure -> [steps, epoch_N/, checkpoints]* -> measure -> write
 
-A run that was killed goes on from its last whole checkpoint with the same order of examples, optimizer and random
-numbers. Started by `torchrun` or `accelerate launch`, each process trains on its share and the first one writes.
+A killed run continues from its last complete checkpoint with the same order of examples, optimizer and random state.
+Started by `torchrun` or `accelerate launch`, each process trains on its share and the first one writes. TRL reports to
+no service and shows no progress bars.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import threading
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback
+from huggingface_hub import constants
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 
+import datasets
 from datasets import Dataset
 
 from ..datasets import divide_examples, load_examples, records_of
-from ..errors import UserError
+from ..errors import MissingPackageError, UserError
 from ..files import DamagedFileError, damage
 from ..gateway import ChatRenderer, load_tokenizer
+from ..logging import ignore_library_notices, only_errors_of
 from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
 from ..policy import count_parameters, resolve_device
 from ..processes import asked_to_stop, peak_memory_bytes
 from ..trainer import RecordedRun, RunState, record_run
 from .head_tiles import answers_in_tiles
-from .method import Callbacks, Method, Rows, S, quiet_libraries, require_trl, training_arguments
-from .models import TrainedModel, save_trained, write_no_cards
-from .progress import TrainingProgress, held_out_metrics
+from .models import TrainedModel, load_causal, save_trained, write_no_cards
 from .rows import Example, TokenRows, report_losses
-from .run_folder import PostTrainingFolder
+from .run_folder import PostTrainingFolder, TrainingProgress, held_out_metrics
 from .settings import PostTrainingSettings
 
 logger = logging.getLogger(__name__)
+
+Rows: TypeAlias = Sequence[Example] | None
+"""Examples given by hand; None where they are to be read."""
+Callbacks: TypeAlias = Sequence[TrainerCallback]
+
+S = TypeVar("S", bound=PostTrainingSettings)
+
+
+TrlParts: TypeAlias = tuple[Any, Any, Mapping[str, Any]]
+"""A trainer class of TRL, the class of its configuration, and the arguments of the configuration that a method adds."""
+
+
+@dataclass(frozen=True)
+class Method(Generic[S]):
+    """One method of post-training."""
+
+    name: str
+    form: str
+    """The form of its examples; see `load_examples`."""
+    tokenise: Callable[[ChatRenderer, Sequence[Example], S], TokenRows]
+    """Turns examples into rows of token ids."""
+    parts: Callable[[S], TrlParts]
+    """Returns its trainer; imports TRL."""
+    load: Callable[[S], TrainedModel] = load_causal
+    """Loads the model with its head."""
+    result: Callable[[Any, int], dict[str, Any]] = lambda trainer, measured: {}
+    """Returns further entries of the summary, from the trainer after its last evaluation on so many rows."""
+
+
+def training_arguments(
+    settings: PostTrainingSettings, checkpoints: Path, loaded: TrainedModel, *, evaluates: bool
+) -> dict[str, Any]:
+    """Return what all of TRL's configurations share.
+
+    Mixed precision is on only where it has something to do: frozen weights are in the device's type already.
+    """
+    half = str(loaded.dtype).removeprefix("torch.")
+    mixed = loaded.device.type == "cuda" or not settings.use_lora
+    measuring = "no" if not evaluates else "epoch" if settings.eval_every is None else "steps"
+    stops_early = settings.early_stopping_patience is not None
+    every = settings.eval_every if stops_early else settings.checkpoint_every
+    return {
+        "output_dir": str(checkpoints),
+        "num_train_epochs": settings.num_epochs,
+        "max_steps": -1 if settings.max_steps is None else settings.max_steps,
+        "per_device_train_batch_size": settings.batch_size,
+        "per_device_eval_batch_size": settings.batch_size,
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        "gradient_checkpointing": settings.gradient_checkpointing,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": settings.lr_schedule,
+        "warmup_steps": settings.warmup_steps,
+        "weight_decay": settings.weight_decay,
+        "bf16": mixed and half == "bfloat16",
+        "fp16": mixed and half == "float16",
+        "use_cpu": loaded.device.type == "cpu",
+        "dataloader_pin_memory": loaded.device.type == "cuda",
+        "eval_strategy": measuring,
+        "eval_steps": settings.eval_every,
+        "save_strategy": "epoch" if every is None else "steps",
+        "save_steps": every or 1,
+        "load_best_model_at_end": stops_early,
+        "metric_for_best_model": "eval_loss" if stops_early else None,
+        "logging_steps": settings.logging_steps,
+        "logging_first_step": True,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": settings.seed,
+    }
+
+
+def require_trl() -> None:
+    """Check that TRL is there.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    if importlib.util.find_spec("trl") is None:
+        raise MissingPackageError("training on written rows", "trl", extra="trl")
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silence libraries for the duration of a block: TRL sends no usage report to the Hub, data sets show no progress
+    bars, and no library logs which names or special tokens it changes."""
+    reported, shown = constants.HF_HUB_DISABLE_TELEMETRY, not datasets.are_progress_bars_disabled()
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    datasets.disable_progress_bars()
+    try:
+        with warnings.catch_warnings(), only_errors_of("transformers"):
+            ignore_library_notices()
+            yield
+    finally:
+        constants.HF_HUB_DISABLE_TELEMETRY = reported
+        if shown:
+            datasets.enable_progress_bars()
+
 
 _MEASURED_WITHOUT_HELD_OUT = 64
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "trl")
@@ -86,8 +190,15 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
     def train_and_measure(run: RecordedRun, loaded: TrainedModel) -> dict[str, Any]:
         out = run.logger
         arguments = training_arguments(settings, folder.checkpoints_path, loaded, evaluates=has_held_out)
-        trainer = method.trainer(settings).make(
-            loaded, arguments, Dataset.from_list(rows.rows), Dataset.from_list(measured_rows.rows)
+        trainer_class, configuration, options = method.parts(settings)
+        set_seed(settings.seed)  # TRL 1.14 draws a new adapter before it sets the seed
+        trainer = trainer_class(
+            model=loaded.model,
+            args=configuration(**{**arguments, **options}),
+            train_dataset=Dataset.from_list(rows.rows),
+            eval_dataset=Dataset.from_list(measured_rows.rows),
+            processing_class=loaded.tokenizer,
+            peft_config=loaded.new_adapter,
         )
         write_no_cards(trainer)
         parameters = count_parameters(trainer.model)

@@ -13,13 +13,21 @@ from typing import Any, Literal
 
 from ..plugins import load_plugin, or_plugin
 from ..user_code import load_object
-from .base import FAILED, Reward, RewardError, RewardFunction, Sample, group_key, is_score, name_of, samples_of
-from .format import FormatReward
-from .function import FunctionReward
+from .base import (
+    FAILED,
+    FunctionReward,
+    Reward,
+    RewardError,
+    RewardFunction,
+    Sample,
+    group_key,
+    is_score,
+    name_of,
+    samples_of,
+)
+from .format import FormatReward, StepReward, ToolUseReward
 from .math import AccuracyReward
 from .remote import RemoteReward
-from .steps import StepReward
-from .tool_use import ToolUseReward
 
 _EPSILON = 1e-6
 """Added to a standard deviation, so that rewards which differ by rounding only stay small."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from .scripts import UNCASED, in_ascii_numbers
-from .values import GROUPED, SCALE, clean, is_container, parse_number
+from .values import GROUPED, SCALE, UNCASED, clean, in_ascii_numbers, is_container, parse_number
 
 MAX_TEXT = 20_000
 """Characters at the end of a reply that are looked at."""

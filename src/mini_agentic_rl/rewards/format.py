@@ -1,12 +1,22 @@
-"""Rewards for the format of a reply and for its length, whatever it says."""
+"""Rewards for how a reply is made, whatever it answers: its form, its length, its working, and its tool calls.
+
+Calculations in a text are evaluated exactly, with bounded length and without powers: both sides of "12 * 30 = 360" are
+read in time linear in the text.
+"""
 
 from __future__ import annotations
 
+import ast
+import json
+import operator
 import re
-from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Final, Literal, TypeAlias
 
-from .base import Reward, RewardError, Sample
+from .base import Message, Reward, RewardError, Sample, message_text
 from .extract import MAX_TEXT
 
 _ANSWER_LINE = re.compile(r"^answer:[ \t]*\S", re.IGNORECASE | re.MULTILINE)
@@ -138,3 +148,283 @@ class LengthPenaltyReward(Reward):
                 )
             return len(ids)
         return len(sample.written) if self.unit == "characters" else len(sample.written.split())
+
+
+MAX_EQUATIONS = 200
+"""Calculations of a text that are read, the last ones."""
+_MAX_SIDE = 120
+"""Characters of one side."""
+_MAX_DIGITS = 30
+"""Digits of one number."""
+
+_LEFT = re.compile(r"[-+*/×÷·−–()\d.,$€£ \t]{1,120}$")
+_RIGHT = re.compile(r"[-+*/×÷·−–()\d.,$€£ \t]{1,120}")
+_SPELLINGS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-", "$": None, "€": None, "£": None})
+_TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=[\d($€£])")
+_GROUPS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+_BESIDE = re.compile(r"(?<=[\d)])[.,]?\s+(?=[\d.(])")
+_BULLET = re.compile(r"\s*[-*•–]\s+")
+_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
+_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+@dataclass(frozen=True)
+class Equation:
+    """One calculation."""
+
+    text: str
+    """As written, without spaces and currency."""
+    right: bool
+    """True if both sides are equal, but for the rounding of the digits that are written."""
+
+
+def equations(text: str) -> list[Equation]:
+    """Return the calculations of a text, in order, each once. An "=" without an operation on either side is none."""
+    found: dict[str, Equation] = {}
+    for line in text[-MAX_TEXT:].splitlines():
+        bullet = _BULLET.match(line)
+        sides = _TIMES.sub(" * ", line[bullet.end() :] if bullet else line).split("=")
+        for left, right in pairwise(sides):
+            equation = _equation(left[-_MAX_SIDE:], right[:_MAX_SIDE])
+            if equation is not None:
+                found.setdefault(equation.text, equation)
+    return list(found.values())[-MAX_EQUATIONS:]
+
+
+def _equation(before: str, after: str) -> Equation | None:
+    left, right = _LEFT.search(before), _RIGHT.match(after)
+    if left is None or right is None:
+        return None
+    first, second = _plain(left.group(), -1), _plain(right.group(), 0)
+    if not (_operates(first) or _operates(second)):
+        return None
+    values = _value(first), _value(second)
+    if values[0] is None or values[1] is None:
+        return None
+    return Equation(f"{first}={second}", _agree(values[0], values[1], _decimals(second)))
+
+
+def _plain(side: str, place: int) -> str:
+    """Return one side as an expression: no spaces, currency and thousands commas. Of several numbers that only stand
+    beside each other, as in "1. 3 + 4", the one at `place` is part of the calculation."""
+    side = _GROUPS.sub("", side.translate(_SPELLINGS)).strip(" \t,")
+    side = _BESIDE.split(side)[place]
+    return re.sub(r"\s+|\.(?!\d)", "", side).rstrip("+-*/(,")
+
+
+def _operates(side: str) -> bool:
+    return bool(re.search(r"[\d)][-+*/]", side))
+
+
+def _value(side: str) -> Fraction | None:
+    """Return the value of an expression; None where it is none."""
+    if not side or any(len(number) > _MAX_DIGITS for number in _NUMBER.findall(side)):
+        return None
+    try:  # as string literals numbers keep every digit
+        return _evaluate(ast.parse(_NUMBER.sub(r'"\g<0>"', side), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _evaluate(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return Fraction(node.value)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _evaluate(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    raise ValueError("no arithmetic")
+
+
+def _decimals(side: str) -> int:
+    """Decimal places of a side that is a number; 0 otherwise."""
+    found = re.fullmatch(r"-?\d*\.(\d+)", side)
+    return len(found[1]) if found else 0
+
+
+def _agree(left: Fraction, right: Fraction, decimals: int) -> bool:
+    return left == right or (decimals > 0 and abs(left - right) * 2 * 10**decimals <= 1)
+
+
+StepKind: TypeAlias = Literal["calculations", "marked"]
+
+_MARKED = re.compile(
+    r"[ \t>*#_-]{0,8}(?:step[ \t]*\d{1,3}\b|\d{1,3}[.):、][ \t]*\S|第[一二三四五六七八九十\d]{1,3}步|"
+    r"(?:first|second|third|then|next|finally)\b|首先|其次|然后|接着|最后)",
+    re.IGNORECASE,
+)
+
+
+def count_steps(text: str) -> int:
+    """Lines that begin as a step does ("Step 1", "1.", "First", "第一步"), each text of a line once."""
+    lines = text[-MAX_TEXT:].splitlines()
+    return len({line.strip().casefold() for line in lines if _MARKED.match(line)})
+
+
+class StepReward(Reward):
+    """From 0 to 1: how much of the working there is, up to `expected` steps, and how much of it is right.
+
+    With `calculations`, a step is one like "12 * 30 = 360"; wrong ones count against right ones: the reward is
+    `right / max(expected, right + wrong)`. With `marked`, a step is a line that begins as one does, whatever it says:
+    `min(steps, expected) / expected`. A step that is repeated counts once; steps beyond those expected gain nothing.
+    """
+
+    def __init__(self, *, expected: int = 1, kind: StepKind = "calculations", name: str = "steps") -> None:
+        """
+        Raises:
+            ValueError: `expected` is below 1.
+        """
+        super().__init__(name)
+        if expected < 1:
+            raise ValueError(f"expected must be 1 or more, not {expected}")
+        self.expected = expected
+        self.kind = kind
+
+    def score(self, sample: Sample) -> float | None:
+        """Return the share of the asked-for formats that the answer has."""
+        if self.kind == "marked":
+            return min(count_steps(sample.written), self.expected) / self.expected
+        found = equations(sample.written)
+        right = sum(equation.right for equation in found)
+        return right / max(self.expected, len(found))
+
+
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+_MAX_CALLS = 200
+_FAILED = re.compile(r"[\"'{\[( ]{0,8}(?:error|exception|traceback)\b", re.IGNORECASE)
+
+
+class ToolUseReward(Reward):
+    """From 0 to 1: the share of good calls, less for more calls than `max_calls`; 0 without any call.
+
+    A call is good when its tool was offered, its arguments are a JSON object with everything that the tool requires
+    and nothing that it does not know, and its result, if there is one, does not begin with "error". Tools are those
+    given here, else those of the row's column `tools`; without either any name is taken for a tool. Calls are read from
+    the messages' `tool_calls`; in a text from its <tool_call> tags.
+    """
+
+    def __init__(
+        self,
+        *,
+        tools: Collection[Mapping[str, Any]] | None = None,
+        expected: int = 1,
+        max_calls: int | None = None,
+        name: str = "tool_use",
+    ) -> None:
+        """`tools` are OpenAI's definitions. A rollout is to make at least `expected` calls and at most `max_calls`
+        (None: any number). With `expected=0` no call is as good as only good calls.
+
+        Raises:
+            ValueError: `expected` is below 0 or above `max_calls`.
+        """
+        super().__init__(name)
+        if expected < 0 or (max_calls is not None and max_calls < max(1, expected)):
+            raise ValueError(f"0 <= expected <= max_calls does not hold: expected={expected}, max_calls={max_calls}")
+        self.tools = tools
+        self.expected = expected
+        self.max_calls = max_calls
+
+    def score(self, sample: Sample) -> float | None:
+        """Return the share of the asked-for formats that the answer has."""
+        calls = tool_calls(sample)
+        if not calls:
+            return 1.0 if self.expected == 0 else 0.0
+        offered = _parameters(self.tools if self.tools is not None else sample.columns.get("tools"))
+        good = sum(_is_good(call, offered) for call in calls)
+        share = good / max(len(calls), self.expected)
+        return share if self.max_calls is None else share * min(1.0, self.max_calls / len(calls))
+
+
+class WrittenCall:
+    """One call with its result."""
+
+    def __init__(self, name: Any, arguments: Any, result: str | None = None) -> None:
+        self.name = name if isinstance(name, str) else ""
+        self.arguments = _object(arguments)
+        """None where they are no JSON object."""
+        self.result = result
+
+
+def tool_calls(sample: Sample) -> list[WrittenCall]:
+    """Return the calls of a completion, in order, at most `_MAX_CALLS`."""
+    if isinstance(sample.completion, str):
+        bodies = map(_object, _tagged(sample.completion))
+        return [WrittenCall(None, None) if body is None else _call(body, None) for body in bodies]
+    results = {
+        str(message.get("tool_call_id")): message_text(message)
+        for message in sample.messages
+        if message.get("role") == "tool"
+    }
+    calls = [call for message in sample.messages for call in _calls_of(message)]
+    return [
+        _call(call, results.get(str(call.get("id")))) if isinstance(call, Mapping) else WrittenCall(None, None)
+        for call in calls[:_MAX_CALLS]
+    ]
+
+
+def _tagged(text: str) -> list[str]:
+    """Return the text between each pair of tags."""
+    found: list[str] = []
+    start = text.find(_OPENING)
+    while start >= 0 and len(found) < _MAX_CALLS:
+        start += len(_OPENING)
+        end = text.find(_CLOSING, start)
+        if end < 0:
+            break
+        found.append(text[start:end])
+        start = text.find(_OPENING, end)
+    return found
+
+
+def _calls_of(message: Message) -> list[Any]:
+    calls = message.get("tool_calls")
+    return list(calls) if isinstance(calls, list | tuple) else []
+
+
+def _call(call: Mapping[str, Any], result: str | None) -> WrittenCall:
+    function = call.get("function", call)
+    if not isinstance(function, Mapping):
+        return WrittenCall(None, None, result)
+    return WrittenCall(function.get("name"), function.get("arguments", {}), result)
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return dict(value) if isinstance(value, Mapping) else None
+
+
+def _parameters(tools: Any) -> dict[str, Mapping[str, Any]] | None:
+    """Return the parameters of each tool by its name; None where nobody says which tools there are."""
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(tools, list | tuple) or not tools:
+        return None
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, Mapping)]
+    return {str(function.get("name")): function.get("parameters") or {} for function in functions if function}
+
+
+def _is_good(call: WrittenCall, offered: Mapping[str, Mapping[str, Any]] | None) -> bool:
+    if not call.name or call.arguments is None or (call.result is not None and _FAILED.match(call.result.lstrip())):
+        return False
+    if offered is None:
+        return True
+    if call.name not in offered:
+        return False
+    schema = offered[call.name]
+    known = schema.get("properties") or {}
+    required = schema.get("required") or []
+    unknown = schema.get("additionalProperties", False) is False and bool(known) and set(call.arguments) - set(known)
+    return all(name in call.arguments for name in required) and not unknown

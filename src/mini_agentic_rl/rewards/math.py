@@ -1,23 +1,94 @@
-"""Is an answer right? Numbers, options, lists and words are compared here; expressions go to math-verify.
+"""Compare an answer with the right one: numbers, options, lists and words here, expressions by math-verify.
 
-Plain numbers, the common case, never touch an algebra package. Expressions are handed to a helper process with a time
-limit (`symbolic`), so `is_correct` returns in bounded time on any text, from any thread.
+Plain numbers, the common case, never use an algebra package. math-verify runs in a helper process, which starts on
+first use and is killed when a comparison takes too long: no limit on the text can bound computer algebra, and signals
+do not work off the main thread. So `is_correct` returns in bounded time on any text, from any thread. Results are
+cached.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
 from typing import Any
 
 from ..errors import UserError
+from ..processes import DeadlineProcess, EndedError, LateError, NotReadyError
 from .base import Reward, Sample, column
 from .extract import ANSWER_WORDS, announced_text, extract_answer, extract_option
-from .symbolic import TimeBudget, equivalent
 from .values import ListValue, MappingValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMIT = 5.0
+"""Seconds for one comparison."""
+MAX_LENGTH = 300
+"""Characters of an expression; a longer one equals nothing."""
+
+_MATHEMATICAL = re.compile(r"[\d\\+*/^=<>]|^\W*[A-Za-z]\W*$|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf)\b")
+
+
+class TimeBudget:
+    """The seconds that the comparisons of one answer may take together: a list may have a hundred slow items."""
+
+    def __init__(self, seconds: float = TIME_LIMIT) -> None:
+        self.left = seconds
+
+
+class SymbolicError(RuntimeError):
+    """The helper process cannot be used."""
+
+
+def equivalent(
+    predicted: str, gold: str, near: Callable[[Fraction, Fraction], bool], budget: TimeBudget | None = None
+) -> bool:
+    """Return True if two expressions (plain text or LaTeX) are equal as mathematics, or have real values that are near
+    each other.
+
+    False where either is no expression, is longer than `MAX_LENGTH`, or takes longer than `TIME_LIMIT` (logged), and
+    where earlier comparisons have used up the `budget` that they share.
+
+    Raises:
+        SymbolicError: the helper process cannot be started, or died of something else than the time limit.
+    """
+    if max(len(predicted), len(gold)) > MAX_LENGTH or not (
+        _MATHEMATICAL.search(predicted) and _MATHEMATICAL.search(gold)
+    ):
+        return False
+    budget = budget or TimeBudget()
+    if budget.left <= 0:
+        return False
+    found, seconds = _remembered(predicted, gold)
+    budget.left -= seconds
+    return found if isinstance(found, bool) else any(near(Fraction(left), Fraction(right)) for left, right in found)
+
+
+_helper = DeadlineProcess(f"{__package__}.symbolic_worker")
+
+
+@functools.lru_cache(maxsize=10_000)
+def _remembered(predicted: str, gold: str) -> tuple[bool | list[list[str]], float]:
+    """Return whether both are equal, or the values that they may have, as decimals; and the seconds that it took.
+
+    The seconds are those of the helper alone: neither its start nor other threads' turns cost an answer its budget.
+    """
+    try:
+        found, seconds = _helper.ask([predicted, gold], TIME_LIMIT)
+        return found, seconds
+    except LateError:
+        logger.warning("comparing %r with %r took over %.0f s; it counts as wrong", predicted, gold, TIME_LIMIT)
+        return False, TIME_LIMIT
+    except NotReadyError as error:
+        raise SymbolicError(f"expressions cannot be compared by math-verify: {error}") from error
+    except EndedError as error:
+        raise SymbolicError(f"comparing {predicted!r} with {gold!r}: {error}") from error
+
 
 DEFAULT_TOLERANCE = 0.01
 """Relative tolerance between a value and a rounded one."""

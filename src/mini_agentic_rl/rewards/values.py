@@ -1,4 +1,8 @@
-"""Values of answers: numbers, options, lists, or something else, parsed without any algebra package."""
+"""Values of answers: numbers, options, lists and texts, parsed without an algebra package.
+
+`in_ascii_numbers` converts digits, punctuation and number words of other scripts first. `unit_of` reads units. A word
+that is no known unit, such as "apples", is ignored: such answers are compared by their numbers alone.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,168 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from .scripts import UNCASED, in_ascii_numbers
-from .units import Unit, unit_of
+UNCASED: Final = (
+    "\u0590-\u1cff\u2e80-\u2fdf\u3005-\u3007\u3021-\u9fff\ua000-\ua4cf\uac00-\ud7ff\uf900-\ufaff\ufb1d-\ufdff"
+    "\ufe70-\ufefe\uff66-\uffdc\U0001b000-\U0001b2ff\U00020000-\U000323af"
+)
+"""Inside of a character class: letters of scripts without case, from Hebrew to Chinese and Korean. Such a word may
+stand next to a number without a space, as in 共42元, so these letters bound a number as a space does."""
+
+_MARKS = str.maketrans(
+    {
+        **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
+        **dict.fromkeys("\u3000", " "),
+        **dict.fromkeys("。｡।။።", ". "),
+        **dict.fromkeys("、､،", ", "),
+        **dict.fromkeys("「」『』“”„«»", '"'),
+        **dict.fromkeys("\u200b\u200e\u200f\u2066\u2067\u2068\u2069\ufeff"),
+        "؛": ";",
+        "؟": "?",
+        "٪": "%",
+        "٫": ".",
+        "٬": ",",
+        "￥": "¥",
+    }
+)
+_NUMERALS = str.maketrans("零壹贰貳叁參肆伍陆陸柒捌玖两兩拾佰仟萬億", "〇一二二三三四五六六七八九二二十百千万亿")
+_ONES = "〇一二三四五六七八九"
+_NUMERAL_UNITS = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8}
+_SINGLE = "〇零一二三四五六七八九两兩壹贰貳叁參肆伍陆陸柒捌玖"
+_ALL = f"{_SINGLE}十百千万亿拾佰仟萬億"
+_RUN = re.compile(rf"(?<![\d{_ALL}])([{_ALL}]{{1,20}})(?![{_ALL}])(?:[点點]([{_SINGLE}]{{1,20}})(?![{_ALL}]))?")
+_BELOW = r"(?:[一-九]千〇?)?(?:[一-九]百〇?)?(?:[一-九]?十)?[一-九]?".replace("一-九", _ONES[1:])
+_WELL_FORMED = re.compile(rf"(?=[{_ONES[1:]}十])(?:{_BELOW}亿〇?)?(?:{_BELOW}万〇?)?{_BELOW}")
+_COUNTED = re.compile("[个個只元块塊米人次天年月岁歲本张張条條辆輛件名位分]?")
+"""A measure word behind an answer of one numeral."""
+_DIGIT = re.compile(r"[^\D0-9]")
+_PERCENT = re.compile(r"百分之\s*(\d+(?:\.\d+)?)")
+_FRACTION = re.compile(r"(?<!\d)(\d{1,15})\s*(?:分之|分の|분의)\s*(\d+)")
+_MINUS = re.compile(r"(?:负|負|マイナス)\s*(?=\d)")
+
+
+def in_ascii_numbers(text: str) -> str:
+    """Return the text with its numbers, full-width characters and punctuation in ASCII; words stay as they are.
+
+    ４２ and ٤٢ are 42, 百分之42 is 42%, 3分之2 is 2/3, and 负42 is -42. Numerals are read where they are no part of a
+    word: 四十二 is 42, 三点五 is 3.5, 二〇二四 is 2024, and 四 is 4 where the text is nothing else.
+    """
+    if text.isascii():
+        return text
+    text = _RUN.sub(_read_numeral, text)
+    text = _DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text.translate(_MARKS))
+    return _MINUS.sub("-", _FRACTION.sub(r"\2/\1", _PERCENT.sub(r"\1%", text)))
+
+
+def _read_numeral(found: re.Match[str]) -> str:
+    """Return a Chinese or Japanese numeral in ASCII; what may be a part of a word as it stands."""
+    run, decimals = found[1].translate(_NUMERALS), (found[2] or "").translate(_NUMERALS)
+    before, after = found.string[: found.start()].rstrip(), found.string[found.end() :].strip()
+    alone = before in ("", "-", "负", "負", "マイナス") and _COUNTED.fullmatch(after) is not None
+    is_part = before.endswith(("分之", "分の")) or after.startswith(("分之", "分の"))
+    if set(run) <= set(_ONES):  # digit by digit
+        if not (alone or is_part or decimals or (len(run) > 2 and "〇" in run)):
+            return found[0]
+        whole = "".join(str(_ONES.index(one)) for one in run)
+    elif (len(run) > 1 or alone or is_part) and _WELL_FORMED.fullmatch(run):
+        whole = str(_value(run))
+    else:
+        return found[0]
+    return whole + ("." + "".join(str(_ONES.index(one)) for one in decimals) if decimals else "")
+
+
+def _value(run: str) -> int:
+    total = section = digit = 0
+    last = 1
+    for one in run:
+        if one in _ONES:
+            digit = _ONES.index(one)
+            last = last if digit else 1
+        elif _NUMERAL_UNITS[one] < 10**4:
+            section += (digit or 1) * _NUMERAL_UNITS[one]
+            digit, last = 0, _NUMERAL_UNITS[one]
+        else:
+            total, section, digit, last = total + (section + digit) * _NUMERAL_UNITS[one], 0, 0, _NUMERAL_UNITS[one]
+    return total + section + digit * (last // 10 if last > 10 else 1)  # 二百五 is 250
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of measurement or a currency."""
+
+    kind: str
+    """Quantity that it measures; numbers of two kinds are never equal."""
+    factor: Fraction
+    """Number of the kind's own units that it is."""
+    name: str
+    """A word that stands for it behind a number."""
+
+
+_TABLE: dict[str, tuple[tuple[str, str], ...]] = {
+    "length": (
+        ("1/1000", "mm millimeter millimeters millimetre millimetres 毫米"),
+        ("1/100", "cm centimeter centimeters centimetre centimetres 厘米"),
+        ("1", "m meter meters metre metres 米"),
+        ("1000", "km kilometer kilometers kilometre kilometres 千米 公里"),
+        ("0.0254", "inch inches"),
+        ("0.3048", "ft foot feet"),
+        ("0.9144", "yards yard yd"),
+        ("1609.344", "miles mile mi"),
+    ),
+    "mass": (
+        ("1/1000", "mg milligram milligrams 毫克"),
+        ("1", "g gram grams 克"),
+        ("1000", "kg kilogram kilograms 千克 公斤"),
+    ),
+    "volume": (
+        ("1/1000", "ml milliliter milliliters millilitre millilitres 毫升"),
+        ("1", "l liter liters litre litres 升"),
+    ),
+    "time": (
+        ("1", "s sec secs second seconds 秒"),
+        ("60", "min mins minute minutes 分钟"),
+        ("3600", "h hr hrs hour hours 小时"),
+        ("86400", "days day 天"),
+        ("604800", "weeks week 周"),
+    ),
+    "months": (("1", "months month 个月"), ("12", "years year 年")),
+    "angle": (("1", "degrees degree deg ° 度"),),
+    "dollars": (("1", "dollars dollar usd $ 美元"), ("1/100", "cents cent")),
+    "euros": (("1", "euros euro eur € 欧元"),),
+    "pounds sterling": (("1", "gbp £ 英镑"),),
+    "yen or yuan": (("1", "yen yuan jpy cny rmb ¥ 元 円 日元 人民币"),),
+    "rupees": (("1", "rupees rupee inr ₹"),),
+    "in the morning": (("1", "am"),),
+    "in the afternoon": (("1", "pm"),),
+    "speed": (("1", "m/s"), ("5/18", "km/h kmh kph"), ("0.44704", "mph")),
+}
+_UNITS = {
+    name: Unit(kind, Fraction(factor), names.split()[0])
+    for kind, rows in _TABLE.items()
+    for factor, names in rows
+    for name in names.split()
+}
+_POWERS = {"square": 2, "sq": 2, "平方": 2, "cubic": 3, "立方": 3, "²": 2, "³": 3, "^2": 2, "^3": 3}
+_LONGEST = 100
+"""Characters of the longest text that may be a unit."""
+_POWER = re.compile(r"(?:(?P<word>(?:square|sq|cubic)(?=\.? )|平方|立方)\.? ?)?(?P<base>[^²³^]*)(?P<sign>[²³]|\^[23])?")
+
+
+def unit_of(text: str) -> Unit | None:
+    """Return the unit that stands before or behind a number, such as "$", "km/h" or "square meters"; None for any
+    other text."""
+    if len(text) > _LONGEST:
+        return None
+    words = re.sub(r"\s*/\s*", "/", " ".join(text.lower().split()))
+    match = _POWER.fullmatch(words)
+    if match is None:
+        return None
+    unit = _UNITS.get(match["base"].strip())
+    power = _POWERS.get(match["word"] or match["sign"] or "", 1)
+    if unit is None or power == 1:
+        return unit
+    return Unit(f"{unit.kind} to the power of {power}", unit.factor**power, f"{unit.name}^{power}")
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
-"""The runner of agents: claim, run, report, again.
+"""The interface of runners, and the runner of agents: claim a rollout, run an attempt of it, report its end.
 
-One object may serve many tasks of one event loop: what a run needs is bound to the task that opened `run_context`.
+One `LitAgentRunner` may serve many asyncio tasks: `run_context` binds agent, store and hooks to the calling task.
 
-The runner's heartbeat is that of its worker. An attempt's only signs of life are its spans: `unresponsive_seconds` of
-a rollout bounds the silence of the agent, whether its runner lives or not. With each heartbeat the runner looks whether
-the attempt that it runs still counts; one that the store has given up, or whose rollout has ended, is broken off, so
-that no hanging agent can keep a runner for ever.
+A heartbeat belongs to the worker. An attempt shows that it is alive by its spans only: `unresponsive_seconds` of a
+rollout bounds how long its agent may emit none. With each heartbeat the runner checks whether its attempt still counts,
+and stops an attempt that the store has given up or whose rollout has ended.
 """
 
 from __future__ import annotations
@@ -16,21 +15,104 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from ..litagent import LitAgent
 from ..logging import CountedCauses
 from ..store import LightningStore
 from ..tracer import OtelTracer, Tracer
-from ..types import AttemptedRollout, Hook, NamedResources, Rollout, RolloutMode
+from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode
 from .attempt import AttemptFailure, AttemptRun
-from .base import Runner, StopEvent, TaskT
-from .binding import Binding, UnderWay
-from .heartbeats import beating
+from .heartbeats import Binding, RunningAttempt, heartbeats_of
 from .isolation import AgentProcess
 from .workers import worker_name
 
 logger = logging.getLogger(__name__)
+
+TaskT = TypeVar("TaskT")
+
+
+class StopEvent(Protocol):
+    """The event that ends a run, as a runner needs it."""
+
+    def is_set(self) -> bool:
+        """Return True if the run is to end."""
+
+    async def wait_async(self) -> None:
+        """Return once the event is set."""
+
+
+class Runner(ParallelWorkerBase, Generic[TaskT]):
+    """A runner of rollouts: of all that come (`iter`), or of one that is given (`step`), inside a `run_context`.
+
+    A subclass defines `init`, `init_worker`, `iter` and `step`, and the teardowns where there is something to clean up.
+    """
+
+    def init(self, agent: LitAgent[TaskT], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
+        """Take the agent that is run, and the hooks around its rollouts."""
+        raise NotImplementedError(f"{type(self).__name__} must define init")
+
+    def init_worker(self, worker_id: int, store: LightningStore, **kwargs: Any) -> None:
+        """Take the number of the worker, and the store that rollouts come from."""
+        raise NotImplementedError(f"{type(self).__name__} must define init_worker")
+
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: what runs is `iter` or `step`.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("a runner has no run(): await iter() or step()")
+
+    @contextmanager
+    def run_context(
+        self,
+        *,
+        agent: LitAgent[TaskT],
+        store: LightningStore,
+        hooks: Sequence[Hook] | None = None,
+        worker_id: int | str | None = None,
+    ) -> Iterator[Runner[TaskT]]:
+        """Take the runner through its life: `init` and `init_worker`, and at the end both teardowns.
+
+        What a teardown raises is logged.
+        """
+        worker: Any = 0 if worker_id is None else worker_id
+        self.init(agent=agent, hooks=hooks)
+        try:
+            self.init_worker(worker_id=worker, store=store)
+            try:
+                yield self
+            finally:
+                self._quietly("teardown_worker", worker_id=worker)
+        finally:
+            self._quietly("teardown")
+
+    async def iter(self, *, event: StopEvent | None = None) -> None:
+        """Claim and run rollouts until the event is set."""
+        raise NotImplementedError(f"{type(self).__name__} must define iter")
+
+    async def step(
+        self,
+        input: TaskT,
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: StopEvent | None = None,
+    ) -> Rollout:
+        """Run one task at once, past the queue, and return its rollout as the store has it afterwards.
+
+        Raises:
+            Exception: what the agent raised.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define step")
+
+    def _quietly(self, method: str, **arguments: Any) -> None:
+        try:
+            getattr(self, method)(**arguments)
+        except Exception:  # what ran before is not lost for it
+            logger.exception("%s.%s failed", type(self).__name__, method)
+
 
 Isolation: TypeAlias = Literal["thread", "process"]
 """Place where a runner calls its agent: in this process, or in one of its own."""
@@ -193,7 +275,7 @@ class LitAgentRunner(Runner[TaskT]):
         bound = self._bound()
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
         try:
-            with beating(bound, self._heartbeat_interval, include_gpu=self._include_gpu):
+            with heartbeats_of(bound, self._heartbeat_interval, include_gpu=self._include_gpu):
                 while not _is_over(event, stop) and (self._max_rollouts is None or bound.attempts < self._max_rollouts):
                     if bound.process is not None and not bound.process.running:
                         if not await self._wait_for_work(bound.store, stop):
@@ -270,7 +352,7 @@ class LitAgentRunner(Runner[TaskT]):
             failures=self._failures,
         )
         try:
-            with bound.under_way(UnderWay(rollout, attempt, halt)):
+            with bound.running(RunningAttempt(rollout, attempt, halt)):
                 status = await attempt.run()
             if status != "succeeded":
                 bound.failed += 1

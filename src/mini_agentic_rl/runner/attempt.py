@@ -25,8 +25,7 @@ from ..semconv import FAILURE_REASON
 from ..store import LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, SpanCoreFields
-from .calls import OutOfTimeError, StoppedError, call_bounded
-from .isolation import AgentProcess
+from .isolation import AgentProcess, OutOfTimeError, StoppedError, call_bounded
 from .workers import give_back
 
 logger = logging.getLogger(__name__)

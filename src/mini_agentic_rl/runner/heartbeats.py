@@ -1,7 +1,7 @@
-"""Heartbeats of the workers of an event loop, and a look at whether what they run still counts.
+"""Heartbeats of the workers on an event loop, and the check whether the attempt that a worker runs still counts.
 
-One request tells the store of all runners that work on it. A thousand of them, each with requests of its own, would be
-more than a client and a server can carry.
+One request carries the heartbeats of up to 100 workers: with a request per worker, a thousand workers would overload
+the client and the server.
 """
 
 from __future__ import annotations
@@ -10,58 +10,111 @@ import asyncio
 import contextlib
 import logging
 import os
+import platform
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import psutil
 
+from ..litagent import LitAgent
 from ..logging import Throttle
-from ..store import LightningStore
-from .binding import Binding
-from .system_snapshot import gpus
+from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
+from ..types import AttemptedRollout, Hook, Rollout
+from .attempt import AttemptRun
+from .isolation import AgentProcess
 
 logger = logging.getLogger(__name__)
 
 _MIB: Final = 2**20
-_AT_ONCE: Final = 100
-"""Workers in one request."""
+_GIB: Final = 2**30
+_WORKERS_PER_REQUEST: Final = 100
+
+
+@dataclass(frozen=True)
+class RunningAttempt:
+    """An attempt that a worker runs."""
+
+    rollout: AttemptedRollout
+    run: AttemptRun
+    halt: asyncio.Future[str]
+    """Stops the attempt once it is done; its result is the reason."""
+
+    def stop_if_over(self, stored: Rollout | None) -> None:
+        """Stop the attempt if it no longer counts, judged by the rollout in the store."""
+        reason = self._why_over(stored)
+        if reason is not None and not self.halt.done() and not self.run.ending:
+            number = self.rollout.attempt.sequence_id
+            logger.warning("attempt %d of rollout %s is broken off: %s", number, self.rollout.rollout_id, reason)
+            self.halt.set_result(reason)
+
+    def _why_over(self, stored: Rollout | None) -> str | None:
+        latest = stored.attempt if isinstance(stored, AttemptedRollout) else None
+        if stored is None or latest is None or latest.attempt_id != self.rollout.attempt.attempt_id:
+            return "another attempt has taken its place"
+        if has_ended(stored):
+            return f"its rollout has ended ({stored.status})"
+        if latest.status not in LIVE_ATTEMPT_STATUSES:
+            return f"the store has given it up ({latest.status})"
+        return None
+
+
+@dataclass
+class Binding:
+    """The agent, the store and the counters of one asyncio task that runs rollouts."""
+
+    runner: Any
+    agent: LitAgent[Any]
+    store: LightningStore
+    hooks: Sequence[Hook]
+    worker_id: str
+    process: AgentProcess | None
+    attempts: int = 0
+    failed: int = 0
+    current: RunningAttempt | None = None
+
+    @contextmanager
+    def running(self, attempt: RunningAttempt) -> Iterator[None]:
+        """Hold an attempt in `current` for the duration of a block; blocks may nest."""
+        before, self.current = self.current, attempt
+        try:
+            yield
+        finally:
+            self.current = before
 
 
 @contextmanager
-def beating(bound: Binding, interval: float, *, include_gpu: bool) -> Iterator[None]:
+def heartbeats_of(bound: Binding, interval: float, *, include_gpu: bool) -> Iterator[None]:
     """Send heartbeats of a worker for the duration of a block, on the running event loop.
 
     Args:
-        bound: the work of its runner.
+        bound: the worker.
         interval: seconds between two heartbeats; 0 sends none.
-        include_gpu: tell of the GPUs.
+        include_gpu: add the memory of the GPUs.
     """
     if interval == 0:
         yield
         return
-    hearts = _hearts.setdefault(asyncio.get_running_loop(), {})
+    senders = _senders.setdefault(asyncio.get_running_loop(), {})
     key = id(bound.store), interval, include_gpu
-    if key not in hearts:
-        hearts[key] = _Heart(bound.store, interval, include_gpu)
-    heart = hearts[key]
-    heart.join(bound)
+    if key not in senders:
+        senders[key] = _HeartbeatSender(bound.store, interval, include_gpu)
+    sender = senders[key]
+    sender.add(bound)
     try:
         yield
     finally:
-        if heart.leave(bound):
-            hearts.pop(key, None)
+        if sender.remove(bound):
+            senders.pop(key, None)
 
 
-class _Heart:
-    """Beats for all runners that have joined; a worker's first heartbeat is sent at once.
-
-    Args:
-        store: hears of them.
-        interval: seconds between two heartbeats.
-        include_gpu: tell of the GPUs.
-    """
+class _HeartbeatSender:
+    """Sends the heartbeats of all workers that were added; a worker's first one is sent at once."""
 
     def __init__(self, store: LightningStore, interval: float, include_gpu: bool) -> None:
         self._store = store
@@ -69,73 +122,119 @@ class _Heart:
         self._include_gpu = include_gpu
         self._all: list[Binding] = []
         self._new: list[Binding] = []
-        self._joined = asyncio.Event()
-        self._told = Throttle()
-        self._task = asyncio.ensure_future(self._beat())
+        self._added = asyncio.Event()
+        self._throttle = Throttle()
+        self._task = asyncio.ensure_future(self._send_regularly())
 
-    def join(self, bound: Binding) -> None:
+    def add(self, bound: Binding) -> None:
         self._all.append(bound)
         self._new.append(bound)
-        self._joined.set()
+        self._added.set()
 
-    def leave(self, bound: Binding) -> bool:
-        """Return whether nobody is left, and no heartbeat is sent any more."""
+    def remove(self, bound: Binding) -> bool:
+        """Remove a worker; with the last one sending ends, and the result is True."""
         for bindings in (self._all, self._new):
-            bindings[:] = [one for one in bindings if one is not bound]
+            bindings[:] = [other for other in bindings if other is not bound]
         if not self._all:
             self._task.cancel()
         return not self._all
 
-    async def _beat(self) -> None:
+    async def _send_regularly(self) -> None:
         loop = asyncio.get_running_loop()
         process = psutil.Process()
-        self._measured(process)  # a share of processor time is measured from one call to the next
+        self._usage(process)  # a share of processor time is measured from one call to the next
         due = loop.time() + self._interval
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._joined.wait(), due - loop.time())
-            self._joined.clear()
-            new, self._new = self._new, []
+                await asyncio.wait_for(self._added.wait(), due - loop.time())
+            self._added.clear()
+            bindings, self._new = self._new, []
             if loop.time() >= due:
                 due = loop.time() + self._interval
-                new = list(self._all)
-            for start in range(0, len(new), _AT_ONCE):
-                await self._tell(new[start : start + _AT_ONCE], self._measured(process))
+                bindings = list(self._all)
+            for start in range(0, len(bindings), _WORKERS_PER_REQUEST):
+                await self._send(bindings[start : start + _WORKERS_PER_REQUEST], self._usage(process))
 
-    async def _tell(self, bindings: Sequence[Binding], measured: dict[str, Any]) -> None:
+    async def _send(self, bindings: Sequence[Binding], usage: dict[str, Any]) -> None:
         try:
             await self._store.update_many_workers(
-                {one.worker_id: {"attempts": one.attempts, "failed": one.failed, **measured} for one in bindings}
+                {bound.worker_id: {"attempts": bound.attempts, "failed": bound.failed, **usage} for bound in bindings}
             )
-            await self._look_after(bindings)
+            attempts = [bound.current for bound in bindings if bound.current is not None]
+            if attempts:
+                ids = [attempt.rollout.rollout_id for attempt in attempts]
+                stored = {
+                    rollout.rollout_id: rollout for rollout in await self._store.query_rollouts(rollout_id_in=ids)
+                }
+                for attempt in attempts:
+                    attempt.stop_if_over(stored.get(attempt.rollout.rollout_id))
         except Exception as error:  # one missed heartbeat is no reason to end a runner
-            if self._told.due(repr(error)):
+            if self._throttle.due(repr(error)):
                 others = f" and {len(bindings) - 1} others" if len(bindings) > 1 else ""
                 logger.warning("heartbeat of %s%s failed: %s", bindings[0].worker_id, others, error)
 
-    async def _look_after(self, bindings: Sequence[Binding]) -> None:
-        """Break off what no longer counts."""
-        under_way = [one.current for one in bindings if one.current is not None]
-        if under_way:
-            ids = [one.rollout.rollout_id for one in under_way]
-            found = {one.rollout_id: one for one in await self._store.query_rollouts(rollout_id_in=ids)}
-            for one in under_way:
-                one.look_after(found.get(one.rollout.rollout_id))
-
-    def _measured(self, process: psutil.Process) -> dict[str, Any]:
-        """Return `pid`, `cpu_percent` of one core and `memory_mib` (resident) of this process, `system_cpu_percent` of
-        all cores and `system_memory_percent` of the computer; `gpus` where those were asked for. Processor time is that
-        since the last call. It costs well under a millisecond and waits for nothing.
-        """
+    def _usage(self, process: psutil.Process) -> dict[str, Any]:
+        """Return `cpu_percent` of one core and `memory_mib` (resident) of this process, `system_cpu_percent` of all
+        cores and `system_memory_percent` of the computer. Processor time is measured since the last call."""
         return {
             "pid": os.getpid(),
             "cpu_percent": process.cpu_percent(),
             "memory_mib": round(process.memory_info().rss / _MIB, 1),
             "system_cpu_percent": psutil.cpu_percent(),
             "system_memory_percent": psutil.virtual_memory().percent,
-            **({"gpus": gpus()} if self._include_gpu else {}),
+            **({"gpus": _gpus()} if self._include_gpu else {}),
         }
 
 
-_hearts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[int, float, bool], _Heart]] = WeakKeyDictionary()
-"""By event loop; and by the store, the interval, and whether GPUs are told of."""
+_senders: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[int, float, bool], _HeartbeatSender]] = (
+    WeakKeyDictionary()
+)
+"""By event loop; then by store id, interval and `include_gpu`."""
+
+
+def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
+    """Return name and system of this computer, and the use of its processor, memory, disk and network.
+
+    The function of `agentlightning.utils.system_snapshot`.
+
+    Args:
+        include_gpu: add name and memory of the CUDA devices under `gpus`; loads torch.
+    """
+    memory, disk, network = psutil.virtual_memory(), psutil.disk_usage("/"), psutil.net_io_counters()
+    return {
+        "timestamp": datetime.now().isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "cpu_name": platform.processor(),
+        "cpu_cores": psutil.cpu_count(logical=False),
+        "cpu_threads": psutil.cpu_count(),
+        "cpu_usage_pct": psutil.cpu_percent(),
+        "mem_used_gb": round(memory.used / _GIB, 2),
+        "mem_total_gb": round(memory.total / _GIB, 2),
+        "mem_pct": memory.percent,
+        "disk_used_gb": round(disk.used / _GIB, 2),
+        "disk_total_gb": round(disk.total / _GIB, 2),
+        "disk_pct": disk.percent,
+        "bytes_sent_mb": round(network.bytes_sent / _MIB, 2),
+        "bytes_recv_mb": round(network.bytes_recv / _MIB, 2),
+        **({"gpus": _gpus()} if include_gpu else {}),
+    }
+
+
+def _gpus() -> list[dict[str, Any]]:
+    """Return name and memory of each CUDA device; none where torch is not installed."""
+    try:
+        torch = import_module("torch")  # loaded for this alone: a runner needs none
+    except ImportError:
+        return []
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        gpus.append(
+            {
+                "gpu": torch.cuda.get_device_name(index),
+                "mem_used_mb": round((total - free) / _MIB),
+                "mem_total_mb": round(total / _MIB),
+            }
+        )
+    return gpus

@@ -1,11 +1,11 @@
+from .base import DummyTracer as DummyTracer
 from .base import Tracer as Tracer
 from .base import clear_active_tracer as clear_active_tracer
 from .base import get_active_tracer as get_active_tracer
 from .base import set_active_tracer as set_active_tracer
-from .dummy import DummyTracer as DummyTracer
-from .open_span import FlatSpan as FlatSpan
-from .open_span import around as around
-from .open_span import exception_facts as exception_facts
 from .otel import OtelTracer as OtelTracer
-from .process import init as init
-from .trace import Trace as Trace
+from .otel import init as init
+from .spans import FlatSpan as FlatSpan
+from .spans import Trace as Trace
+from .spans import around as around
+from .spans import exception_facts as exception_facts

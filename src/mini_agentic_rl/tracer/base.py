@@ -1,7 +1,8 @@
-"""The base of every tracer: it binds a trace to the running task, and turns what is emitted there into spans.
+"""The base of tracers, which binds a trace to the running task and makes spans of what is emitted there, and the plain
+tracer without OpenTelemetry.
 
-The active tracer and its open trace are context variables. Any number of runners may share one tracer in one event
-loop: each task, and each thread started with the task's context, sees its own rollout.
+The active tracer and its open trace are context variables. Any number of runners may share one tracer on one event
+loop: each task, and each thread that was started with the task's context, sees its own rollout.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from typing import Any
 from ..errors import MissingPackageError
 from ..store import LightningStore
 from ..types import Attributes, ParallelWorkerBase, Span, SpanCoreFields, SpanRecordingContext, TraceStatus
-from .open_span import FlatSpan, OpenSpan, around, parent_of_all
-from .trace import Trace
+from .spans import FlatSpan, OpenSpan, Trace, around, parent_of_all
 
 logger = logging.getLogger(__name__)
 
@@ -324,3 +324,10 @@ class Tracer(ParallelWorkerBase):
 
 def _name_of(func: Callable[..., Any]) -> str:
     return str(getattr(func, "__name__", type(func).__name__))
+
+
+class DummyTracer(Tracer):
+    """Tracer that writes `Span` objects directly. Operations are parents of what is emitted inside them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return recipe_of(self)

@@ -16,7 +16,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from ..semconv import CompletionSpanAttributes, LightningSpanAttributes
 from ..types import Attributes
-from .open_span import OpenSpan
+from .spans import OpenSpan
 
 CHAIN_TYPE: Final = "langchain.chain.type"
 _TOOL_NAME: Final = "gen_ai.tool.name"

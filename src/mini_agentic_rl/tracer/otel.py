@@ -1,17 +1,22 @@
-"""The OpenTelemetry tracer. Every object has a provider of its own; the one of the process is neither set nor asked.
+"""Tracing by OpenTelemetry: the tracer of runners, and `init`, which records every instrumented library of the process.
 
-A span belongs to the trace that is open in the task where it starts. To bring the spans of an instrumentation library
-along, give the library `OtelTracer.provider`.
+A span belongs to the trace that is open in the task where it starts. Each `OtelTracer` has its own provider and never
+changes that of the process. To record an instrumentation library, give it `OtelTracer.provider`, or call `init`, which
+adds a processor to the provider of the process. The processor routes the spans of a rollout to its trace, whatever
+tracer the runner has; spans outside of every rollout go to an OTLP endpoint, if there is one.
 """
 
 from __future__ import annotations
 
-# At a fork, handlers of the child run in the order in which they were registered. A provider's starts threads of an
-# executor: registered before those of this module, it would wait for ever for a lock that they have yet to open.
+# At a fork, handlers of the child run in the order in which they were registered. A provider registers one that starts
+# threads of an executor: registered before those of this module, it would wait forever for a lock that they release.
 import concurrent.futures.thread  # noqa: F401
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
@@ -24,11 +29,14 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, Status, set_span_in_context
 from opentelemetry.trace import StatusCode as OtelStatusCode
 
+from ..config import LightningEnvVar, resolve_str_env_var
+from ..errors import MissingPackageError, UserError
 from ..semconv import LightningResourceAttributes
 from ..types import Attributes, Span, SpanCoreFields, TraceStatus
-from .base import Tracer, recipe_of
-from .open_span import OpenSpan
-from .trace import Trace
+from .base import Tracer, get_open_trace, recipe_of, remember_init, set_process_tracer
+from .spans import OpenSpan, Trace
+
+logger = logging.getLogger(__name__)
 
 TRACER_NAME: Final = LightningResourceAttributes.TRACER_NAME.value
 """Resource attribute of every span that comes from the provider of an `OtelTracer`."""
@@ -214,3 +222,104 @@ def _nanoseconds(seconds: float) -> int:
 def _otel_status(status: TraceStatus) -> Status:
     code = OtelStatusCode[status.status_code]
     return Status(code, status.description if code is OtelStatusCode.ERROR else None)
+
+
+_ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_TRACES_PATH: Final = "/v1/traces"
+
+_lock = threading.Lock()
+_done: list[TracerProvider] = []
+"""Provider that `init` has equipped; at most one."""
+
+
+def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
+    """Turn on OpenTelemetry tracing for this process. Call it first; calling it again changes nothing.
+
+    A provider that the process has already is kept, with its own processors, and gets one more. Emitters work outside
+    of rollouts as well if their spans have somewhere to go: an endpoint, or the provider that was there.
+
+    Processes that runners start for themselves or for their agents are traced like this one. The spans of an agent that
+    was started otherwise belong to a rollout if its environment says to which:
+    `OTEL_RESOURCE_ATTRIBUTES=agentlightning.rollout_id=…,agentlightning.attempt_id=…`.
+
+    Args:
+        endpoint: where spans outside of every rollout go over OTLP: the address of a store server, or a URL that ends
+            in /v1/traces. None takes OTEL_EXPORTER_OTLP_ENDPOINT; without that they are dropped.
+        api_key: bearer token for `endpoint`; None takes AGL_API_KEY.
+
+    Raises:
+        UserError: the OTLP exporter is not installed, or the process has a provider that is not of the SDK.
+        RuntimeError: the environment switches the OpenTelemetry SDK off.
+    """
+    with _lock:
+        if _done:
+            if endpoint is not None:
+                logger.warning("init(endpoint=%r) has no effect: init was called before", endpoint)
+            return
+        elsewhere = _sender(endpoint, api_key)
+        there = otel.get_tracer_provider()
+        if isinstance(there, TracerProvider):
+            provider, is_ours = there, False
+        elif isinstance(there, otel.ProxyTracerProvider):
+            provider, is_ours = make_provider(Resource.create(), shutdown_on_exit=True), True
+        else:
+            raise UserError(
+                f"init: the tracer provider of the process, {type(there).__qualname__}, takes no span processors: "
+                "set a TracerProvider of the OpenTelemetry SDK, or none"
+            )
+        tracer = _ProcessTracer(provider)
+        provider.add_span_processor(_RolloutProcessor(elsewhere))
+        if is_ours:
+            otel.set_tracer_provider(provider)
+        if elsewhere is not None or not is_ours:
+            set_process_tracer(tracer)
+        remember_init(partial(init, endpoint, api_key=api_key))
+        _done.append(provider)
+
+
+class _RolloutProcessor(TraceRouter):
+    """Router of the process's spans; those of an `OtelTracer` are routed by that tracer itself."""
+
+    def __init__(self, elsewhere: SpanProcessor | None) -> None:
+        super().__init__(get_open_trace, elsewhere)
+
+    def on_start(self, span: SdkSpan, parent_context: object = None) -> None:
+        if TRACER_NAME not in span.resource.attributes:
+            super().on_start(span)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if TRACER_NAME not in span.resource.attributes:
+            super().on_end(span)
+
+
+class _ProcessTracer(OtelTracer):
+    """Tracer of tasks without one: its spans come from the provider of the process and need no trace."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self.provider = provider
+        self.otel = tracer_of(provider)
+
+    def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
+        return self._start(name, attributes, start_time)
+
+
+def _sender(endpoint: str | None, api_key: str | None) -> SpanProcessor | None:
+    """Return what sends spans over OTLP, in batches, or None where there is nowhere to send them to."""
+    if endpoint is None and not any(os.environ.get(name) for name in _ENDPOINT_VARIABLES):
+        return None
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        package = "opentelemetry-exporter-otlp-proto-http"
+        raise MissingPackageError("sending spans over OTLP", package, extra="otlp") from error
+    if endpoint is None:
+        return BatchSpanProcessor(OTLPSpanExporter())  # it reads the standard variables itself
+    url = endpoint.rstrip("/")
+    key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, override=api_key)
+    exporter = OTLPSpanExporter(
+        endpoint=url if url.endswith(_TRACES_PATH) else url + _TRACES_PATH,
+        headers=None if key is None else {"authorization": f"Bearer {key}"},
+    )
+    return BatchSpanProcessor(exporter)

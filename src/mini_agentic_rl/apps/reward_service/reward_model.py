@@ -20,6 +20,7 @@ from transformers import (
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from ...gateway import load_tokenizer
+from ...logging import only_errors_of
 from ...policy import (
     Dtype,
     ModelNotFoundError,
@@ -29,7 +30,7 @@ from ...policy import (
     resolve_dtype,
     resolve_model,
 )
-from ...post_training.models import load_reward_model, only_errors, run_file_of
+from ...post_training.models import load_reward_model, run_file_of
 from .passes import PackedPass, PaddedPass, ScoringPass, trees_agree
 from .rendering import Reading, Rendered, Renderer
 from .settings import TextLimits
@@ -152,7 +153,7 @@ def _encoder(path: str, model: str, device: str, dtype: Dtype, limits: TextLimit
     where = resolve_device(device)
     tokenizer = load_tokenizer(path)
     try:
-        with only_errors():
+        with only_errors_of("transformers"):
             found = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
     except Exception as error:  # of a damaged file it may be any
         raise _not_loaded(model, error) from error

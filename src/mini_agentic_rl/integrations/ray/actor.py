@@ -14,8 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...execution.base import RunnerBundle
-from ...execution.events import ThreadingEvent
+from ...execution.base import RunnerBundle, ThreadingEvent
 from ...execution.roles import keep_running
 from ...logging import Throttle, setup_logging
 from ...runner import set_worker_label

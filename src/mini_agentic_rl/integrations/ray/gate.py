@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from ...execution.events import ExecutionEvent
+from ...execution.base import ExecutionEvent
 from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities, forward_methods
 from ...types import AttemptedRollout
 

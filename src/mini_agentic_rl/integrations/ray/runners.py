@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...errors import UserError
-from ...execution.events import ExecutionEvent
-from ...execution.role_processes import Patience
+from ...execution.base import ExecutionEvent
+from ...execution.client_server import Patience
 from ...logging import Throttle
 from ...runner import give_back_of_worker, worker_name
 from ...runner.processes import RemoteFailure

@@ -16,12 +16,10 @@ from urllib.parse import urlsplit
 
 from ...config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ...errors import UserError
-from ...execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from ...execution.events import ThreadingEvent
+from ...execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle, ThreadingEvent
+from ...execution.client_server import Patience
 from ...execution.ray_settings import RaySettings, runtime_environment
-from ...execution.role_main import run_until_set
-from ...execution.role_processes import Patience
-from ...execution.side_by_side import run_side_by_side
+from ...execution.roles import run_side_by_side, run_until_set
 from ...http import is_loopback, reached_at
 from ...logging import PACKAGE_LOGGER
 from ...runner.processes import dumps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from ...errors import UserError
-from ...tracer.process import init
+from ...tracer.otel import init
 from .agentops import AgentOpsTracer
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ...tracer.openai_calls import record_openai_calls
 from ...tracer.otel import OtelTracer
 from ...types import Attributes
+from .openai_calls import record_openai_calls
 
 
 class AgentOpsTracer(OtelTracer):

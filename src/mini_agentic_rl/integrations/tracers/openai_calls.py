@@ -1,9 +1,9 @@
-"""Spans of the chat completions that this process asks of others through the `openai` package.
+"""Spans of chat completions that this process requests through the `openai` package and that no gateway records.
 
-A gateway records the calls that it answers, with their tokens. A judge at OpenAI, or an agent whose model nobody
-trains, is answered elsewhere: an `AgentOpsTracer` makes a span of such a call, as the AgentOps SDK does, so that
-adapters read its messages. The methods of the SDK's clients are wrapped once; outside of a trace of such a tracer they
-do what they always do. What is streamed is not recorded.
+A gateway records the calls that it answers, with their tokens. A judge at OpenAI, or an agent whose model is not
+trained, is answered elsewhere: an `AgentOpsTracer` makes a span of such a call, as the AgentOps SDK does, so that
+adapters can read its messages. The methods of the SDK's clients are wrapped once. Outside of a trace of such a tracer
+they behave as before. Streamed answers are not recorded.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Final
 import wrapt
 from pydantic import BaseModel
 
-from ..attribution import is_recorded
-from ..semconv import CompletionSpanAttributes
-from ..types import Attributes, SpanRecordingContext
-from .base import Tracer, get_open_trace
+from ...attribution import is_recorded
+from ...semconv import CompletionSpanAttributes
+from ...tracer.base import Tracer, get_open_trace
+from ...types import Attributes, SpanRecordingContext
 
 _MODULE: Final = "openai.resources.chat.completions.completions"
 _SETTINGS: Final = ("model", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed")
