@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.advantage import (
+from mini_agentic_rl.algorithm import MiniGRPO
+from mini_agentic_rl.algorithm.advantages import (
+    ADVANTAGES,
     advantage_of,
     batch_normalized,
     group_centred,
@@ -14,10 +18,11 @@ from mini_agentic_rl.algorithm.grpo.advantage import (
     uncompared,
 )
 from mini_agentic_rl.algorithm.grpo.objective import batch_of
-from mini_agentic_rl.algorithm.loop.credit import Rewards, assign
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.loop.shaping import lowered, soft_overlong, with_overlong_penalty
-from mini_agentic_rl.algorithm.losses.presets import PRESETS
+from mini_agentic_rl.algorithm.loop.groups import Group, Rewards, Trajectory, assign
+from mini_agentic_rl.algorithm.loop.objective import lowered, soft_overlong, with_overlong_penalty
+from mini_agentic_rl.algorithm.presets import PRESETS
+from mini_agentic_rl.algorithm.settings import GRPOSettings
+from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.tokens import CompletionRecord
 
 
@@ -27,6 +32,41 @@ def test_leave_one_out_compares_each_with_the_mean_of_the_others(shape):
     expected = [rewards[i] - sum(rewards[j] for j in range(5) if j != i) / 4 for i in range(5)]
     np.testing.assert_allclose(leave_one_out(rewards), expected)
     np.testing.assert_allclose(leave_one_out(rewards), group_centred(rewards) * 5 / 4)
+
+
+def test_an_advantage_in_the_user_s_own_file_is_registered_or_named_by_module_and_function(tmp_path, monkeypatch):
+    """Leave-one-out with a floor."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = """
+    import numpy as np
+    from mini_agentic_rl.algorithm import register_advantage
+
+    @register_advantage("floored")
+    def floored(rewards):
+        others = (rewards.sum(axis=0) - rewards) / (len(rewards) - 1)
+        return np.maximum(rewards - others, -0.25)
+
+    def total(rewards):
+        return rewards.sum()
+    """
+    (tmp_path / "own_advantages.py").write_text(textwrap.dedent(source))
+    try:
+        settings = GRPOSettings(baseline="own_advantages:floored", normalize_advantage=False)
+        assert GRPOSettings(baseline="floored").baseline == "floored"
+        batch = batch_of([_group([1.0, 0.0, 0.0])], settings)
+        found = [float(batch.advantages_S[batch.packed.trajectory_S == number][0]) for number in range(3)]
+        assert found == [1.0, -0.25, -0.25]
+        with pytest.raises(UserError, match=r"shape \(\) for rewards of shape \(3,\)"):
+            batch_of([_group([1.0, 0.0, 0.0])], GRPOSettings(baseline="own_advantages:total"))
+        with pytest.raises(UserError, match="own_advantages:nothing"):
+            GRPOSettings(baseline="own_advantages:nothing")
+        with pytest.raises(ValidationError, match="'group', 'leave_one_out' or 'none'"):
+            GRPOSettings(baseline="mean")
+        monkeypatch.setitem(ADVANTAGES, "median", lambda rewards: rewards - np.median(rewards, axis=0))
+        assert MiniGRPO("embedded", baseline="median").settings.baseline == "median"
+    finally:
+        for name in ("floored", "own_advantages:floored", "own_advantages:total"):
+            ADVANTAGES.pop(name, None)
 
 
 @pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [1, 1, 0, 1], [0.5, 0.25, 1.0, 0.0]])

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_agentic_rl.algorithm.loop.credit import Rewards, assign
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.ppo.episodes import minibatches, read_episodes, token_rewards
-from mini_agentic_rl.algorithm.ppo.gae import explained_variance, generalized_advantages, whiten
-from mini_agentic_rl.algorithm.ppo.settings import PPOSettings
+from mini_agentic_rl.algorithm.advantages import explained_variance, generalized_advantages, whiten
+from mini_agentic_rl.algorithm.loop.groups import Group, Rewards, Trajectory, assign
+from mini_agentic_rl.algorithm.ppo.objective import minibatches, read_episodes, token_rewards
+from mini_agentic_rl.algorithm.settings import PPOSettings
 from mini_agentic_rl.tokens import CompletionRecord
 
 

@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective, batch_of
-from mini_agentic_rl.algorithm.grpo.teachers.local import LocalTeacher
+from mini_agentic_rl.algorithm.grpo.teachers import LocalTeacher
 from mini_agentic_rl.algorithm.loop.curriculum import TaskSource, learnability, updated_pass_rates
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.loop.shaping import with_kl_penalty
-from mini_agentic_rl.algorithm.losses.presets import PRESETS
+from mini_agentic_rl.algorithm.loop.objective import with_kl_penalty
+from mini_agentic_rl.algorithm.presets import PRESETS
 from mini_agentic_rl.algorithm.seeds import tasks_of_step
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.jobs.train import make_algorithm
 from mini_agentic_rl.metrics import MetricsLogger

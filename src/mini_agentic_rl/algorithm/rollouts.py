@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..adapter import TrainedCalls
+from ..adapter import TraceToMessages, TrainedCalls
 from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from ..errors import RunFailedError
 from ..logging import CountedCauses
@@ -257,3 +257,16 @@ def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
     if attempt.status == "unresponsive":
         return f"nothing was heard of its runner for unresponsive_seconds={config.unresponsive_seconds:g}"
     return None
+
+
+def last_text(finished: FinishedRollout) -> str | None:
+    """Return the text of the last message that was sampled; None where it has none, or was never asked for."""
+    rows = TraceToMessages().adapt(finished.spans)
+    content = rows[-1]["messages"][-1].get("content") if rows and rows[-1]["messages"] else None
+    return content if isinstance(content, str) and content.strip() else None
+
+
+def same_answer_share(rollouts: Sequence[FinishedRollout]) -> float:
+    """Return the share of rollouts that ended with the most frequent last message; 0 where none ended with a text."""
+    texts = Counter(text for finished in rollouts if (text := last_text(finished)) is not None)
+    return max(texts.values(), default=0) / max(1, len(rollouts))
