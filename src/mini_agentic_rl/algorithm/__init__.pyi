@@ -1,5 +1,7 @@
 from .advantages import ADVANTAGES as ADVANTAGES
 from .advantages import register_advantage as register_advantage
+from .answers import OF_TRANSFER as OF_TRANSFER
+from .answers import answer_rows as answer_rows
 from .base import Algorithm as Algorithm
 from .base import AlgorithmContext as AlgorithmContext
 from .base import FunctionalAlgorithm as FunctionalAlgorithm
@@ -16,9 +18,7 @@ from .losses import LossTerms as LossTerms
 from .losses import PolicyLossName as PolicyLossName
 from .losses import Surrogate as Surrogate
 from .losses import register_loss as register_loss
-from .measure import OF_TRANSFER as OF_TRANSFER
 from .measure import Measure as Measure
-from .measure import answer_rows as answer_rows
 from .ppo import MiniPPO as MiniPPO
 from .presets import PRESETS as PRESETS
 from .presets import PresetName as PresetName

@@ -59,7 +59,7 @@ class Checkpoints(Protocol):
         """Keep a line that another process of the run has logged."""
 
     def save_answers(self, rows: Sequence[Mapping[str, Any]], keep: Collection[str]) -> None:
-        """Keep the answers of a measurement (`measure.answer_rows`), and of earlier ones those of the names in
+        """Keep the answers of a measurement (`answers.py`), and of earlier ones those of the names in
         `keep`."""
 
 

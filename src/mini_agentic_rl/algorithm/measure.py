@@ -1,47 +1,23 @@
-"""Measuring: the same agent, the same endpoint, greedy, and nothing is trained; and the answers of a measurement.
-
-Two runs are compared problem by problem by the rows of `answer_rows` (`trainer.comparison`), one row a rollout:
-
-    evaluation, step  the measurement: its name, and the number of training steps before it
-    problem, hash     the task's `id`, or its place in the data set; a hash of its question
-    sample            number of the try at the problem, from 0
-    reward            the final reward; 0 of a rollout that failed or had none
-    correct           the strict check: the reward is 1 or more
-    lenient           the answer is right in whatever form: by the strict check or `lenient_check`; null where the
-                      task has no answer
-    components        the final reward by its names, where it has several
-    answer            the text of the last message; null where there is none
-    failed            why there was nothing to measure; null where there was
-"""
+"""Measuring: the same agent, the same endpoint, greedy, and nothing is trained."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
 from ..logging import CountedCauses
 from ..metrics import MetricsLogger
 from ..policy import EngineSettings
-from ..rewards import is_correct
 from ..semconv import SAMPLING_SEED
 from ..store import LightningStore
 from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from .base import Algorithm
-from .rollouts import Evaluation, FinishedRollout, count_unscored, last_text, refuse_failed, run_rollouts
+from .rollouts import Evaluation, count_unscored, refuse_failed, run_rollouts
 from .seeds import derive_seed
-
-LENIENT: Final = "lenient"
-"""Name of the component of a reward that is the lenient check, where an agent gives one."""
-OF_TRANSFER: Final = ", transfer"
-"""Ending of the name of a measurement on the split `transfer`, made beside one on the held-out tasks."""
-MAX_ANSWER: Final = 4000
-"""Characters of an answer that are kept, from its end."""
 
 
 async def evaluate(
@@ -176,66 +152,3 @@ class Measure(Algorithm):
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
         finally:
             await asyncio.to_thread(served.close)
-
-
-def answer_rows(evaluation: Evaluation, step: int = 0) -> list[dict[str, Any]]:
-    """Return a row for each rollout of a measurement, in order. Expressions are compared by algebra, in bounded time.
-
-    Args:
-        step: finished training steps.
-    """
-    rewards = evaluation.rewards
-    return [
-        _row(evaluation, step, index, finished, rewards[index]) for index, finished in enumerate(evaluation.rollouts)
-    ]
-
-
-def question_hash(task: Any) -> str:
-    """Return what tells a task from others, whatever its answer and its place: 16 hexadecimal digits of its question,
-    or of the whole task where it has none."""
-    question = task.get("question") if isinstance(task, Mapping) else task
-    text = question if isinstance(question, str) else json.dumps(task, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def lenient_check(task: Any, answer: str | None, components: Mapping[str, float]) -> bool | None:
-    """Return whether an answer is right in whatever form it stands; None where nothing says what is right.
-
-    An agent's own reward decides where it has a component `lenient`. Otherwise the last number, option or expression
-    of the text is compared with the task's `answer` (`rewards.is_correct`), junk around it or not.
-    """
-    if LENIENT in components:
-        return components[LENIENT] >= 1
-    gold = task.get("answer") if isinstance(task, Mapping) else None
-    if gold is None:
-        return None
-    if answer is None:
-        return False
-    try:
-        return is_correct(answer, gold)
-    except ValueError:  # a gold answer that is no value
-        return None
-
-
-def _row(evaluation: Evaluation, step: int, index: int, finished: FinishedRollout, reward: float) -> dict[str, Any]:
-    task = finished.rollout.input
-    number, sample = divmod(index, evaluation.samples)
-    components = dict(finished.dimensions) if finished.unscored is None else {}
-    answer = last_text(finished)
-    correct = reward >= 1.0
-    lenient = lenient_check(task, answer, components)
-    if correct and lenient is not None:
-        lenient = True  # a scorer may take other answers than the one that the task knows
-    return {
-        "evaluation": evaluation.name,
-        "step": step,
-        "problem": str(task["id"]) if isinstance(task, Mapping) and "id" in task else str(number),
-        "hash": question_hash(task),
-        "sample": sample,
-        "reward": reward,
-        "correct": correct,
-        "lenient": lenient,
-        "components": components if len(components) > 1 else {},
-        "answer": None if answer is None else answer[-MAX_ANSWER:],
-        "failed": finished.unscored,
-    }

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..adapter import TraceToMessages, TrainedCalls
+from ..adapter import TrainedCalls
 from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from ..errors import RunFailedError
 from ..logging import CountedCauses
@@ -140,10 +140,10 @@ async def run_rollouts(
     ended: dict[str, Rollout] = {}
     while len(ended) < len(ids):
         missing = [rollout_id for rollout_id in ids if rollout_id not in ended]
-        found = await store.wait_for_rollouts(rollout_ids=missing, timeout=_LOOK_SECONDS)
-        ended.update((rollout.rollout_id, rollout) for rollout in found)
-        if found:
-            on_progress(len(found))
+        newly_ended = await store.wait_for_rollouts(rollout_ids=missing, timeout=_LOOK_SECONDS)
+        ended.update((rollout.rollout_id, rollout) for rollout in newly_ended)
+        if newly_ended:
+            on_progress(len(newly_ended))
     return [await _finished(store, ended[rollout_id], trained or TrainedCalls()) for rollout_id in ids]
 
 
@@ -151,9 +151,9 @@ async def read_rollouts(
     store: LightningStore, ids: Sequence[str], trained: TrainedCalls | None = None
 ) -> list[FinishedRollout]:
     """Return rollouts that have ended, as `run_rollouts` does, in this order; without those that the store has lost."""
-    found = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(ids))}
+    rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(ids))}
     wanted = trained or TrainedCalls()
-    return [await _finished(store, found[rollout_id], wanted) for rollout_id in ids if rollout_id in found]
+    return [await _finished(store, rollouts[rollout_id], wanted) for rollout_id in ids if rollout_id in rollouts]
 
 
 async def cancel_leftovers(store: LightningStore) -> int:
@@ -191,10 +191,10 @@ def _count(
     for finished, why in zip(rollouts, reasons, strict=True):
         if why is not None:
             by_kind.setdefault(CountedCauses.kind(why), []).append((why, finished.rollout.rollout_id))
-    told = CountedCauses() if causes is None else causes
+    known = CountedCauses() if causes is None else causes
     for alike in by_kind.values():
         reason, ids = alike[0][0], [rollout_id for _, rollout_id in alike]
-        if not told.add(reason, len(ids)):
+        if not known.add(reason, len(ids)):
             continue
         shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
         logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)
@@ -257,16 +257,3 @@ def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
     if attempt.status == "unresponsive":
         return f"nothing was heard of its runner for unresponsive_seconds={config.unresponsive_seconds:g}"
     return None
-
-
-def last_text(finished: FinishedRollout) -> str | None:
-    """Return the text of the last message that was sampled; None where it has none, or was never asked for."""
-    rows = TraceToMessages().adapt(finished.spans)
-    content = rows[-1]["messages"][-1].get("content") if rows and rows[-1]["messages"] else None
-    return content if isinstance(content, str) and content.strip() else None
-
-
-def same_answer_share(rollouts: Sequence[FinishedRollout]) -> float:
-    """Return the share of rollouts that ended with the most frequent last message; 0 where none ended with a text."""
-    texts = Counter(text for finished in rollouts if (text := last_text(finished)) is not None)
-    return max(texts.values(), default=0) / max(1, len(rollouts))

@@ -1,6 +1,6 @@
 """`evaluations.jsonl`: every answer of every measurement of a run, and what they come to.
 
-The file is written whole at each measurement (`algorithm.measure` says what a row holds). A run that is resumed makes
+The file is written whole at each measurement (`algorithm.answers` says what a row holds). A run that is resumed makes
 the measurements after its checkpoint again, and their rows are replaced.
 """
 

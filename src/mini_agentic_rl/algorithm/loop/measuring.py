@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from ...metrics import counted, percent
 from ...types import Dataset
-from ..measure import OF_TRANSFER, answer_rows, evaluate
+from ..answers import OF_TRANSFER, answer_rows
+from ..measure import evaluate
 from ..rollouts import Evaluation
 from .checkpoint import Checkpointing, restore_weights
 from .state import LoopState, RunProgress

@@ -16,8 +16,9 @@ from ...logging import CountedCauses
 from ...metrics import IDLE, IdleCause, counted, every, idle_cause, latest, percent
 from ...semconv import SAMPLING_SEED
 from ...types import EnqueueRolloutRequest, Rollout
+from ..answers import same_answer_share
 from ..base import AlgorithmContext
-from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts, same_answer_share
+from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts
 from ..seeds import derive_seed
 from ..settings import LoopSettings
 from .curriculum import StepTasks, TaskSource
@@ -201,11 +202,11 @@ def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], 
 
 def mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
     """Return the mean reward of each row, over the rollouts that can be trained. `finished` holds `size` of each."""
-    found: dict[int, list[float]] = {}
+    by_row: dict[int, list[float]] = {}
     for index, row in enumerate(rows):
         usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
-        found.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
-    return {row: float(np.mean(rewards)) for row, rewards in found.items() if rewards}
+        by_row.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
+    return {row: float(np.mean(rewards)) for row, rewards in by_row.items() if rewards}
 
 
 def as_zero(finished: FinishedRollout) -> FinishedRollout:
