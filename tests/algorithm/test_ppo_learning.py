@@ -47,15 +47,6 @@ def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
     assert steps[-1]["value/mean"] == pytest.approx(steps[-1]["value/return_mean"], abs=0.3)
 
 
-def test_dropout_is_in_the_gradient_and_not_between_sampler_and_learner():
-    kept = Keep()
-    trained = _algorithm(total_steps=3, lora=LoraSettings(r=8, lora_alpha=64, lora_dropout=0.5))
-    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=32, logger=kept).fit(Letters(), TASKS)
-    steps = [row for row in kept.rows if "mismatch/mean_abs" in row]
-    assert len(steps) >= 2
-    assert max(row["mismatch/mean_abs"] for row in steps) < 1e-4
-
-
 def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
     def run(folder, steps, resume=False):
         options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True}

@@ -71,12 +71,12 @@ class LocalTeacher:
         self._scorer = scorer
 
     def logprobs(self, batch: TrainingBatch) -> Floats:
-        found: Floats = self._scorer.logprobs(batch.packed).double().cpu().numpy()
-        return found
+        logprobs_S: Floats = self._scorer.logprobs(batch.packed).double().cpu().numpy()
+        return logprobs_S
 
     def likeliest(self, batch: TrainingBatch, count: int) -> tuple[Ints | None, npt.NDArray[np.float32]]:
-        found = self._scorer.likeliest(batch.packed, count)
-        return None if found.tokens_SK is None else found.tokens_SK.numpy(), found.logprobs_SK.numpy()
+        top = self._scorer.likeliest(batch.packed, count)
+        return None if top.tokens_SK is None else top.tokens_SK.numpy(), top.logprobs_SK.numpy()
 
 
 class PrivilegedTeacher:
@@ -113,11 +113,11 @@ class PrivilegedTeacher:
     def likeliest(self, batch: TrainingBatch, count: int) -> tuple[Ints | None, npt.NDArray[np.float32]]:
         if not batch.calls:
             return np.zeros((batch.packed.term_count, 1), np.int64), np.zeros((batch.packed.term_count, 1), np.float32)
-        found = self._scorer.likeliest(pack([self._tree(batch)]), count)
+        top = self._scorer.likeliest(pack([self._tree(batch)]), count)
         # Imitated terms weigh nothing in the divergence; what stands there has to be a number only.
         rest = ((0, batch.packed.term_count - batch.sampled_terms), (0, 0))
-        tokens_SK = None if found.tokens_SK is None else np.pad(found.tokens_SK.numpy(), rest)
-        return tokens_SK, np.pad(found.logprobs_SK.numpy(), rest)
+        tokens_SK = None if top.tokens_SK is None else np.pad(top.tokens_SK.numpy(), rest)
+        return tokens_SK, np.pad(top.logprobs_SK.numpy(), rest)
 
     def _tree(self, batch: TrainingBatch) -> TokenTree:
         """Return the calls of the batch, in their order, with what the teacher knows in their contexts."""
@@ -203,8 +203,8 @@ class ServerTeacher:
     def likeliest(self, batch: TrainingBatch, count: int) -> tuple[Ints | None, npt.NDArray[np.float32]]:
         tokens_SK = np.zeros((batch.packed.term_count, count), np.int64)
         logprobs_SK = np.zeros((batch.packed.term_count, count), np.float32)
-        found = [place for _, places in self._each_call(batch, count) for place in places] if batch.calls else []
-        for term, place in enumerate(found):
+        terms = [place for _, places in self._each_call(batch, count) for place in places] if batch.calls else []
+        for term, place in enumerate(terms):
             best = sorted(place.items(), key=lambda pair: -pair[1])[:count]
             if len(best) < count:
                 raise UserError(
@@ -221,14 +221,14 @@ class ServerTeacher:
         wholes = [(*record.prompt_ids.tolist(), *record.output_ids.tolist()) for record in records]
         asked = longest(wholes)
         with ThreadPoolExecutor(_CONCURRENT) as pool:
-            told = dict(zip(asked, pool.map(lambda ids: self._ask(ids, count), asked), strict=True))
-        found: list[tuple[CompletionRecord, Places]] = []
+            answers = dict(zip(asked, pool.map(lambda ids: self._ask(ids, count), asked), strict=True))
+        by_call: list[tuple[CompletionRecord, Places]] = []
         for record, ids in zip(records, wholes, strict=True):
             covering = next(one for one in asked if one[: len(ids)] == ids)
-            places = told[covering][record.prompt_ids.size : len(ids)]
+            places = answers[covering][record.prompt_ids.size : len(ids)]
             kept = [True] * len(places) if record.forced is None else (~record.forced).tolist()
-            found.append((record, [place for place, keep in zip(places, kept, strict=True) if keep]))
-        return found
+            by_call.append((record, [place for place, keep in zip(places, kept, strict=True) if keep]))
+        return by_call
 
     def _ask(self, ids: Sequence[int], count: int) -> list[dict[int, float]]:
         """Return the places of one sequence; the first one is empty."""
@@ -242,18 +242,18 @@ class ServerTeacher:
         answer = self._post("/completions", body)
         try:
             rows = answer["choices"][0]["prompt_logprobs"]
-            found = [{int(id_): float(one["logprob"]) for id_, one in (row or {}).items()} for row in rows]
+            places = [{int(id_): float(one["logprob"]) for id_, one in (row or {}).items()} for row in rows]
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"{self._address} tells no `prompt_logprobs` as vLLM does: {type(error).__name__}: {error}",
                 setting="teacher",
             ) from error
-        if len(found) != len(ids) or any(id_ not in place for id_, place in zip(ids[1:], found[1:], strict=True)):
+        if len(places) != len(ids) or any(id_ not in place for id_, place in zip(ids[1:], places[1:], strict=True)):
             raise UserError(
                 f"{self._address} tells log-probabilities of other tokens than the {len(ids)} that it was given",
                 setting="teacher",
             )
-        return found
+        return places
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Return the answer to one request, asked again while the server is busy or out of reach.
@@ -288,13 +288,13 @@ class ServerTeacher:
 
 def longest(sequences: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return the sequences that no other one continues, each once."""
-    found: list[tuple[int, ...]] = []
+    kept: list[tuple[int, ...]] = []
     for ids in sorted(set(sequences)):  # one that continues another comes after it, with none between them but such
-        if found and ids[: len(found[-1])] == found[-1]:
-            found[-1] = ids
+        if kept and ids[: len(kept[-1])] == kept[-1]:
+            kept[-1] = ids
         else:
-            found.append(ids)
-    return found
+            kept.append(ids)
+    return kept
 
 
 def _trained_ids(record: CompletionRecord) -> npt.NDArray[np.int64]:

@@ -37,12 +37,12 @@ def learnability(pass_rate: float, floor: float) -> float:
 
 
 def updated_pass_rates(
-    pass_rates: Mapping[str, float], found: Mapping[int, float] | Mapping[str, float]
+    pass_rates: Mapping[str, float], means: Mapping[int, float] | Mapping[str, float]
 ) -> dict[str, float]:
     """Return pass rates by row or level (as text, for JSON), with the mean rewards of new groups in them. Rewards are
     cut to 0..1."""
     rates = dict(pass_rates)
-    for row, mean in found.items():
+    for row, mean in means.items():
         rate = min(1.0, max(0.0, mean))
         before = rates.get(str(row))
         rates[str(row)] = rate if before is None else before + _NEWEST * (rate - before)
@@ -112,10 +112,10 @@ def level_means(levels: Sequence[str], rewards: Mapping[int, float]) -> dict[str
     Args:
         levels: that of each row.
     """
-    found: dict[str, list[float]] = {}
+    by_level: dict[str, list[float]] = {}
     for row, reward in rewards.items():
-        found.setdefault(levels[row], []).append(reward)
-    return {level: float(np.mean(values)) for level, values in found.items()}
+        by_level.setdefault(levels[row], []).append(reward)
+    return {level: float(np.mean(values)) for level, values in by_level.items()}
 
 
 @dataclass
@@ -201,7 +201,7 @@ class StepTasks:
         """Keep what mean rewards, by row, say of the tasks that are drawn next."""
         if self._settings.curriculum == "none":
             return
-        found = {str(row): reward for row, reward in rewards.items()}
+        means = {str(row): reward for row, reward in rewards.items()}
         if self._levels is not None:
-            found = level_means(self._levels, rewards)
-        progress.pass_rates = updated_pass_rates(progress.pass_rates, found)
+            means = level_means(self._levels, rewards)
+        progress.pass_rates = updated_pass_rates(progress.pass_rates, means)

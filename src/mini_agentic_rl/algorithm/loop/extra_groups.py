@@ -49,13 +49,13 @@ async def replayed_groups(
     Args:
         models: the adapter that learns from calls to each model, by the names of the models.
     """
-    found: dict[str, list[Group]] = {}
+    by_adapter_name: dict[str, list[Group]] = {}
     for adapter in dict.fromkeys(models.values()):
         for entry in chosen(progress.replay, adapter, settings.replay_groups):
             group = await _read(context, settings, models, entry)
             if group is not None:
-                found.setdefault(adapter, []).append(group)
-    return found
+                by_adapter_name.setdefault(adapter, []).append(group)
+    return by_adapter_name
 
 
 async def _read(

@@ -348,5 +348,5 @@ def _trajectory(
 
 def _last_feedback(spans: Sequence[Span]) -> str:
     """Return the last feedback among the spans of an attempt; empty when there is none."""
-    found = (span.attributes.get(_FEEDBACK) for span in reversed(spans) if span.name == AGL_ANNOTATION)
-    return next((text for text in found if isinstance(text, str)), "")
+    comments = (span.attributes.get(_FEEDBACK) for span in reversed(spans) if span.name == AGL_ANNOTATION)
+    return next((text for text in comments if isinstance(text, str)), "")

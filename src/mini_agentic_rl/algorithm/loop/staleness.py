@@ -68,7 +68,7 @@ class AheadGroup:
     """Its task."""
     rollouts: list[str]
     """Ids."""
-    found: frozenset[str] = frozenset()
+    restored: frozenset[str] = frozenset()
     """Ids of those that an earlier start of the run left in the store."""
     finished: list[FinishedRollout] = field(default_factory=list)
     """The rollouts, once all of them have ended."""
@@ -169,8 +169,8 @@ class AheadSampler:
             ids = {
                 sample: rollout.rollout_id for sample, rollout in [*there.items(), *zip(missing, again, strict=True)]
             }
-            found = frozenset(rollout.rollout_id for rollout in there.values())
-            self._groups[number] = AheadGroup(number, row, [ids[sample] for sample in sorted(ids)], found)
+            restored = frozenset(rollout.rollout_id for rollout in there.values())
+            self._groups[number] = AheadGroup(number, row, [ids[sample] for sample in sorted(ids)], restored)
         if ended:
             run.logger.note(f"found in the store: {counted(len(ended), 'rollout')} not learnt yet")
 
@@ -259,20 +259,20 @@ class AheadSampler:
 
     async def _read(self, group: AheadGroup) -> None:
         run, settings = self._run, self._run.settings
-        found = await read_rollouts(run.store, group.rollouts, sampling.trained_calls(run.context, self._models))
-        if len(found) < len(group.rollouts):
+        finished = await read_rollouts(run.store, group.rollouts, sampling.trained_calls(run.context, self._models))
+        if len(finished) < len(group.rollouts):
             logger.warning("group %d is not learnt: the store has lost rollouts of it", group.number)
             self._forget(group)
             return
         if settings.on_failure == "zero":
-            found = [sampling.as_zero(one) for one in found]
+            finished = [sampling.as_zero(one) for one in finished]
         group.finished = [
-            from_lost_weights(one, self._restored_at, self._models) if one.rollout.rollout_id in group.found else one
-            for one in found
+            from_lost_weights(one, self._restored_at, self._models) if one.rollout.rollout_id in group.restored else one
+            for one in finished
         ]
         if settings.dynamic_sampling:
-            alone = settings.model_copy(update={"samples_per_prompt": len(found)})
-            groups, _, _ = by_adapter(found, run.progress.step, self._models, alone, CountedCauses())
+            alone = settings.model_copy(update={"samples_per_prompt": len(finished)})
+            groups, _, _ = by_adapter(finished, run.progress.step, self._models, alone, CountedCauses())
             group.has_signal = any(self._has_signal(one) for of_adapter in groups.values() for one in of_adapter)
 
     async def _drop_old(self) -> None:
