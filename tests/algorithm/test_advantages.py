@@ -15,7 +15,6 @@ from mini_agentic_rl.algorithm.advantages import (
     batch_normalized,
     group_centred,
     leave_one_out,
-    uncompared,
 )
 from mini_agentic_rl.algorithm.grpo.objective import batch_of
 from mini_agentic_rl.algorithm.loop.groups import Group, Rewards, Trajectory, assign

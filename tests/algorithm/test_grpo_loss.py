@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.algorithm.advantages import group_centred, group_normalized
+from mini_agentic_rl.algorithm.advantages import group_normalized
 from mini_agentic_rl.algorithm.loop.groups import has_signal
 from mini_agentic_rl.algorithm.losses import term_weights
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss

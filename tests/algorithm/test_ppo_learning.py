@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from letters import TASKS, AnyReward, CountLetters, Letters, weights_digest
+from letters import TASKS, CountLetters, Letters, weights_digest
 
 from mini_agentic_rl import MiniPPO, Trainer
 from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.policy import LearnerSettings, LoraSettings, PolicyError
+from mini_agentic_rl.policy import LearnerSettings, PolicyError
 from mini_agentic_rl.trainer import RunFolder
 from tiny import tiny_model, tiny_tokenizer
 

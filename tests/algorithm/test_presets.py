@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from letters import TASKS, CountLetters, Letters, algorithm
+from letters import TASKS, Letters, algorithm
 from pydantic import ValidationError
 
 from helpers import group_of_conversations, tiny_policy
