@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from mini_agentic_rl.algorithm import GRPOSettings
-from mini_agentic_rl.algorithm.losses import LOSSES, PRESETS
+from mini_agentic_rl.algorithm import LOSSES, PRESETS, GRPOSettings
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.datasets import load_examples, load_task_dataset
 from mini_agentic_rl.environments import load_recipe

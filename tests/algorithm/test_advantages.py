@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.advantage import (
+from mini_agentic_rl.algorithm import MiniGRPO
+from mini_agentic_rl.algorithm.advantages import (
+    ADVANTAGES,
     advantage_of,
     batch_normalized,
     group_centred,
     leave_one_out,
-    uncompared,
 )
 from mini_agentic_rl.algorithm.grpo.objective import batch_of
-from mini_agentic_rl.algorithm.loop.credit import Rewards, assign
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.loop.shaping import lowered, soft_overlong, with_overlong_penalty
-from mini_agentic_rl.algorithm.losses.presets import PRESETS
+from mini_agentic_rl.algorithm.loop.groups import Group, Rewards, Trajectory, assign
+from mini_agentic_rl.algorithm.loop.objective import lowered, soft_overlong, with_overlong_penalty
+from mini_agentic_rl.algorithm.presets import PRESETS
+from mini_agentic_rl.algorithm.settings import GRPOSettings
+from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.tokens import CompletionRecord
 
 
@@ -29,19 +33,47 @@ def test_leave_one_out_compares_each_with_the_mean_of_the_others(shape):
     np.testing.assert_allclose(leave_one_out(rewards), group_centred(rewards) * 5 / 4)
 
 
+def test_an_advantage_in_the_user_s_own_file_is_registered_or_named_by_module_and_function(tmp_path, monkeypatch):
+    """Leave-one-out with a floor."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = """
+    import numpy as np
+    from mini_agentic_rl.algorithm import register_advantage
+
+    @register_advantage("floored")
+    def floored(rewards):
+        others = (rewards.sum(axis=0) - rewards) / (len(rewards) - 1)
+        return np.maximum(rewards - others, -0.25)
+
+    def total(rewards):
+        return rewards.sum()
+    """
+    (tmp_path / "own_advantages.py").write_text(textwrap.dedent(source))
+    try:
+        settings = GRPOSettings(baseline="own_advantages:floored", normalize_advantage=False)
+        assert GRPOSettings(baseline="floored").baseline == "floored"
+        batch = batch_of([_group([1.0, 0.0, 0.0])], settings)
+        found = [float(batch.advantages_S[batch.packed.trajectory_S == number][0]) for number in range(3)]
+        assert found == [1.0, -0.25, -0.25]
+        with pytest.raises(UserError, match=r"shape \(\) for rewards of shape \(3,\)"):
+            batch_of([_group([1.0, 0.0, 0.0])], GRPOSettings(baseline="own_advantages:total"))
+        with pytest.raises(UserError, match="own_advantages:nothing"):
+            GRPOSettings(baseline="own_advantages:nothing")
+        with pytest.raises(ValidationError, match="'group', 'leave_one_out' or 'none'"):
+            GRPOSettings(baseline="mean")
+        monkeypatch.setitem(ADVANTAGES, "median", lambda rewards: rewards - np.median(rewards, axis=0))
+        assert MiniGRPO("embedded", baseline="median").settings.baseline == "median"
+    finally:
+        for name in ("floored", "own_advantages:floored", "own_advantages:total"):
+            ADVANTAGES.pop(name, None)
+
+
 @pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [1, 1, 0, 1], [0.5, 0.25, 1.0, 0.0]])
 @pytest.mark.parametrize("baseline", ["group", "none"])
 def test_maxrl_divides_by_the_mean_of_the_group(rewards, baseline):
     mean = sum(rewards) / len(rewards)
     expected = [(reward - (mean if baseline == "group" else 0)) / mean for reward in rewards]
     np.testing.assert_allclose(advantage_of(baseline, "mean")(np.array(rewards, np.float64)), expected)
-
-
-def test_maxrl_is_the_gradient_of_the_mean_over_the_successes():
-    """Theorem 2: with K successes of N, the mean of A grad log pi is the successes' mean, less that of all."""
-    rewards, scores = np.array([1.0, 0, 0, 1, 0]), np.random.default_rng(0).normal(size=5)
-    found = (advantage_of("group", "mean")(rewards) * scores).mean()
-    assert found == pytest.approx(scores[rewards == 1].mean() - scores.mean())
 
 
 def test_maxrl_has_nothing_to_say_without_a_success_and_stays_within_what_rewards_of_0_and_1_give():
@@ -52,11 +84,6 @@ def test_maxrl_has_nothing_to_say_without_a_success_and_stays_within_what_reward
     assert (found.max(), found.min()) == (4.0, -4.0)
     columns = advantage(np.array([[1.0, 0.2], [0.0, 0.0]]))
     np.testing.assert_allclose(columns, [[0.5 / 0.3, 0.1 / 0.3], [-0.5 / 0.3, -0.1 / 0.3]])
-
-
-def test_a_rollout_without_others_has_no_advantage_over_them():
-    assert leave_one_out(np.array([3.0])).tolist() == [0.0]
-    assert uncompared(np.array([3.0])).tolist() == [3.0]
 
 
 @pytest.mark.parametrize("alike", [True, False])

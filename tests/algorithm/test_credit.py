@@ -9,19 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.algorithm.grpo.advantage import group_centred, group_normalized
+from mini_agentic_rl.algorithm.advantages import group_centred, group_normalized
 from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.loop.credit import (
+from mini_agentic_rl.algorithm.loop.groups import (
     Credit,
+    Group,
     Recipient,
     Rewards,
+    Trajectory,
     assign,
+    has_signal,
     read_rewards,
     returns,
     stack,
     turn_numbers,
 )
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory, has_signal
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Span

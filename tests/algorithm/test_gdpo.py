@@ -8,10 +8,10 @@ from letters import TASKS, Letters, algorithm
 from pydantic import ValidationError
 
 from mini_agentic_rl import Hook, Trainer
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.gdpo import with_separate_rewards
 from mini_agentic_rl.algorithm.grpo.objective import batch_of
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.loop.objective import with_separate_rewards
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.tokens import CompletionRecord

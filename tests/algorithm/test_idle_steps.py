@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mini_agentic_rl.algorithm.loop.idle_steps import IdleSteps, LostSteps
-from mini_agentic_rl.algorithm.loop.sampling import SampledStep
+from mini_agentic_rl.algorithm.loop.sampling import IdleSteps, LostSteps, SampledStep
 from mini_agentic_rl.errors import RunFailedError
 
 UNSOLVED = {"groups/with_signal": 0.0, "reward/mean": 0.0, "reward/std": 0.0}
 
 
 def _lost(reason: str, count: int = 12) -> SampledStep:
-    return SampledStep({}, {reason: count}, count, 0, {}, {}, 0.0)
+    return SampledStep({}, (), {reason: count}, count, 0, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_a_step_without_any_rollout_has_other_reasons():
 def test_a_run_that_only_loses_rollouts_ends_by_the_most_frequent_reason():
     lost = LostSteps()
     lost.after_step(_lost("port 1 is closed"))
-    lost.after_step(SampledStep({}, {"port 2 is closed": 11}, 12, 1, {}, {}, 0.0))
+    lost.after_step(SampledStep({}, (), {"port 2 is closed": 11}, 12, 1, {}, {}))
     lost.after_step(_lost("no reward", 6))
     lost.after_step(_lost("port 3 is closed"))
     with pytest.raises(

@@ -11,13 +11,10 @@ from letters import TASKS, CountLetters, Letters, algorithm
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.demonstrations import demonstrated
-from mini_agentic_rl.algorithm.grpo.echo import observations, observed
+from mini_agentic_rl.algorithm.grpo.imitation import demonstrated, observations, observed
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop import WarmStart
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.settings import WarmStartSettings
+from mini_agentic_rl.algorithm.settings import GRPOSettings, WarmStart, WarmStartSettings
 from mini_agentic_rl.policy import LearnerSettings, PolicyError
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 

@@ -1,6 +1,8 @@
-"""The tables of losses and variants: a new loss is a function and one line in one of them."""
+"""The tables of losses and variants: a new loss is a function with a decorator, or its name."""
 
 from __future__ import annotations
+
+import textwrap
 
 import numpy as np
 import pytest
@@ -9,9 +11,11 @@ from letters import TASKS, CountLetters, Letters
 from pydantic import ValidationError
 
 from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings, Trainer
-from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, PRESETS, LossTerms, PolicyLoss, Surrogate
-from mini_agentic_rl.algorithm.losses.base import trajectory_sum
-from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.algorithm import PRESETS, register_loss
+from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, LossTerms, PolicyLoss, Surrogate, trajectory_sum
+from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LossInputs, TermStreams
 from tiny import tiny_model, tiny_tokenizer
@@ -86,12 +90,6 @@ def test_a_loss_is_the_weighted_sum_of_its_reference(name):
     assert float(found.loss) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_variant_is_settings_that_are_valid(name):
-    settings = GRPOSettings(preset=name)
-    assert {field: getattr(settings, field) for field in PRESETS[name]} == dict(PRESETS[name])
-
-
 def test_the_choices_are_those_of_the_tables():
     choices = GRPOSettings.model_json_schema()["properties"]
     assert choices["policy_loss"]["enum"] == list(LOSSES) == ["clip", "gspo", "cispo", "dppo_tv", "dppo_kl"]
@@ -99,8 +97,46 @@ def test_the_choices_are_those_of_the_tables():
     assert choices["importance_correction"]["enum"] == ["none", *CORRECTIONS]
     with pytest.raises(ValidationError, match="'clip', 'gspo', 'cispo', 'dppo_tv' or 'dppo_kl'"):
         GRPOSettings(policy_loss="clap")
+    with pytest.raises(ValidationError, match="reinforce"):
+        GRPOSettings(preset="ppo2")
     with pytest.raises(ValidationError, match="`policy_loss=gspo` is GRPO's: with PPO take clip or cispo"):
         PPOSettings(policy_loss="gspo")
+
+
+def test_a_loss_in_the_user_s_own_file_is_registered_or_named_by_module_and_function(tmp_path, monkeypatch):
+    """CISPO in which a term of negative advantage has half of its weight."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = """
+    from mini_agentic_rl.algorithm import LossTerms, Surrogate, register_loss
+
+    @register_loss("half_cispo")
+    def half_cispo(terms: LossTerms) -> Surrogate:
+        weight_S = terms.log_ratio_S.detach().exp().clamp(terms.bounds.low, terms.bounds.high)
+        half_S = 1 - 0.5 * (terms.advantages_S < 0).float()
+        return Surrogate(weight_S * half_S * terms.advantages_S * terms.logprobs_S)
+
+    def reinforce(terms):
+        return Surrogate(terms.advantages_S * terms.logprobs_S)
+
+    seven = 7
+    """
+    (tmp_path / "own_losses.py").write_text(textwrap.dedent(source))
+    try:
+        assert GRPOSettings(policy_loss="own_losses:half_cispo").policy_loss == "own_losses:half_cispo"
+        assert GRPOSettings(policy_loss="half_cispo").policy_loss == "half_cispo"
+        assert LOSSES["own_losses:half_cispo"] is LOSSES["half_cispo"]
+        assert TrainConfig(policy_loss="own_losses:reinforce").loop.policy_loss == "own_losses:reinforce"
+        for name, reason in (("no_module:f", "no_module"), ("own_losses:seven", "int, not a function")):
+            with pytest.raises(UserError, match=reason):
+                GRPOSettings(policy_loss=name)
+        streams = TermStreams(torch.ones(2), torch.tensor([1.0, -1.0]))
+        inputs = LossInputs(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -2.0]), torch.zeros(2), streams)
+        assert float(PolicyGradientLoss(policy_loss="half_cispo")(inputs).loss) == pytest.approx(1.0 - 1.0)
+        with pytest.raises(ValueError, match="'clip' is taken by mini_agentic_rl"):
+            register_loss("clip")(mean_log_ratio)
+    finally:
+        for name in ("half_cispo", "own_losses:half_cispo", "own_losses:reinforce"):
+            LOSSES.pop(name, None)
 
 
 def mean_log_ratio(logprobs_S, old_logprobs_S, trajectory_S):

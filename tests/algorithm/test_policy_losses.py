@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.algorithm.losses import importance_correction, term_weights
-from mini_agentic_rl.algorithm.losses.dppo_kl import binary_kl
-from mini_agentic_rl.algorithm.losses.gspo import sequence_log_ratio
-from mini_agentic_rl.algorithm.losses.kl import sum_to_go
-from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.algorithm.losses import (
+    binary_kl,
+    importance_correction,
+    sequence_log_ratio,
+    sum_to_go,
+    term_weights,
+)
+from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.policy import LossInputs, TermStreams
 
 LENGTHS = [5, 1, 9, 3]

@@ -10,11 +10,9 @@ import torch
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
-from mini_agentic_rl.algorithm.losses.value import PPOLoss, ValueLoss
-from mini_agentic_rl.algorithm.ppo import PPOSettings
-from mini_agentic_rl.algorithm.ppo.episodes import read_episodes
-from mini_agentic_rl.algorithm.ppo.objective import PPOObjective
+from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss, PPOLoss, ValueLoss
+from mini_agentic_rl.algorithm.ppo.objective import PPOObjective, read_episodes
+from mini_agentic_rl.algorithm.settings import PPOSettings
 from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, TermStreams, ValueSettings
 from mini_agentic_rl.tokens import TokenTree, pack
 

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from letters import TASKS, CountLetters, Letters, algorithm
+from letters import TASKS, Letters, algorithm
 from pydantic import ValidationError
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective, batch_of
-from mini_agentic_rl.algorithm.grpo.teachers.local import LocalTeacher
+from mini_agentic_rl.algorithm.grpo.teachers import LocalTeacher
 from mini_agentic_rl.algorithm.loop.curriculum import TaskSource, learnability, updated_pass_rates
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.loop.shaping import with_kl_penalty
-from mini_agentic_rl.algorithm.losses.presets import PRESETS
+from mini_agentic_rl.algorithm.loop.objective import with_kl_penalty
+from mini_agentic_rl.algorithm.presets import PRESETS
 from mini_agentic_rl.algorithm.seeds import tasks_of_step
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.jobs.config import TrainConfig
 from mini_agentic_rl.jobs.train import make_algorithm
 from mini_agentic_rl.metrics import MetricsLogger
@@ -101,11 +101,6 @@ def test_a_loss_of_whole_rollouts_is_averaged_over_them_unless_something_else_is
     assert GRPOSettings().loss_aggregation == "token"
 
 
-def test_a_preset_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(ValidationError, match="reinforce"):
-        GRPOSettings(preset="ppo2")
-
-
 def test_dynamic_sampling_needs_groups_that_are_compared():
     with pytest.raises(ValidationError, match="dynamic_sampling"):
         GRPOSettings(preset="reinforce++", dynamic_sampling=True)
@@ -174,14 +169,6 @@ def test_one_rollout_a_task_is_enough_without_a_baseline_and_an_error_with_one()
         assert figures["groups/count"] == 4
     with pytest.raises(ValidationError, match="samples_per_prompt=1` leaves nothing to compare"):
         GRPOSettings(samples_per_prompt=1)
-
-
-def test_a_tiny_model_learns_by_leave_one_out():
-    trained = algorithm(preset="rloo", total_steps=20)
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32).fit(Letters(), TASKS, val_dataset=TASKS)
-    before, after = trained.summary["accuracy"]
-    assert before["correct"] == 0
-    assert after["correct"] >= 6
 
 
 def test_steps_draw_tasks_in_place_of_those_without_signal_by_a_curriculum_that_is_kept(tmp_path):

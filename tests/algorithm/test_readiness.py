@@ -9,7 +9,7 @@ from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
 from mini_agentic_rl.algorithm.loop import warm_up
-from mini_agentic_rl.algorithm.loop.readiness import Readiness, readiness_of
+from mini_agentic_rl.algorithm.loop.warm_up import Readiness, readiness_of
 from mini_agentic_rl.algorithm.rollouts import Evaluation, FinishedRollout
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings

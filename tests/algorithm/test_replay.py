@@ -10,8 +10,8 @@ from letters import TASKS, Letters, algorithm
 
 from mini_agentic_rl import Hook, MiniPPO, Trainer
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop.progress import RunProgress
-from mini_agentic_rl.algorithm.loop.replay import chosen, remember
+from mini_agentic_rl.algorithm.loop.extra_groups import chosen, remember
+from mini_agentic_rl.algorithm.loop.state import RunProgress
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
 
 

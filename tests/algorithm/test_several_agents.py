@@ -15,9 +15,9 @@ from helpers import tiny_policy
 from mini_agentic_rl import LLM, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm.grpo import objective
-from mini_agentic_rl.algorithm.loop import steps
-from mini_agentic_rl.algorithm.loop.warm_start import WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm.loop import sampling
 from mini_agentic_rl.algorithm.measure import Measure
+from mini_agentic_rl.algorithm.settings import WarmStart, WarmStartSettings
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
@@ -178,14 +178,13 @@ def test_each_adapter_is_trained_on_the_tokens_of_its_own_calls_alone(monkeypatc
 
     monkeypatch.setattr(objective, "take_steps", kept_steps)
     finished: list[Any] = []
-    seen = steps.sample_groups
+    sample = sampling.StepSampler.sample
 
-    async def kept_groups(*arguments, **options):
-        found = await seen(*arguments, **options)
-        finished.append(found)
-        return found
+    async def kept_groups(self):
+        finished.append(await sample(self))
+        return finished[-1]
 
-    monkeypatch.setattr(steps, "sample_groups", kept_groups)
+    monkeypatch.setattr(sampling.StepSampler, "sample", kept_groups)
     algorithm_ = algorithm(total_steps=1, tasks_per_step=1, samples_per_prompt=GROUP)
     Trainer(algorithm=algorithm_, n_runners=GROUP).fit(Two(), TASKS[:1])
     (found,) = finished

@@ -220,7 +220,7 @@ def test_the_default_correction_goes_with_the_loss():
 
 def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
     """Sample all of a step, learn from it, and so on, written out."""
-    from mini_agentic_rl.algorithm.loop import steps
+    from mini_agentic_rl.algorithm.loop.loop import Loop
     from mini_agentic_rl.algorithm.seeds import derive_seed, tasks_of_step
 
     settings = {**SMALL, "total_steps": 2, "deterministic": True, "keep_open": True}
@@ -229,7 +229,7 @@ def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
         trained = algorithm(**settings)
         with pytest.MonkeyPatch.context() as patch:
             if plain:
-                patch.setattr(steps.ExactSteps, "step", _plain_step(derive_seed, tasks_of_step))
+                patch.setattr(Loop, "step", _plain_step(derive_seed, tasks_of_step))
             Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=4).fit(Letters(), TASKS)
         assert trained.served is not None
         policy: Policy = trained.served.policy
@@ -240,13 +240,12 @@ def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
 
 
 def _plain_step(derive_seed, tasks_of_step):
-    from mini_agentic_rl.algorithm.loop.credit import broadcast
-    from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+    from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory, broadcast
     from mini_agentic_rl.algorithm.rollouts import run_rollouts
     from mini_agentic_rl.types import EnqueueRolloutRequest
 
     async def step(self):
-        run, number = self._run, self._run.progress.step
+        run, number = self, self.progress.step
         groups = []
         for index, row in enumerate(tasks_of_step(SMALL["seed"], len(TASKS), number, PER_STEP)):
             requests = [
@@ -263,7 +262,7 @@ def _plain_step(derive_seed, tasks_of_step):
                 Trajectory(f.rollout.rollout_id, f.records, f.reward, broadcast(f.records, f.reward)) for f in found
             ]
             groups.append(Group(str(index), of_task))
-        metrics = await run.policy.learn_async(lambda: self._objective.update("default", groups))
+        metrics = await run.policy.learn_async(lambda: run.objective.update("default", groups))
         run.progress.step += 1
         run.progress.trainable += PER_STEP * GROUP
         return metrics

@@ -14,13 +14,16 @@ from pydantic import ValidationError
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective, batch_of
-from mini_agentic_rl.algorithm.grpo.teachers import ServerTeacher
-from mini_agentic_rl.algorithm.grpo.teachers.local import LocalTeacher
-from mini_agentic_rl.algorithm.grpo.teachers.privileged import PrivilegedTeacher, ending_of_a_message
-from mini_agentic_rl.algorithm.grpo.teachers.server import longest
+from mini_agentic_rl.algorithm.grpo.teachers import (
+    LocalTeacher,
+    PrivilegedTeacher,
+    ServerTeacher,
+    ending_of_a_message,
+    longest,
+)
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import ChatRenderer
 from mini_agentic_rl.policy import LearnerSettings, PolicyError

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl import LLM, Hook, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import TracerTraceToTriplet
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.emitter import emit_reward, operation
 from mini_agentic_rl.errors import RunFailedError
 from mini_agentic_rl.metrics import MetricsLogger

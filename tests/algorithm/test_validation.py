@@ -10,9 +10,9 @@ from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
 
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm.loop import measuring
-from mini_agentic_rl.algorithm.loop.curriculum import learnability
-from mini_agentic_rl.algorithm.loop.level_curriculum import LevelSource, level_means, levels_of
-from mini_agentic_rl.algorithm.loop.validation import best_of, is_due, is_stalled
+from mini_agentic_rl.algorithm.loop.curriculum import LevelSource, learnability, level_means, levels_of
+from mini_agentic_rl.algorithm.loop.measuring import is_due, is_stalled
+from mini_agentic_rl.algorithm.loop.state import RunProgress
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.jobs import TrainConfig, train_job
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
@@ -126,9 +126,10 @@ def test_the_job_validates_on_tasks_that_it_neither_trains_nor_measures_on(tiny_
 
 def test_a_validation_is_due_once_and_stalls_by_patience():
     rows = [{"step": step, "correct": correct, "count": 4} for step, correct in ((0, 2), (2, 3), (4, 3), (6, 1))]
-    assert best_of(rows)["step"] == 2
-    assert [is_stalled(rows, patience) for patience in (1, 2, 3, None)] == [True, True, False, False]
-    assert not is_stalled([], 1)
+    progress = RunProgress(validation=rows)
+    assert progress.best_validation["step"] == 2
+    assert [is_stalled(progress, patience) for patience in (1, 2, 3, None)] == [True, True, False, False]
+    assert not is_stalled(RunProgress(), 1)
     assert [is_due(step, 9, 2, rows) for step in (6, 7, 8, 9)] == [False, False, True, True]
 
 

@@ -9,9 +9,9 @@ import torch
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.algorithm.grpo.objective import batch_of
-from mini_agentic_rl.algorithm.grpo.settings import GRPOSettings
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.loop.objective import loss_of
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.policy import LearnerSettings, TermStreams
 
 

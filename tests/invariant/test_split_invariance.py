@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.advantage import group_normalized
+from mini_agentic_rl.algorithm.advantages import group_normalized
 from mini_agentic_rl.algorithm.grpo.batch import make_batch
 from mini_agentic_rl.algorithm.grpo.objective import take_steps
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.losses.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, TermStreams
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, cut, pack
 

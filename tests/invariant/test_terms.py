@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.algorithm.grpo.advantage import group_normalized
+from mini_agentic_rl.algorithm.advantages import group_normalized
 from mini_agentic_rl.algorithm.grpo.batch import make_batch
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack

@@ -10,7 +10,7 @@ import socket
 import pytest
 from typer.testing import CliRunner
 
-from mini_agentic_rl.algorithm.loop import checkpointing
+from mini_agentic_rl.algorithm.loop import checkpoint
 from mini_agentic_rl.cli import app
 
 SMALL = (
@@ -211,14 +211,14 @@ def test_an_agent_that_hangs_does_not_hang_a_measurement(agents, tiny_folder):
 
 
 def test_a_full_disk_costs_one_checkpoint_and_nothing_else(tiny_folder, tmp_path, monkeypatch):
-    folder, write = tmp_path / "run", checkpointing.write_checkpoint
+    folder, write = tmp_path / "run", checkpoint.write_checkpoint
 
     def full_at_step_2(target, policy, learner, progress, *more):
         write(target, policy, learner, progress, *more)
         if progress.step == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(checkpointing, "write_checkpoint", full_at_step_2)
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full_at_step_2)
     steps = ("--total-steps", "3", "--checkpoint-every", "1")
     summary, err = trained("--model", tiny_folder, "--output-dir", folder, *SMALL, *steps)
     assert summary["steps"] == 3

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 from openai import OpenAI
 
 from mini_agentic_rl import Trainer, llm_rollout
-from mini_agentic_rl.algorithm.losses import LOSSES
+from mini_agentic_rl.algorithm import ADVANTAGES, LOSSES
 from mini_agentic_rl.metrics import JsonlLogger, read_metrics
 from mini_agentic_rl.policy import DEFAULT_ADAPTER
 from mini_agentic_rl.policy.load import save_weights
@@ -16,7 +17,8 @@ from pages.snippets import python_block
 
 PRESETS = python_block("docs/algorithms.md", 'preset="rloo"')
 LORA = python_block("docs/algorithms.md", "lora_dropout=0.05")
-OWN_LOSS = python_block("docs/algorithms.md", 'LOSSES["reinforce"]')
+OWN_ADVANTAGE = python_block("docs/algorithms.md", 'register_advantage("floored")')
+OWN_LOSS = python_block("docs/algorithms.md", 'register_loss("reinforce")')
 
 MINI_GRPO = "from mini_agentic_rl import VERL, MiniGRPO"
 
@@ -62,3 +64,12 @@ def test_a_program_adds_a_loss_and_trains_with_it(here):
     assert algorithm.settings.policy_loss == "reinforce"
     losses = [row["loss"] for row in read_metrics(here / "metrics.jsonl") if "loss" in row]
     assert [math.isfinite(loss) and loss != 0 for loss in losses] == [True]
+
+
+def test_a_program_adds_an_advantage(here):
+    try:
+        (algorithm,) = OWN_ADVANTAGE.run(before=MINI_GRPO).values
+        assert ADVANTAGES["floored"](np.array([1.0, 0.0, 0.0])).tolist() == [1.0, -0.25, -0.25]
+    finally:
+        ADVANTAGES.pop("floored", None)
+    assert algorithm.settings.baseline == "floored"

@@ -45,7 +45,7 @@ REWARDED = python_block(REWARD, "hooks=[RewardHook(reward)]")
 LOSS = "docs/tutorials/add-a-loss.md"
 SURROGATE = python_block(LOSS, "def smooth(")
 GRADIENT = python_block(LOSS, "def gradient(")
-LEARNT = python_block(LOSS, 'LOSSES["smooth"]')
+LEARNT = python_block(LOSS, 'register_loss("smooth")')
 
 PLANNED = python_block("docs/tutorials/four-gigabytes.md", "plan_job(")
 RUNNERS = python_block("docs/tutorials/several-machines.md", "ClientServerExecutionStrategy(")

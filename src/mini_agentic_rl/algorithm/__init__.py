@@ -1,14 +1,12 @@
-"""Algorithms: what enqueues rollouts, reads what they left, and changes what the agent uses.
+"""Algorithms: they enqueue rollouts, read their results, and change the resources that agents use.
 
-    base, decorator, baseline   what an algorithm is; `@algo` makes one of a function; `Baseline` changes nothing
-    loop/                       a training with weights: sampling, credit, checkpoints; `Objective` is the update
-    losses/                     losses of the policy gradient, one file each, and the published variants
-    grpo/, ppo/                 `MiniGRPO` and `MiniPPO`: two objectives for that loop; `grpo/trl_backend/` is a third
-    verl/                       `VERL`: a verl configuration, run by one of them
-    prompt_search/              prompts instead of weights: the base of `apo/`
-    measure                     evaluation alone
+    base, baseline             the base class; `@algo` makes an algorithm of a function; `Baseline` changes nothing
+    losses, advantages         functions registered by name, each under its paper and equation; presets, settings
+    loop/                      a training with weights: sampling, groups, checkpoints; begin with `loop/loop.py`
+    grpo/, ppo/                `MiniGRPO` and `MiniPPO`: two updates for that loop
+    measure, rollouts          evaluation alone; running rollouts and reading their results
 
-Names whose modules need torch are loaded when they are asked for.
+Names whose modules need torch are loaded when they are first used.
 """
 
 from ..compat import attach_names

@@ -1,6 +1,7 @@
-"""The base of all algorithms: they enqueue rollouts, read what those left, and change what the agent uses.
+"""The base of all algorithms, and `@algo`, which makes one of a function.
 
-It never runs an agent and never speaks HTTP: the store is its only way to its runners.
+An algorithm enqueues rollouts, reads their results, and changes the resources that agents use. It never runs an agent
+and never speaks HTTP: the store is its only connection to the runners.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import inspect
 import threading
 from abc import ABC, abstractmethod
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 from ..adapter import TraceAdapter
 from ..config import Settings
 from ..errors import UserError, fit_for_future
+from ..litagent import arguments_for
 from ..metrics import MetricsLogger
 from ..store import LightningStore
 from ..types import Dataset, NamedResources
@@ -56,7 +59,8 @@ class Checkpoints(Protocol):
         """Keep a line that another process of the run has logged."""
 
     def save_answers(self, rows: Sequence[Mapping[str, Any]], keep: Collection[str]) -> None:
-        """Keep the answers of a measurement (`answers.py`), and of earlier ones those of the names in `keep`."""
+        """Keep the answers of a measurement (`answers.py`), and of earlier ones those of the names in
+        `keep`."""
 
 
 @dataclass
@@ -261,3 +265,62 @@ async def _in_thread(call: Callable[[], Any], name: str) -> Any:
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return await done
+
+
+_OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")
+
+
+class FunctionalAlgorithm(Algorithm):
+    """Calls the function with the arguments that it names out of `store`, `train_dataset`, `val_dataset`,
+    `llm_proxy`, `adapter`, `initial_resources` and `logger`; all of them if it takes `**kwargs`. What the run has none
+    of is None. Still callable as the function.
+
+    Raises:
+        TypeError: the function asks for an argument of another name.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        arguments_for(function, dict.fromkeys(_OFFERED), by_position=False)
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def is_async(self) -> bool:
+        """Return True if the function is a coroutine function."""
+        return inspect.iscoroutinefunction(self._function)
+
+    def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
+        """Call the function; what an async one returns is to be awaited.
+
+        Raises:
+            ValueError: the function asks for a store, and there is none.
+            TypeError: there is a data set that the function does not take.
+        """
+        offered = {
+            "store": self._get("store"),
+            "train_dataset": train_dataset,
+            "val_dataset": val_dataset,
+            "llm_proxy": self._get("llm_proxy"),
+            "adapter": self._get("adapter"),
+            "initial_resources": self.get_initial_resources(),
+            "logger": self._get("logger") or MetricsLogger(),
+        }
+        if "store" in inspect.signature(self._function).parameters:
+            offered["store"] = self.get_store()
+        positional, keywords = arguments_for(self._function, offered, by_position=False)
+        for name, dataset in (("train_dataset", train_dataset), ("val_dataset", val_dataset)):
+            if dataset is not None and name not in keywords:
+                raise TypeError(f"{self._function.__qualname__} takes no {name}, but one was given")
+        return self._function(*positional, **keywords)
+
+
+def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
+    """Make an algorithm of a sync or async function; a sync one runs in a thread of its own.
+
+    Raises:
+        TypeError: the function names an argument that cannot be given.
+    """
+    return FunctionalAlgorithm(function)

@@ -136,11 +136,11 @@ class Baseline(FastAlgorithm):
 
     async def _harvest(self, rollout_id: str, ended: asyncio.Event) -> None:
         store = self.context.store
-        found: list[Rollout] = []
-        while not found:
-            found = await store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=self.polling_interval)
+        rollouts: list[Rollout] = []
+        while not rollouts:
+            rollouts = await store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=self.polling_interval)
         ended.set()
-        rollout = found[0]
+        rollout = rollouts[0]
         attempts = await store.query_attempts(rollout_id)
         spans = await store.query_spans(rollout_id)
         latest = [span for span in spans if attempts and span.attempt_id == attempts[-1].attempt_id]

@@ -140,10 +140,10 @@ async def run_rollouts(
     ended: dict[str, Rollout] = {}
     while len(ended) < len(ids):
         missing = [rollout_id for rollout_id in ids if rollout_id not in ended]
-        found = await store.wait_for_rollouts(rollout_ids=missing, timeout=_LOOK_SECONDS)
-        ended.update((rollout.rollout_id, rollout) for rollout in found)
-        if found:
-            on_progress(len(found))
+        newly_ended = await store.wait_for_rollouts(rollout_ids=missing, timeout=_LOOK_SECONDS)
+        ended.update((rollout.rollout_id, rollout) for rollout in newly_ended)
+        if newly_ended:
+            on_progress(len(newly_ended))
     return [await _finished(store, ended[rollout_id], trained or TrainedCalls()) for rollout_id in ids]
 
 
@@ -151,9 +151,9 @@ async def read_rollouts(
     store: LightningStore, ids: Sequence[str], trained: TrainedCalls | None = None
 ) -> list[FinishedRollout]:
     """Return rollouts that have ended, as `run_rollouts` does, in this order; without those that the store has lost."""
-    found = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(ids))}
+    rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(ids))}
     wanted = trained or TrainedCalls()
-    return [await _finished(store, found[rollout_id], wanted) for rollout_id in ids if rollout_id in found]
+    return [await _finished(store, rollouts[rollout_id], wanted) for rollout_id in ids if rollout_id in rollouts]
 
 
 async def cancel_leftovers(store: LightningStore) -> int:
@@ -191,10 +191,10 @@ def _count(
     for finished, why in zip(rollouts, reasons, strict=True):
         if why is not None:
             by_kind.setdefault(CountedCauses.kind(why), []).append((why, finished.rollout.rollout_id))
-    told = CountedCauses() if causes is None else causes
+    known = CountedCauses() if causes is None else causes
     for alike in by_kind.values():
         reason, ids = alike[0][0], [rollout_id for _, rollout_id in alike]
-        if not told.add(reason, len(ids)):
+        if not known.add(reason, len(ids)):
             continue
         shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
         logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)

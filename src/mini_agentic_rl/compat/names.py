@@ -15,6 +15,7 @@ ALIASES: Final = ("agentlightning", "agent_framework_lab_lightning", "hello_agen
 MOVED: Final[dict[str, str]] = {
     # the names of agent-lightning 0.3
     "algorithm.apo": "integrations.prompt_search.apo",
+    "algorithm.decorator": "algorithm.base",
     "algorithm.fast": "algorithm.baseline",
     "algorithm.utils": "algorithm.helpers",
     "algorithm.verl": "integrations.verl",
@@ -94,6 +95,10 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "algorithm.APO": ("integrations.prompt_search.apo", "APO"),
     "algorithm.APOSettings": ("integrations.prompt_search.apo", "APOSettings"),
     "algorithm.VERL": ("integrations.verl", "VERL"),
+    "algorithm.grpo.GRPOSettings": ("algorithm.settings", "GRPOSettings"),
+    "algorithm.loop.LoopSettings": ("algorithm.settings", "LoopSettings"),
+    "algorithm.loop.WarmStart": ("algorithm.settings", "WarmStart"),
+    "algorithm.ppo.PPOSettings": ("algorithm.settings", "PPOSettings"),
     "datasets.ArithmeticDataset": ("recipes.math", "ArithmeticDataset"),
     "datasets.SYSTEM_PROMPT": ("recipes.math", "SYSTEM_PROMPT"),
     "datasets.TOOLS": ("recipes.math", "TOOLS"),

@@ -9,9 +9,9 @@ from letters import TASKS, CountLetters, Letters, algorithm, weights_digest
 from gateway.small_tokenizer import small_tokenizer
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.grpo import GRPOSettings
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.integrations.trl.backend.objective import TRLObjective
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings

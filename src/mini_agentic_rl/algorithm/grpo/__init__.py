@@ -1,8 +1,5 @@
-"""Mini-GRPO: advantages within a group of rollouts, and the update made of them.
+"""Mini-GRPO: advantages within a group of rollouts. Names are loaded when they are first used."""
 
-Names are loaded when they are asked for: settings and advantages need no torch.
-"""
+from ...compat import attach_names
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

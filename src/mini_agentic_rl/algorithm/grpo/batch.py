@@ -14,16 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...tokens import CompletionRecord, PackedTrees, TokenTree, pack
+from ..advantages import Advantage
 from ..loop.groups import Group, Trajectory, has_signal
 from ..losses import Aggregation, term_weights
-from .advantage import Advantage
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
-
 ImitatedKind = Literal["echo", "sft"]
-"""Sources of tokens that are imitated: the environment (`echo.py`), and demonstrations (`demonstrations.py`)."""
+"""Sources of tokens that are imitated: the environment, and demonstrations (`imitation.py`)."""
 
 
 @dataclass(frozen=True)
@@ -107,24 +106,24 @@ def make_batch(
     averages_all: bool = True,
     imitated: Sequence[Imitated] = (),
 ) -> TrainingBatch | None:
-    """Return the trainable part of `groups`, and what is imitated beside it; None when there is neither.
+    """Return the trainable part of `groups` with the imitated tokens beside it; None if there is neither.
 
     Args:
         max_length: the most tokens that a trajectory may sample (for `dr_grpo`).
         mask_truncated: leave trajectories that ended at a length bound out of the loss; they still count for the
             group's mean.
         keep_zero_advantage: keep calls whose advantage is 0 (a KL penalty still acts on them).
-        compared: leave out groups whose rewards are all equal: compared with each other they say nothing.
+        compared: leave out groups whose rewards are all equal.
         averages_all: average over the rollouts of these groups as well.
-        imitated: what is to be predicted, in the same tree.
+        imitated: tokens to predict, in the same tree.
     """
     # One tree for all groups: their tasks begin with the same system prompt.
     tree = TokenTree()
     calls: list[TrainedCall] = []
     of_call: list[float] = []
     lengths: list[int] = []
-    # Without the groups that say nothing, a step in which one group says something would have a gradient as long as
-    # one in which all do, and an optimizer that scales gradients by those before would follow the noise of that one.
+    # Groups without signal count in the mean: a step in which one group has a signal would otherwise have a gradient as
+    # long as one in which all do, and an optimizer that scales by earlier gradients would follow the noise of that one.
     left_out: list[int] = []
     unrolled = 0
     for group in groups:
@@ -148,7 +147,7 @@ def make_batch(
                     calls.append(TrainedCall(record, trajectory, group))
                     of_call.append(float(values_C[column]))
             unrolled += alone.token_count
-    # Each has a number of its own: what is summed over a rollout's terms holds none of them.
+    # Imitated records are no part of a rollout: sums over a rollout's terms must not contain them.
     for number, one in enumerate(imitated, len(lengths)):
         tree.insert(one.record, number)
     unrolled += sum(one.record.prompt_ids.size + one.record.output_ids.size for one in imitated if one.kind == "sft")

@@ -13,9 +13,9 @@ from ...plugins import load_part
 from ...policy import LearnerSettings, Policy, PolicyError, launched
 from ..loop.objective import Objective
 from ..loop.reinforcement import ReinforcementLearning
-from .demonstrations import DemonstrationSource
+from ..settings import BASE_TEACHER, GRPOSettings
+from .imitation import DemonstrationSource
 from .objective import GRPOObjective
-from .settings import BASE_TEACHER, GRPOSettings
 from .teachers import make_teachers, teacher_adapter
 
 Backend = Literal["native", "trl"]

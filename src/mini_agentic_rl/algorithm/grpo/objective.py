@@ -1,8 +1,7 @@
 """The update of GRPO and its relatives: groups in, optimizer steps and their metrics out. Runs on the torch thread.
 
-What each step of it computes is told where it stands: rewards are shaped (`loop/shaping.py`, `gdpo.py`), compared
-(`advantage.py`), packed (`batch.py`) beside what is imitated (`echo.py`, `demonstrations.py`), seen by a teacher
-(`distillation.py`) and turned into a loss (`losses/`).
+`GRPOObjective.update` in order: rewards are shaped and compared, packed beside what is imitated, scored by a teacher,
+and turned into a loss and optimizer steps (`take_steps`).
 """
 
 from __future__ import annotations
@@ -14,23 +13,26 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ...policy import Learner, SeenTerms, TermStreams, bounded_step
-from ...tokens import PackedTrees
+from ...policy import Learner, SeenTerms, bounded_step
+from ..advantages import advantage_of, batch_normalized
 from ..loop.groups import Group, group_metrics, has_signal
-from ..loop.objective import Learners, current_terms, loss_of
-from ..loop.seen_tokens import SeenCall
-from ..loop.shaping import k1, with_kl_penalty, with_overlong_penalty
-from ..losses import CORRECTIONS, LOSSES, importance_correction
-from ..losses.base import Floats
-from ..losses.kl import sum_to_go
-from ..losses.policy_gradient import PolicyGradientLoss, means
-from .advantage import advantage_of, batch_normalized
+from ..loop.objective import (
+    Learners,
+    SeenCall,
+    as_tensor,
+    current_logprobs,
+    k1,
+    loss_of,
+    prepare_streams,
+    with_kl_penalty,
+    with_overlong_penalty,
+    with_separate_rewards,
+)
+from ..losses import CORRECTIONS, find_loss, sum_to_go
+from ..policy_gradient import PolicyGradientLoss, means
+from ..settings import GRPOSettings
 from .batch import Imitated, TrainingBatch, make_batch
-from .demonstrations import DemonstrationSource, demonstrated
-from .distillation import with_teacher
-from .echo import observations
-from .gdpo import with_separate_rewards
-from .settings import GRPOSettings
+from .imitation import DemonstrationSource, demonstrated, observations
 from .teachers import Teacher
 
 
@@ -76,8 +78,8 @@ class GRPOObjective:
             shaped = with_overlong_penalty(
                 shaped, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
             )
-        # A baseline compares whole rollouts, so the penalty is one number a rollout; without one, each token bears its
-        # own, and those of all that comes after it.
+        # A baseline compares whole rollouts, so the penalty is one number a rollout. Without one, each token has its
+        # own penalty plus those of all later tokens.
         penalised = settings.kl_coef > 0 and settings.kl_in_reward
         if penalised and settings.baseline != "none":
             shaped, kl = with_kl_penalty(shaped, learner, settings.kl_coef)
@@ -91,8 +93,8 @@ class GRPOObjective:
         if batch is not None:
             batch = replace(batch, advantages_S=np.float32(settings.reward_coef) * batch.advantages_S)
             if adapter in self._teachers:
-                batch, found = with_teacher(batch, self._teachers[adapter], settings)
-                metrics |= found
+                batch, distance = with_teacher(batch, self._teachers[adapter], settings)
+                metrics |= distance
             seen, version = SeenTerms(batch.packed.term_count), learner.version
             metrics |= take_steps(learner, batch, settings, seen)
             self._seen += [
@@ -106,13 +108,13 @@ class GRPOObjective:
         return seen
 
     def _imitated(self, adapter: str, groups: Sequence[Group]) -> list[Imitated]:
-        """Return what is imitated beside the rollouts of a step."""
+        """Return the tokens that are imitated beside the rollouts of a step."""
         settings = self._settings
-        found = observations(groups, settings.echo_coef) if settings.echo_coef > 0 else []
+        imitated = observations(groups, settings.echo_coef) if settings.echo_coef > 0 else []
         if adapter in self._demonstrations:
-            drawn = self._demonstrations[adapter].draw(self.learners[adapter].steps)
-            found += demonstrated(drawn, settings.sft_coef)
-        return found
+            records = self._demonstrations[adapter].draw(self.learners[adapter].steps)
+            imitated += demonstrated(records, settings.sft_coef)
+        return imitated
 
     def save_state(self, folder: Path) -> None:
         """Write nothing: all is in the optimizers."""
@@ -130,61 +132,79 @@ def take_steps(
     learner: Learner, batch: TrainingBatch, settings: GRPOSettings, seen: SeenTerms | None = None
 ) -> dict[str, float]:
     """Take `epochs_per_batch` optimizer steps on one batch; return the metrics of the last, those of mismatch of the
-    first.
-
-    The first pass is on-policy, so what its log-probabilities differ from the sampler's is numerical mismatch.
+    first: its pass is on-policy, so any difference from the sampler's log-probabilities is numerical.
 
     Args:
-        seen: is given what the first pass finds at each term.
+        seen: filled with the numbers of the first pass at each term.
     """
     packed, loss = batch.packed, _loss(settings)
-    level, over_rollouts = settings.importance_correction, loss.chosen.over_rollouts
-    streams = TermStreams(
-        torch.from_numpy(batch.weights_S),
-        torch.from_numpy(batch.advantages_S),
+    over_rollouts = loss.chosen.over_rollouts
+    streams, old_S = prepare_streams(
+        learner, packed, loss, settings, torch.from_numpy(batch.weights_S), torch.from_numpy(batch.advantages_S)
+    )
+    streams = replace(
+        streams,
         observation_weights_S=_tensor_or_none(batch.observation_weights_S),
         demonstration_weights_S=_tensor_or_none(batch.demonstration_weights_S),
-        current_S=current_terms(packed, learner, settings),
         teacher_tokens_SK=_tensor_or_none(batch.teacher_tokens_SK),
         teacher_logprobs_SK=_tensor_or_none(batch.teacher_logprobs_SK),
     )
-    if "reference_logprobs" in loss.needs:
-        streams = replace(streams, reference_logprobs_S=learner.logprobs(packed, reference=True).cpu())
-    old_S = behaviour_S = packed.behaviour_logprobs_S.astype(np.float64)
     metrics: dict[str, float] = {}
     mismatch: dict[str, float] = {}
     for epoch in range(settings.epochs_per_batch):
-        takes_old = epoch == 0 and (level != "none" or "old_logprobs" in loss.needs or learner.drops)
-        current_S = _logprobs(learner, packed) if takes_old or over_rollouts is not None else old_S
-        if takes_old:
-            old_S = current_S
-            streams = replace(streams, old_logprobs_S=_tensor(old_S))
-        if epoch == 0 and level != "none":
-            correction_S = importance_correction(
-                level, old_S, behaviour_S, packed.trajectory_S, settings.importance_cap, settings.importance_floor
-            )
-            streams = replace(streams, correction_S=_tensor(correction_S))
         if over_rollouts is not None:
-            streams = replace(streams, rollout_S=_tensor(over_rollouts(current_S, old_S, packed.trajectory_S)))
-        found = SeenTerms(packed.term_count) if seen is None or epoch > 0 else seen
+            is_known = epoch == 0 and streams.old_logprobs_S is not None
+            current_S = old_S if is_known else current_logprobs(learner, packed)
+            streams = replace(streams, rollout_S=as_tensor(over_rollouts(current_S, old_S, packed.trajectory_S)))
+        terms = SeenTerms(packed.term_count) if seen is None or epoch > 0 else seen
         metrics = learner.forward_backward(
-            packed, loss, streams, entropy_gradient="entropy_gradient" in loss.needs, seen=found
+            packed, loss, streams, entropy_gradient="entropy_gradient" in loss.needs, seen=terms
         )
-        metrics = means(metrics) | bounded_step(learner, packed, batch.sampled_terms, settings.max_update_kl, found)
+        metrics = means(metrics) | bounded_step(learner, packed, batch.sampled_terms, settings.max_update_kl, terms)
         if epoch == 0:
             mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
     return metrics | mismatch
 
 
+def with_teacher(
+    batch: TrainingBatch, teacher: Teacher, settings: GRPOSettings
+) -> tuple[TrainingBatch, dict[str, float]]:
+    """Return the batch with a teacher's log-probabilities in it, and metrics about them. On the torch thread.
+
+    On-policy distillation (Agarwal et al. 2024, arXiv:2306.13649; Gu et al. 2024, arXiv:2306.08543; Lu and Thinking
+    Machines 2025, "On-policy distillation") minimises the reverse divergence KL(pi || pi_T) in the states that the
+    policy reaches:
+
+        sampled    A_t = reward_coef A_t + teacher_coef (log pi_T(token) - log pi_old(token))
+        top_k      A_t = reward_coef A_t, and teacher_coef KL(pi || pi_T) of the state is added to the loss
+
+    The first is minus k1 (`losses.kl`) as the reward of the sampled token alone. Under the policy gradient its mean is
+    the gradient of the second, which takes the teacher's K likeliest tokens (`policy/teacher_kl.py`) and so varies
+    less, for more memory.
+
+    Raises:
+        UserError: the teacher does not answer.
+    """
+    if settings.distillation == "top_k":
+        tokens_SK, logprobs_SK = teacher.likeliest(batch, settings.teacher_top_k)
+        return replace(batch, teacher_tokens_SK=tokens_SK, teacher_logprobs_SK=logprobs_SK), {}
+    distance_S = batch.packed.behaviour_logprobs_S.astype(np.float64) - teacher.logprobs(batch)
+    distance_S[batch.sampled_terms :] = 0.0
+    advantages_S = batch.advantages_S - settings.teacher_coef * distance_S
+    total = batch.weights_S.sum()
+    metrics = {"teacher/kl": float((batch.weights_S * distance_S).sum() / total)} if total > 0 else {}
+    return replace(batch, advantages_S=advantages_S.astype(np.float32)), metrics
+
+
 def _loss(settings: GRPOSettings) -> PolicyGradientLoss:
-    """Return the loss, with a teacher's part in it where that is not in the advantages."""
+    """Return the loss, with the divergence from a teacher if that is not in the advantages."""
     follows = settings.teacher is not None and settings.distillation == "top_k"
     return replace(loss_of(settings), teacher_coef=settings.teacher_coef if follows else 0.0)
 
 
 def with_kl_to_go(batch: TrainingBatch, learner: Learner, coef: float) -> tuple[TrainingBatch, float]:
-    """Return the batch with beta times the sum of k1 from each term on (`kl.sum_to_go`) taken off its advantage, and
-    the mean of k1. On the torch thread."""
+    """Return the batch with beta times the sum of k1 from each term on (`losses.sum_to_go`) taken off its advantage,
+    and the mean of k1. On the torch thread."""
     k1_S = k1(batch.packed, learner)
     penalty_S = coef * sum_to_go(k1_S, batch.packed.trajectory_S)
     mean = float(k1_S[: batch.sampled_terms].mean()) if batch.calls else 0.0
@@ -226,7 +246,7 @@ def _compared_over_batch(batch: TrainingBatch | None, settings: GRPOSettings) ->
     if batch is None or not settings.over_batch or not batch.calls:
         return batch
     advantages_S = batch_normalized(batch.advantages_S.astype(np.float64), batch.weights_S.astype(np.float64))
-    # What is imitated weighs nothing here, and is not told how far it is from the mean.
+    # Imitated terms have no part in the mean, and keep an advantage of 0.
     advantages_S = np.where(batch.weights_S > 0, advantages_S, 0.0)
     learns = bool(loss_of(settings).needs) or settings.teacher is not None
     if not advantages_S.any() and not learns and batch.sampled_terms == batch.packed.term_count:
@@ -235,9 +255,9 @@ def _compared_over_batch(batch: TrainingBatch | None, settings: GRPOSettings) ->
 
 
 def _zero_counts(settings: GRPOSettings) -> bool:
-    """Return True if a call whose advantage is 0 has a part in the update all the same: by a gradient of its own, in a
-    mean over the batch, or as a part of its rollout."""
-    loss = LOSSES[settings.policy_loss]
+    """Return True if a call whose advantage is 0 takes part in the update: by a gradient of its own, in a mean over the
+    batch, or as a part of its rollout."""
+    loss = find_loss(settings.policy_loss)
     return (
         settings.kl_coef > 0
         or settings.entropy_coef > 0
@@ -249,15 +269,5 @@ def _zero_counts(settings: GRPOSettings) -> bool:
     )
 
 
-def _logprobs(learner: Learner, packed: PackedTrees) -> Floats:
-    """Return log-probabilities [S] under the learner's weights as they are now, on the CPU."""
-    current_S: Floats = learner.logprobs(packed).double().cpu().numpy()
-    return current_S
-
-
 def _tensor_or_none(values: np.ndarray | None) -> torch.Tensor | None:
     return None if values is None else torch.from_numpy(values)
-
-
-def _tensor(values_S: Floats) -> torch.Tensor:
-    return torch.from_numpy(values_S.astype(np.float32))

@@ -1,9 +1,7 @@
+from .checkpoint import read_progress as read_progress
 from .groups import Group as Group
 from .groups import Trajectory as Trajectory
 from .objective import Learners as Learners
 from .objective import Objective as Objective
-from .progress import RunProgress as RunProgress
-from .progress import read_progress as read_progress
 from .reinforcement import ReinforcementLearning as ReinforcementLearning
-from .settings import LoopSettings as LoopSettings
-from .warm_start import WarmStart as WarmStart
+from .state import RunProgress as RunProgress

@@ -1,30 +1,42 @@
-"""The loop of a training: measure, warm up, measure, [sample, update]*, measure; with a checkpoint to go on from.
+"""The loop of a training: measure, warm up, measure, [sample, update]*, measure; resumed from its latest checkpoint.
 
-What it is made of stands beside it: a step (`steps.py`, or `stale_steps.py` where sampling runs ahead of learning), the
-measurements (`measuring.py`), the warm-up (`warm_up.py`) and what is kept (`checkpointing.py`).
+`Loop.complete` is a run from the first measurement to the last, `Loop.step` one step of it:
+
+    sampling.py, staleness.py     rollouts of the step's tasks (curriculum.py), by the current weights or ahead of
+    learning groups.py, extra_groups.py    rollouts as groups; replayed groups, and failed tasks begun as an expert did
+    objective.py                  groups in, new weights out: `grpo/` and `ppo/` compute advantages, pack and learn
+    measuring.py, warm_up.py      accuracy and validation; imitation before the first step
+    checkpoint.py, state.py       what is kept, and the state of the run
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...gateway import ServedPolicy
 from ...policy import count_parameters
+from ...processes import CoreWatch, peak_memory_bytes
 from ...types import Dataset, NamedResources
 from ..rollouts import refuse_failed
-from .checkpointing import Checkpointing
-from .idle_steps import IdleSteps, failure, untrained_in_all
-from .measuring import Measuring
-from .objective import Objective
-from .stale_steps import StaleSteps
-from .steps import ExactSteps, Steps
-from .training_run import LoopedAlgorithm, TrainingRun
+from .checkpoint import Checkpointing
+from .extra_groups import remember, replayed_groups, with_prefixed_groups
+from .groups import Group, group_metrics
+from .measuring import FIRST, LAST, Measuring
+from .objective import record_seen
+from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, failure, untrained_in_all
+from .staleness import AheadSampler
+from .state import LoopedAlgorithm, LoopState
 from .warm_up import warm_up
 
 
-class Loop:
+class Loop(LoopState):
     """One run of an algorithm with an `Objective`, from the first measurement to the last."""
+
+    sampler: StepSampler | AheadSampler
+    """Source of the rollouts of each step; made by `complete`."""
 
     def __init__(
         self,
@@ -35,85 +47,184 @@ class Loop:
         val_dataset: Dataset[Any] | None,
     ) -> None:
         """`resources` are those that agents find beside the model that is trained."""
-        self.run = TrainingRun(algorithm, served, train_dataset, val_dataset)
+        super().__init__(algorithm, served, train_dataset, val_dataset)
         self.resources = resources
+        self.checkpointing = Checkpointing(self)
+        self.measuring = Measuring(self, self.checkpointing)
+        self._lost = LostSteps()
 
     async def complete(self) -> None:
-        """Take the run to its end: from its beginning, or from its latest checkpoint where it is resumed."""
-        run = self.run
-        objective = await run.policy.run_async(lambda: run.algorithm.objective(run.policy, run.learner_settings))
-        checkpointing = Checkpointing(run, objective)
-        measuring = Measuring(run, objective, checkpointing)
-        await self._count_parameters(objective)
-        await checkpointing.resume()
-        await run.add_resources(self.resources)
+        """Take the run to its end: from its beginning, or from its latest checkpoint if it is resumed."""
+        self.objective = await self.policy.run_async(
+            lambda: self.algorithm.objective(self.policy, self.learner_settings)
+        )
+        await self._count_parameters()
+        await self.checkpointing.resume()
+        await self.add_resources(self.resources)
         try:
-            if not run.progress.warmed_up:
-                await measuring.measure_first()
-                warmed_up = await warm_up(run, checkpointing)
-                if run.settings.kl_coef > 0:
-                    for learner in objective.learners.values():
-                        await run.policy.run_async(learner.keep_reference)
+            if not self.progress.warmed_up:
+                await self.measuring.measure_once(FIRST)
+                warmed_up = await warm_up(self, self.checkpointing)
+                if self.settings.kl_coef > 0:
+                    for learner in self.objective.learners.values():
+                        await self.policy.run_async(learner.keep_reference)
                 if warmed_up:
-                    await measuring.measure("after SFT")
-                run.progress.warmed_up = True
-                await checkpointing.write()
-            await self._reinforce(objective, measuring, checkpointing)
+                    await self.measuring.measure("after SFT")
+                self.progress.warmed_up = True
+                await self.checkpointing.write()
+            await self._reinforce()
         except (asyncio.CancelledError, KeyboardInterrupt):
-            checkpointing.interrupted()
+            self.checkpointing.interrupted()
             raise
-        await checkpointing.write()
-        await checkpointing.save_result()
+        await self.checkpointing.write()
+        await self.checkpointing.save_result()
 
-    async def _count_parameters(self, objective: Objective) -> None:
-        run = self.run
-        trained = [parameter for learner in objective.learners.values() for parameter in learner.parameters]
-        found = await run.policy.run_async(lambda: count_parameters(run.policy.model.base, trained))
-        run.algorithm.parameters = {"trained": found.trained, "all": found.total}
-        run.logger.note(str(found))
-
-    async def _reinforce(self, objective: Objective, measuring: Measuring, checkpointing: Checkpointing) -> None:
-        run = self.run
-        if run.total_steps == 0:
-            if run.algorithm.evaluations:
-                refuse_failed(run.algorithm.evaluations[-1].rollouts)
+    async def _reinforce(self) -> None:
+        """Take all steps, with the measurements and checkpoints that are due after each."""
+        if self.total_steps == 0:
+            if self.algorithm.evaluations:
+                refuse_failed(self.algorithm.evaluations[-1].rollouts)
             return
-        if run.progress.step < run.total_steps:
-            run.show_steps()
-        idle = IdleSteps(run.progress.step)
-        await measuring.measure_between()  # one that an interruption has left out
-        await measuring.validate()
-        steps = await self._steps(objective)
-        while run.progress.step < run.total_steps and not measuring.is_stalled:
-            await self._step(steps, idle, measuring, checkpointing)
-        await steps.close()
-        run.tell(idle.at_the_end())
-        run.tell(untrained_in_all(run.progress.rollouts, run.progress.untrained))
-        await measuring.take_best()
-        await measuring.measure_last()
+        if self.progress.step < self.total_steps:
+            self.show_steps()
+        idle = IdleSteps(self.progress.step)
+        await self.measuring.measure_between()  # left out by an interruption
+        await self.measuring.validate()
+        sampler = StepSampler if self.settings.max_staleness == 0 else AheadSampler
+        self.sampler = sampler(self, self.objective.has_signal)
+        await self.sampler.open()
+        while self.progress.step < self.total_steps and not self.measuring.is_stalled:
+            metrics = await self.step()
+            self.log(metrics)
+            self.logger.advance()
+            self._note(idle.after_step(metrics))
+            await self._keep_step()
+        await record_seen(self.store, self.objective.take_seen())
+        await self.sampler.close()
+        self._note(idle.at_the_end())
+        self._note(untrained_in_all(self.progress.rollouts, self.progress.untrained))
+        await self.measuring.take_best()
+        await self.measuring.measure_once(LAST)
 
-    async def _steps(self, objective: Objective) -> Steps:
-        if self.run.settings.max_staleness == 0:
-            return ExactSteps(self.run, objective)
-        steps = StaleSteps(self.run, objective)
-        await steps.open()
-        return steps
+    async def step(self) -> dict[str, float]:
+        """Publish the weights, run rollouts, group them, and update every adapter; return metrics.
 
-    async def _step(self, steps: Steps, idle: IdleSteps, measuring: Measuring, checkpointing: Checkpointing) -> None:
-        """Take a step, and do all that is due after it."""
-        run, progress = self.run, self.run.progress
-        metrics = await steps.step()
-        run.log(metrics)
-        run.logger.advance()
-        run.tell(idle.after_step(metrics))
-        last = progress.step == run.total_steps
-        if not progress.trainable:  # a checkpoint would say that these steps are done
+        The step is counted in the run's progress in the turn in which the weights change, so that an interruption finds
+        both or neither.
+
+        Raises:
+            RunFailedError: many rollouts in a row could not be trained.
+        """
+        await record_seen(self.store, self.objective.take_seen())
+        cost = StepCost(self)
+        sampled = await self.sampler.sample()
+        self._count(sampled)
+        if self.settings.expert_prefix:
+            sampled = await with_prefixed_groups(self, sampled)
+        replayed = await replayed_groups(self.context, self.settings, self.served.trained_models, self.progress)
+        cost.sampled()
+        share = self.sampler.learning_share
+        metrics = sampled.metrics | await self.served.learn_async(lambda: self._learn(sampled, replayed), share)
+        metrics |= cost.learnt(samples_meanwhile=share > 0)
+        return metrics | await self.sampler.finish_step()
+
+    def _learn(self, sampled: SampledStep, replayed: Mapping[str, Sequence[Group]]) -> dict[str, float]:
+        """Update every adapter and count the step, on the torch thread: an interruption may not come in between.
+
+        Args:
+            replayed: groups of earlier steps that join those of this one, by adapter.
+        """
+        metrics: dict[str, float] = {}
+        for adapter, groups in sampled.groups.items():
+            earlier = replayed.get(adapter, [])
+            update = self.objective.update(adapter, [*groups, *earlier])
+            if earlier:  # rewards and lengths are those of this step alone
+                update |= group_metrics(groups) | {"groups/replayed": float(len(earlier))}
+            metrics |= {self.named(adapter, name): value for name, value in update.items()}
+        self.progress.step += 1
+        self.sampler.learnt(sampled)
+        remember(self.progress, sampled.groups, self.settings)
+        return metrics
+
+    async def _keep_step(self) -> None:
+        """Write the checkpoints, and make the measurements, that are due after a step."""
+        progress = self.progress
+        last = progress.step == self.total_steps
+        if not progress.trainable:  # a checkpoint would count these steps as done
             if last:
                 raise failure(progress.rollouts, progress.untrained)
             return
-        if progress.step % run.steps_per_epoch == 0:
-            await checkpointing.save_epoch(progress.step // run.steps_per_epoch)
-        if last or progress.step % run.settings.checkpoint_every == 0:
-            await checkpointing.write()
-        await measuring.measure_between()
-        await measuring.validate()
+        if progress.step % self.steps_per_epoch == 0:
+            await self.checkpointing.save_epoch(progress.step // self.steps_per_epoch)
+        if last or progress.step % self.settings.checkpoint_every == 0:
+            await self.checkpointing.write()
+        await self.measuring.measure_between()
+        await self.measuring.validate()
+
+    def _count(self, sampled: SampledStep) -> None:
+        """Add what a step sampled to the run's progress.
+
+        Raises:
+            RunFailedError: many rollouts in a row could not be trained.
+        """
+        progress = self.progress
+        progress.rollouts += sampled.rollouts
+        progress.trainable += sampled.trainable
+        for reason, count in sampled.untrained.items():
+            progress.untrained[reason] = progress.untrained.get(reason, 0) + count
+        self._lost.after_step(sampled)
+
+    async def _count_parameters(self) -> None:
+        trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
+        counts = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
+        self.algorithm.parameters = {"trained": counts.trained, "all": counts.total}
+        self.logger.note(str(counts))
+
+    def _note(self, message: str | None) -> None:
+        if message is not None:
+            self.logger.note(message)
+
+
+class StepCost:
+    """Time, tokens and cores of a step, from the creation of the object on."""
+
+    def __init__(self, run: LoopState) -> None:
+        self._run = run
+        self._sampled_tokens = run.served.sampler.sampled_tokens
+        self._computed_tokens = run.policy.counters().computed_tokens
+        self._prompts = run.served.prompt_counts()
+        self._cores = CoreWatch()
+        self._started = self._sampled = time.perf_counter()
+        self._tokens = 0
+
+    def sampled(self) -> None:
+        """Note that sampling has ended."""
+        self._sampled = time.perf_counter()
+        self._tokens = self._run.served.sampler.sampled_tokens - self._sampled_tokens
+
+    def learnt(self, *, samples_meanwhile: bool) -> dict[str, float]:
+        """Note that learning has ended; return metrics, and add the seconds to the run's.
+
+        Args:
+            samples_meanwhile: sampling went on during learning, so tokens per second are those of the whole step.
+        """
+        run, ended = self._run, time.perf_counter()
+        sampling, learning = self._sampled - self._started, ended - self._sampled
+        tokens, seconds = self._tokens, sampling
+        if samples_meanwhile:
+            tokens = run.served.sampler.sampled_tokens - self._sampled_tokens
+            seconds += learning
+        run.progress.spend("sampling", sampling)
+        run.progress.spend("learning", learning)
+        prompts = run.served.prompt_counts()
+        drift = {f"drift/{kind}": float(count - self._prompts.get(kind, 0)) for kind, count in prompts.items()}
+        use = self._cores.use()
+        return drift | {
+            "machine/cores": use.cores,
+            "machine/cores_free": use.free,
+            "tokens_per_second": tokens / max(1e-9, seconds),
+            "sampling/computed_tokens": float(run.policy.counters().computed_tokens - self._computed_tokens),
+            "seconds/sampling": sampling,
+            "seconds/learning": learning,
+            "memory_gib": peak_memory_bytes() / 2**30,
+        }

@@ -1,32 +1,36 @@
-"""Measurements of a run: before, between and after, and the validations that choose the weights that are kept."""
+"""Measurements of a run, and validations during it: tasks that are never trained on choose the weights that are kept.
+
+A validation is a greedy measurement before the first step, every `validation_every` steps, and after the last. The best
+weights are kept, of several alike the first: their checkpoint stays until the run has ended. After `patience`
+validations in a row that were no better, the run ends. The score of the best weights on these tasks is biased upwards,
+since they were chosen by it; held-out tasks measure the result.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...metrics import counted, percent
 from ...types import Dataset
 from ..answers import OF_TRANSFER, answer_rows
 from ..measure import evaluate
 from ..rollouts import Evaluation
-from .checkpointing import Checkpointing
-from .objective import Objective
-from .progress import restore_weights
-from .training_run import TrainingRun
-from .validation import best_of, is_due, is_stalled, outcome
+from .checkpoint import Checkpointing, restore_weights
+from .state import LoopState, RunProgress
 
 FIRST, LAST = "before", "after RL"
 _TASKS_BEFORE: Final = 50
-"""Most tasks of the measurement before a warm-up."""
+"""Maximum number of tasks of the measurement before a warm-up."""
 
 
 class Measuring:
-    """Runs held-out tasks with the weights as they are, and remembers what was found in the run's progress."""
+    """Runs held-out tasks with the current weights, and keeps the results in the run's progress."""
 
-    def __init__(self, run: TrainingRun, objective: Objective, checkpointing: Checkpointing) -> None:
+    def __init__(self, run: LoopState, checkpointing: Checkpointing) -> None:
         self._run = run
-        self._objective = objective
         self._checkpointing = checkpointing
 
     async def measure(self, name: str) -> None:
@@ -35,8 +39,8 @@ class Measuring:
         if run.val_dataset is not None and len(run.val_dataset) > 0:
             size, resources_id = run.settings.eval_size, run.val_resources
             if name == FIRST and run.warms_up:
-                # Rewards are judged from the measurement after the warm-up. This one asks whether the model can do the
-                # task at all, so its answers get room to end, and fewer tasks keep the time alike.
+                # The accuracy of rewards is that after the warm-up. This measurement asks whether the model can do the
+                # task at all: answers may be longer, and there are fewer tasks so that it takes as long.
                 size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
                 resources_id = run.long_answer_resources
             evaluation = await self._measure_tasks(name, run.val_dataset, size, resources_id)
@@ -48,25 +52,17 @@ class Measuring:
             run.log({"transfer/accuracy": evaluation.accuracy})
 
     async def measure_between(self) -> None:
-        """Measure where that is due after as many steps as were taken, and was not done."""
+        """Measure if that is due after the steps so far, and was not done."""
         run = self._run
         step, every, name = run.progress.step, run.settings.eval_every, f"step {run.progress.step}"
         is_due = every > 0 and 0 < step < run.total_steps and step % every == 0
-        if is_due and await self._measure_once(name):
+        if is_due and await self.measure_once(name):
             run.show_steps()
-
-    async def measure_first(self) -> None:
-        """Measure what is to be trained, unless that was done before an interruption."""
-        await self._measure_once(FIRST)
-
-    async def measure_last(self) -> None:
-        """Measure what was trained, unless that was done before an interruption."""
-        await self._measure_once(LAST)
 
     @property
     def is_stalled(self) -> bool:
         """True if validations have not become better for so long that the run is to end."""
-        return is_stalled(self._run.progress.validation, self._run.settings.patience)
+        return is_stalled(self._run.progress, self._run.settings.patience)
 
     async def validate(self) -> None:
         """Validate where that is due, and write a checkpoint of the weights that are the best so far."""
@@ -83,7 +79,7 @@ class Measuring:
         )
         progress.spend("validation", time.perf_counter() - started)
         run.log({"validation/accuracy": evaluation.accuracy})
-        best = best_of(progress.validation)
+        best = progress.best_validation
         if best is not None and best["step"] == progress.step:
             await self._checkpointing.write()
         run.show_steps()
@@ -91,7 +87,7 @@ class Measuring:
     async def take_best(self) -> None:
         """Take back the weights that were validated best."""
         run = self._run
-        best = best_of(run.progress.validation)
+        best = run.progress.best_validation
         if best is None:
             return
         kept = dict(() if run.context.checkpoints is None else run.context.checkpoints.checkpoints())
@@ -100,11 +96,11 @@ class Measuring:
             return
         if best["step"] != run.progress.step:
             folder = kept[best["step"]]
-            await run.policy.run_async(lambda: restore_weights(folder, run.policy, self._objective.learners))
+            await run.policy.run_async(lambda: restore_weights(folder, run.policy, run.objective.learners))
         run.logger.note(outcome(best, run.progress.validation, run.progress.step, run.total_steps))
 
-    async def _measure_once(self, name: str) -> bool:
-        """Measure, unless the run's progress has that already; False then."""
+    async def measure_once(self, name: str) -> bool:
+        """Measure, unless that was done before an interruption; return False then."""
         if any(row["name"] == name for row in self._run.progress.accuracy):
             return False
         await self.measure(name)
@@ -138,3 +134,24 @@ class Measuring:
             rollout_timeout=run.settings.rollout_timeout,
             causes=run.causes,
         )
+
+
+def is_due(step: int, total: int, every: int, validations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the weights after `step` of `total` steps are still to be validated."""
+    return (step % every == 0 or step == total) and all(row["step"] != step for row in validations)
+
+
+def is_stalled(progress: RunProgress, patience: int | None) -> bool:
+    """Return whether so many validations after the best one were no better; a patience of None never ends a run."""
+    best = progress.best_validation
+    if best is None or patience is None:
+        return False
+    return len(progress.validation) - 1 - [row["step"] for row in progress.validation].index(best["step"]) >= patience
+
+
+def outcome(best: Mapping[str, Any], validations: Sequence[Mapping[str, Any]], step: int, total: int) -> str:
+    """Return which weights are kept, and why the run ended before its last step where it did."""
+    early = "" if step == total else f"stopped after step {step} of {total}: validation stalled; "
+    share = percent(best["correct"] / max(1, best["count"]))
+    kept = "the last weights are kept" if best["step"] == step else f"the weights of step {best['step']} are kept"
+    return f"{early}{kept}, the best of {counted(len(validations), 'validation')} ({share} of {best['count']} tasks)"

@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from ...gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
+from ...config import VALUES, called_here
+from ...errors import UserError
+from ...gateway import GatewayLimits, RolloutLimits, ServedPolicy, resources_with_upstreams
 from ...policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
     Launch,
     LearnerSettings,
     LoraSettings,
+    ModelSettings,
     Policy,
     PolicyError,
     RankedPolicy,
@@ -35,15 +38,17 @@ from ...types import Dataset
 from ..base import Algorithm, AlgorithmContext
 from ..rollouts import Evaluation
 from ..seeds import derive_seed
-from .arguments import adapter_folders, check_shard, refuse_misplaced, warm_starts_of
+from ..settings import LoopSettings, WarmStart
+from .checkpoint import read_progress
 from .loop import Loop
 from .objective import Objective
-from .progress import RunProgress, read_progress
-from .settings import LoopSettings
-from .validation import best_of
-from .warm_start import WarmStart
+from .state import RunProgress
 
 SettingsT = TypeVar("SettingsT", bound=LoopSettings)
+_TRAINER: Final = ("output_dir", "resume", "overwrite", "n_runners", "hooks", "loggers")
+_REWARDS: Final = ("reward_fn", "reward_func", "reward_funcs", "reward_function", "reward_model")
+_WHOLE: Final = ("use_lora", "use_peft", "full_finetune")
+_LORA: Final = {"lora_r": "r", "lora_alpha": "alpha", "lora_dropout": "dropout", "target_modules": "target_modules"}
 
 
 class ReinforcementLearning(Algorithm, Generic[SettingsT]):
@@ -76,7 +81,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         sampler: servers that sample in place of the engine; None is the engine.
         warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
             first. None leaves that out.
-        validation: tasks that choose the weights that are kept (`validation.py`), neither trained on nor those that the
+        validation: tasks that choose the weights that are kept (`measuring.py`), neither trained on nor those that the
             accuracy is measured on; at most `validation_size` of them where that is not 0. Needs a trainer with an
             `output_dir`, where the checkpoints are. None keeps the last weights.
         transfer: tasks unlike those that are trained on, measured before and after beside the others.
@@ -128,7 +133,9 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
                 "needs LoRA: under full training no reference weights are left; set `kl_coef=0`", setting="kl_coef"
             )
         self.learner_settings = learner or LearnerSettings()
-        self._adapters = adapter_folders(adapters)
+        if adapters is not None and not isinstance(adapters, Mapping):
+            adapters = dict.fromkeys([adapters] if isinstance(adapters, str) else adapters)
+        self._adapters: Mapping[str, str | Path | None] | None = adapters
         self._fixed_adapters = fixed_adapters
         self.warm_starts = warm_starts_of(warm_start, self._adapters or {DEFAULT_ADAPTER: None})
         self.validation = validation
@@ -198,7 +205,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         """`accuracy` (measurements in order), `seconds` by phase, `untrained` (reason to count), `steps`,
         `parameters` (those that are trained, and all), `kernels` (see `PolicyModel.kernels`); with validations also
         these, and the `best_step` among them."""
-        best = best_of(self.progress.validation)
+        best = self.progress.best_validation
         validated = {} if best is None else {"validation": list(self.progress.validation), "best_step": best["step"]}
         return {
             **validated,
@@ -299,3 +306,83 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
                 checkpoints.add_log(f"rank_{rank}", line)
 
         return partial(RankedPolicy.lead, launch, self._ranks, self.configuration, log=log)
+
+
+def refuse_misplaced(names: Iterable[str], known: Collection[str]) -> None:
+    """Check arguments given by name; one that is unknown everywhere is left to the settings to refuse.
+
+    Args:
+        known: names of settings of the loop.
+
+    Raises:
+        UserError: an argument belongs elsewhere; the message says where.
+    """
+    for name in names:
+        if name in known or called_here(name, known) is not None:
+            continue
+        place = _place(name)
+        if place is not None:
+            raise UserError(f"{name} is no setting of the loop: {place}")
+
+
+def _place(name: str) -> str | None:
+    if name in _REWARDS:
+        return "the reward is what the agent, or a hook's on_rollout_end, returns"
+    if name in _WHOLE:
+        return "lora=None trains every weight, lora=LoraSettings(…) an adapter"
+    for keyword, kind in (("learner", LearnerSettings), ("engine", EngineSettings)):
+        field = _field(name, kind.model_fields)
+        if field is not None:
+            return f"give {keyword}={kind.__name__}({field}=…)"
+    field = _field(name, _LORA)
+    if field is not None:
+        return f"give lora=LoraSettings({_LORA[field]}=…)"
+    field = _field(name, RolloutLimits.model_fields)
+    if field is not None:
+        return f"give limits=GatewayLimits({field}=…)"
+    field = _field(name, [*ModelSettings.model_fields, "backend"])
+    if field in ("model", "backend"):
+        return f"give {field}={VALUES.get(name, '…')!r}"
+    if field is not None:
+        return f'give load_options={{"{field}": {VALUES.get(name, "…")!r}}}'
+    field = _field(name, _TRAINER)
+    return None if field is None else f"give it to Trainer({'logger' if field == 'loggers' else field}=…)"
+
+
+def _field(name: str, known: Collection[str]) -> str | None:
+    return name if name in known else called_here(name, known)
+
+
+def warm_starts_of(
+    warm_start: WarmStart | Mapping[str, WarmStart] | None, adapters: Mapping[str, Any]
+) -> dict[str, WarmStart]:
+    """Return what each adapter imitates; one that is given alone is for the first.
+
+    Raises:
+        PolicyError: there is no such adapter.
+    """
+    if warm_start is None:
+        return {}
+    if isinstance(warm_start, WarmStart):
+        return {next(iter(adapters)): warm_start}
+    unknown = sorted(set(warm_start) - set(adapters))
+    if unknown:
+        raise PolicyError(f"{unknown[0]!r} is not among the adapters {', '.join(adapters)}", setting="warm_start")
+    return dict(warm_start)
+
+
+def check_shard(sampler: SamplerSettings, lora: LoraSettings | None, load_options: Mapping[str, Any]) -> None:
+    """Check that a base in parts (`shard`) is only learnt with, and stays as it is.
+
+    Raises:
+        PolicyError: it would be sampled with, or trained itself.
+    """
+    if sampler.sampler == "own":
+        raise PolicyError(
+            "ranks that hold a part of the base each cannot sample: have servers do it, as with `sampler=vllm`",
+            setting="shard",
+        )
+    if lora is None:
+        raise PolicyError("only a frozen base is held in parts: train an adapter (LoRA)", setting="shard")
+    if load_options.get("quantization", "none") != "none":
+        raise PolicyError("a quantised base is not held in parts: use `quantization=none`", setting="shard")

@@ -1,8 +1,9 @@
-"""Sampling of one step: the tasks of the step as groups of rollouts, and what becomes of those that fail."""
+"""Sampling of one step: the tasks of the step as groups of rollouts, what happens to failures, and idle steps."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,22 +11,28 @@ from typing import Any
 import numpy as np
 
 from ...adapter import TracerTraceToTriplet, TrainedCalls, count_tool_calls
+from ...errors import RunFailedError
 from ...logging import CountedCauses
+from ...metrics import IDLE, IdleCause, counted, every, idle_cause, latest, percent
 from ...semconv import SAMPLING_SEED
-from ...types import Dataset, EnqueueRolloutRequest, Rollout
+from ...types import EnqueueRolloutRequest, Rollout
 from ..answers import same_answer_share
 from ..base import AlgorithmContext
 from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts
 from ..seeds import derive_seed
-from .adapters import by_adapter
-from .curriculum import TaskSource
-from .groups import Group
-from .settings import LoopSettings
+from ..settings import LoopSettings
+from .curriculum import StepTasks, TaskSource
+from .groups import Group, by_adapter
+from .state import LoopState
 
 SECONDS_BETWEEN_NOTES = 60.0
-"""A step whose rollouts take longer says so often how many have ended."""
+"""Seconds between two notes of how many rollouts of a long step have ended."""
 _TAIL_SHARE = 8
-"""The tail of a step is the time of the last of so many rollouts."""
+"""The tail of a step is the time of the last 1/8 of its rollouts."""
+_MANY_TRUNCATED = 0.5
+"""Fraction of rollouts ended by the length bound from which on the message about an idle step mentions it."""
+_HOPELESS_STEPS = 3
+_HOPELESS_ROLLOUTS = 24
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,9 @@ class SampledStep:
     """Everything that one step sampled."""
 
     groups: Mapping[str, Sequence[Group]]
-    """By adapter: one a task, with the rollouts that can be trained."""
+    """By adapter: one group a task, with the rollouts that can be trained."""
+    rows: Sequence[int]
+    """Row of the task of each group."""
     untrained: dict[str, int]
     """Rollouts that gave nothing to train on, by reason."""
     rollouts: int
@@ -41,13 +50,96 @@ class SampledStep:
     trainable: int
     """Number of those that can be trained."""
     mean_rewards: Mapping[int, float]
-    """Of the rollouts of each task that have a reward, by its row."""
+    """Mean reward of the rollouts of each task that have one, by its row."""
     metrics: dict[str, float]
-    """Numbers of rollouts that have no reward, failed, were tried again, count as 0, wanted more LLM calls or tokens
-    than they may have, or are left out; how many calls are not trained, and how many called tools. With several
-    adapters also the rewards, and for each adapter how many rollouts did not call it."""
-    tail_seconds: float
-    """Cost of waiting for its slowest rollouts (`tail_of`), added up over the rounds."""
+    """Numbers of rollouts that have no reward, failed, were tried again, count as 0, exceeded their budget, or are left
+    out; of calls that are not trained, and that called tools. With several adapters also the rewards, and for each
+    adapter the number of rollouts that did not call it."""
+
+
+class StepSampler:
+    """Samples all rollouts of a step with the weights that learn from them: `max_staleness=0`."""
+
+    learning_share: float = 0.0
+    """Share of the device's time that sampling has while the learner computes."""
+
+    def __init__(self, run: LoopState, has_signal: Callable[[Group], bool]) -> None:
+        """`has_signal` returns True if a group can change an adapter."""
+        self._run = run
+        self._has_signal = has_signal
+        self._step_tasks = StepTasks(run.settings)
+        self._tasks: TaskSource | None = None
+
+    async def open(self) -> None:
+        """Do nothing: sampling begins with the step."""
+
+    async def sample(self) -> SampledStep:
+        """Publish the weights, run the rollouts of a step, and return its groups. With `dynamic_sampling` there are
+        several rounds, each with as many tasks as groups with a signal are missing."""
+        run, settings = self._run, self._run.settings
+        tasks = self._tasks = self._step_tasks.of_step(run.dataset, run.progress)
+        await run.served.publish()
+        models = run.served.trained_models
+        finished: list[FinishedRollout] = []
+        rounds, missing, tail_seconds = 0, settings.tasks_per_step, 0.0
+        while True:
+            begin = len(tasks.drawn)
+            requests = [
+                training_request(
+                    settings,
+                    run.dataset[row],
+                    run.train_resources,
+                    step=tasks.step,
+                    group=f"{tasks.step}/{index}",
+                    seed=derive_seed(settings.seed, "rollout", tasks.step, index, sample),
+                )
+                for index, row in enumerate(tasks.draw(missing), begin)
+                for sample in range(settings.samples_per_prompt)
+            ]
+            on_progress = _notes(run.context, f"step {tasks.step + 1}", len(requests))
+            started = time.perf_counter()
+            ended = await run_rollouts(run.store, requests, on_progress, trained_calls(run.context, models))
+            tail_seconds += tail_of([f.rollout for f in ended], time.perf_counter() - started)
+            finished += [as_zero(f) for f in ended] if settings.on_failure == "zero" else ended
+            sampled = step_of(run, finished, tasks.drawn, tasks.step)
+            rounds += 1
+            signals = [map(self._has_signal, groups) for groups in sampled.groups.values()]
+            missing = settings.tasks_per_step - sum(map(any, zip(*signals, strict=True)))
+            if not settings.dynamic_sampling or missing <= 0 or rounds == settings.max_sampling_rounds:
+                break
+        sampled.metrics["seconds/tail"] = tail_seconds
+        if settings.dynamic_sampling:
+            sampled.metrics["sampling/rounds"] = float(rounds)
+        return replace(
+            sampled, untrained=dict(count_untrainable(finished, causes=run.causes) + Counter(sampled.untrained))
+        )
+
+    def learnt(self, sampled: SampledStep) -> None:
+        """Update the data cursor and the curriculum in the run's progress, in the turn in which the weights change."""
+        if self._tasks is not None:
+            self._step_tasks.remember(self._run.progress, self._tasks, sampled.mean_rewards)
+
+    async def finish_step(self) -> dict[str, float]:
+        """Return metrics about the step after it was learnt."""
+        return {}
+
+    async def close(self) -> None:
+        """Do nothing: all that was sampled is learnt."""
+
+
+def step_of(run: LoopState, finished: Sequence[FinishedRollout], rows: Sequence[int], step: int) -> SampledStep:
+    """Return finished rollouts, `samples_per_prompt` of each row, as a step. `untrained` has only the reasons that
+    concern single adapters: those of whole rollouts are counted when the step is complete (`count_untrainable`)."""
+    groups, unrewarded, of_adapters = by_adapter(finished, step, run.served.trained_models, run.settings, run.causes)
+    return SampledStep(
+        groups=groups,
+        rows=list(rows),
+        untrained=dict(unrewarded),
+        rollouts=len(finished),
+        trainable=sum(f.untrainable is None for f in finished),
+        mean_rewards=mean_rewards(finished, rows, run.settings.samples_per_prompt),
+        metrics=metrics_of(finished) | of_adapters,
+    )
 
 
 def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:
@@ -75,68 +167,11 @@ def training_request(
     )
 
 
-async def sample_groups(
-    context: AlgorithmContext,
-    settings: LoopSettings,
-    dataset: Dataset[Any],
-    *,
-    tasks: TaskSource,
-    resources_id: str,
-    models: Mapping[str, str],
-    has_signal: Callable[[Group], bool],
-    causes: CountedCauses,
-) -> SampledStep:
-    """Run the rollouts of a step: once, or with `dynamic_sampling` in rounds, each of as many tasks as groups with a
-    signal are missing.
-
-    Args:
-        models: the adapter that learns from calls to each model, by the names of the models.
-        has_signal: tells if a group teaches an adapter anything.
-        causes: why rollouts of the run were not trained so far; only new ones are logged.
-    """
-    finished: list[FinishedRollout] = []
-    rounds, missing, tail = 0, settings.tasks_per_step, 0.0
-    while True:
-        begin = len(tasks.drawn)
-        requests = [
-            training_request(
-                settings,
-                dataset[row],
-                resources_id,
-                step=tasks.step,
-                group=f"{tasks.step}/{index}",
-                seed=derive_seed(settings.seed, "rollout", tasks.step, index, sample),
-            )
-            for index, row in enumerate(tasks.draw(missing), begin)
-            for sample in range(settings.samples_per_prompt)
-        ]
-        on_progress = _notes(context, f"step {tasks.step + 1}", len(requests))
-        started = time.perf_counter()
-        found = await run_rollouts(context.store, requests, on_progress, trained_calls(context, models))
-        tail += tail_of([f.rollout for f in found], time.perf_counter() - started)
-        finished += [as_zero(f) for f in found] if settings.on_failure == "zero" else found
-        groups, unrewarded, of_adapters = by_adapter(finished, tasks.step, models, settings, causes)
-        rounds += 1
-        signals = [map(has_signal, of_adapter) for of_adapter in groups.values()]
-        missing = settings.tasks_per_step - sum(map(any, zip(*signals, strict=True)))
-        if not settings.dynamic_sampling or missing <= 0 or rounds == settings.max_sampling_rounds:
-            break
-    return SampledStep(
-        groups=groups,
-        untrained=dict(count_untrainable(finished, causes=causes) + unrewarded),
-        rollouts=len(finished),
-        trainable=sum(f.untrainable is None for f in finished),
-        mean_rewards=mean_rewards(finished, tasks.drawn, settings.samples_per_prompt),
-        metrics=metrics_of(finished)
-        | ({"sampling/rounds": float(rounds)} if settings.dynamic_sampling else {})
-        | of_adapters,
-        tail_seconds=tail,
-    )
-
-
 def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
-    """Return metrics about what became of some rollouts."""
-    return tool_metrics(finished) | {
+    """Return metrics about finished rollouts. `rollout/tool_calls` is the mean number of LLM calls that were answered
+    by a tool call, over the rollouts that offered tools; it is absent if none did."""
+    tool_calls = [count for f in finished if (count := count_tool_calls(f.spans)) is not None]
+    return ({"rollout/tool_calls": float(np.mean(tool_calls))} if tool_calls else {}) | {
         "rollout/same_answer": same_answer_share(finished),
         "rollout/count": float(len(finished)),
         "rollout/unrewarded": float(sum(f.reward is None and f.rollout.status == "succeeded" for f in finished)),
@@ -149,15 +184,9 @@ def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
     }
 
 
-def tool_metrics(finished: Sequence[FinishedRollout]) -> dict[str, float]:
-    """Return the mean number of LLM calls that were answered by a tool call, over the rollouts that offered tools;
-    nothing where none did."""
-    calls = [count for one in finished if (count := count_tool_calls(one.spans)) is not None]
-    return {"rollout/tool_calls": float(np.mean(calls))} if calls else {}
-
-
 def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], None]:
-    """Return what hears how many more rollouts have ended, and tells it of a step that takes long."""
+    """Return a callback for the number of rollouts that have ended since its last call; it notes the progress of a long
+    step."""
     done, last = 0, time.monotonic()
 
     def on_progress(more: int) -> None:
@@ -173,11 +202,11 @@ def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], 
 
 def mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
     """Return the mean reward of each row, over the rollouts that can be trained. `finished` holds `size` of each."""
-    found: dict[int, list[float]] = {}
+    by_row: dict[int, list[float]] = {}
     for index, row in enumerate(rows):
         usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
-        found.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
-    return {row: float(np.mean(rewards)) for row, rewards in found.items() if rewards}
+        by_row.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
+    return {row: float(np.mean(rewards)) for row, rewards in by_row.items() if rewards}
 
 
 def as_zero(finished: FinishedRollout) -> FinishedRollout:
@@ -202,3 +231,86 @@ def tail_of(rollouts: Sequence[Rollout], elapsed: float) -> float:
     if len(ends) <= few:
         return 0.0
     return min(elapsed, ends[-1] - ends[-1 - few])
+
+
+class IdleSteps:
+    """Counts the steps that taught nothing because the rollouts of each task had the same reward.
+
+    Args:
+        done: steps that the run had done before it was resumed; they are not looked at.
+    """
+
+    def __init__(self, done: int = 0) -> None:
+        self._done = done
+        self.causes: Counter[IdleCause] = Counter()
+        self.steps = 0
+
+    def after_step(self, metrics: Mapping[str, float]) -> str | None:
+        """Return the message after a step: the first that teaches nothing for a cause says so."""
+        self.steps += 1
+        reward = metrics.get("reward/mean")  # without it every rollout failed, and the log said why
+        if reward is None or any(name.split("/")[-1] == "loss" for name in metrics):
+            return None
+        cause = idle_cause(reward, metrics.get("reward/std", 0.0))
+        self.causes[cause] += 1
+        if self.causes[cause] > 1:
+            return None
+        seen, advice = IDLE[cause]
+        truncated = metrics.get("rollout/truncated", 0.0)
+        if truncated >= _MANY_TRUNCATED and cause != "solved":
+            advice = f"{percent(truncated, 0)} of the rollouts ended at `max_new_tokens`: raise it; else {advice}"
+        return f"nothing to learn from in step {self._done + self.steps}: {seen.format(reward=reward)}: {advice}"
+
+    def at_the_end(self) -> str | None:
+        """Return the message after the last step."""
+        if not self.causes:
+            return None
+        idle = self.causes.total()
+        (cause, count), *others = self.causes.most_common()
+        advice = IDLE[cause][1]
+        most = f" (in {count} for one cause)" if others else ""
+        return f"{idle} of {counted(self.steps, 'step')} had nothing to learn from{most}: {advice}"
+
+
+class LostSteps:
+    """Ends a run that only loses rollouts."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._causes = CountedCauses()
+
+    def after_step(self, sampled: SampledStep) -> None:
+        """Count the lost rollouts of a step.
+
+        Raises:
+            RunFailedError: no rollout of the last 3 steps or more could be trained, 24 rollouts or more.
+        """
+        if sampled.trainable:
+            self._steps, self._causes = 0, CountedCauses()
+            return
+        self._steps += 1
+        _add(self._causes, sampled.untrained)
+        lost = self._causes.counts.total()
+        if self._steps >= _HOPELESS_STEPS and lost >= _HOPELESS_ROLLOUTS:
+            raise RunFailedError(f"{every(lost, 'rollout')} of {latest(self._steps, 'step')}", self._causes.counts)
+
+
+def failure(rollouts: int, untrained: Mapping[str, int]) -> RunFailedError:
+    """Return the end of a run of which no rollout could be trained, for these reasons."""
+    return RunFailedError(f"{every(rollouts, 'rollout')} of the training", _add(CountedCauses(), untrained).counts)
+
+
+def untrained_in_all(rollouts: int, untrained: Mapping[str, int]) -> str | None:
+    """Return how many rollouts of a run were not trained, and why most of them; None where all were."""
+    causes = _add(CountedCauses(), untrained)
+    if not causes.counts:
+        return None
+    reason, count = causes.counts.most_common(1)[0]
+    most = "" if len(causes.counts) == 1 else f"; {count} of them"
+    return f"{causes.counts.total()} of {counted(rollouts, 'rollout')} were not trained{most}: {reason}"
+
+
+def _add(causes: CountedCauses, reasons: Mapping[str, int]) -> CountedCauses:
+    for reason, count in reasons.items():
+        causes.add(reason, count)
+    return causes

@@ -1,7 +1,12 @@
-"""The supervised warm-up of a run: each adapter imitates written conversations, in the tokens that the agent will see.
+"""The supervised warm-up: each adapter imitates conversations until the policy is ready for rewards.
 
-The conversations are rendered by the gateway's own renderer and grown into the same trees that reinforcement learning
-trains, so a system prompt that all examples share is computed once per batch.
+The conversations are rendered by the gateway's own renderer into the tokens that the agent will see, and packed into
+the same trees as rollouts, so a system prompt that all examples share is computed once per batch.
+
+Reinforcement learning selects among rollouts. Where pass@8 equals pass@1, the rollouts of a task agree and there is
+nothing to select; where pass@1 is high, there is little left to learn. A warm-up that goes on beyond that point raises
+pass@1 and lowers what rewards reach from there (arXiv:2606.18487; arXiv:2602.01058). So some tasks are tried several
+times during the warm-up, and it ends when the policy is ready.
 """
 
 from __future__ import annotations
@@ -9,27 +14,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final
 
 import torch
 
 from ...gateway import ChatRenderer
-from ...metrics import SFT
+from ...metrics import SELECTION_GAP, SFT, RunView, nothing_to_select, percent
 from ...policy import Learner, LearnerSettings, LossInputs, LossOutputs, TermStreams
 from ...tokens import TokenTree, pack
 from ...types import Dataset
 from ..measure import evaluate
+from ..rollouts import Evaluation, FinishedRollout
 from ..seeds import derive_seed, kinds_of, tasks_of_step
-from ..settings import WarmStartSettings
-from .checkpointing import Checkpointing
-from .readiness import TRIES, Readiness, readiness_of
-from .training_run import TrainingRun
-from .warm_start import Messages, WarmStart
+from ..settings import Messages, WarmStart, WarmStartSettings
+from .checkpoint import Checkpointing
+from .state import LoopState
 
 logger = logging.getLogger(__name__)
 
+TRIES: Final = 8
+"""Tries at each task of a probe."""
+LEAST, MOST = 0.15, 0.5
+"""Bounds of pass@1 of a policy that is ready."""
 _PROBE_TASKS: Final = 8
 """With fewer, chance decides whether several tries seem to do better than one."""
 _SHORTEST_PROBED: Final = 6
@@ -41,9 +49,9 @@ _CHECKPOINT_EVERY: Final = 32
 """Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
 
 
-async def warm_up(run: TrainingRun, checkpointing: Checkpointing) -> bool:
-    """Imitate what the algorithm was given for that, adapter by adapter, from where an interruption has left off;
-    return False where there is nothing."""
+async def warm_up(run: LoopState, checkpointing: Checkpointing) -> bool:
+    """Imitate the conversations of the algorithm, adapter by adapter, from where an interruption has left off; return
+    False if there are none."""
     warm_starts = {
         adapter: start for adapter, start in run.algorithm.warm_starts.items() if start.settings.examples > 0
     }
@@ -55,7 +63,7 @@ async def warm_up(run: TrainingRun, checkpointing: Checkpointing) -> bool:
 
 
 async def _warm_up_adapter(
-    run: TrainingRun, checkpointing: Checkpointing, adapter: str, warm_start: WarmStart, dataset: Dataset[Any]
+    run: LoopState, checkpointing: Checkpointing, adapter: str, warm_start: WarmStart, dataset: Dataset[Any]
 ) -> None:
     started = time.perf_counter()
     server, settings, imitated = run.served.server, warm_start.settings, run.progress.imitated
@@ -110,7 +118,7 @@ def _is_probed(step: int, steps: int) -> bool:
 class _ReadinessProbe:
     """Tries some tasks several times."""
 
-    def __init__(self, run: TrainingRun, adapter: str, tasks: Sequence[Any]) -> None:
+    def __init__(self, run: LoopState, adapter: str, tasks: Sequence[Any]) -> None:
         """`tasks` begin with those that are not imitated."""
         self._run = run
         self._adapter = adapter
@@ -130,12 +138,12 @@ class _ReadinessProbe:
         return self._readiness is not None and self._readiness.ends_warm_up
 
     def conclude(self) -> None:
-        """Say whether the policy is ready for rewards, and what helps where it is not."""
+        """Log whether the policy is ready for rewards, and what helps if it is not."""
         readiness = self._readiness
         if readiness is None:
             return
         state = "ready for rewards" if readiness.is_ready else f"step {self._step} of the warm-up"
-        self._run.tell(f"{state}: {readiness.line}")
+        self._run.logger.note(f"{state}: {readiness.line}")
         if readiness.warning is not None:
             logger.warning("%s", readiness.warning)
 
@@ -202,3 +210,86 @@ def negative_log_likelihood(inputs: LossInputs) -> LossOutputs:
     """Return the mean of -log p over the tokens of the assistant."""
     weights_S = inputs.streams.weights_S
     return LossOutputs(-(weights_S * inputs.logprobs_S).sum(), {"entropy": (weights_S * inputs.entropy_S).sum()})
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Success of a policy at some tasks, each tried several times at temperature 1."""
+
+    pass_1: float
+    """Share of all tries that are right."""
+    pass_n: float
+    """Share of the tasks that at least one try solves."""
+    tries: int
+    """Tries at each task."""
+    tasks: int
+    """Number of tasks."""
+    entropy: float
+    """Mean entropy in nats at the tokens where tries of a task diverge; 0 where none do."""
+    never_right: Sequence[str] = ()
+    """Kinds of tasks (their field `kind`) of which no try was right."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if rewards can select: pass@1 from 15 to 50 %, pass@8 at least 25 points above it, and a right try of
+        every kind of task.
+
+        Rewards for the other kinds alone teach one way of answering for all, and the kind that was never right stays
+        so.
+        """
+        return LEAST <= self.pass_1 <= MOST and self.pass_n >= self.pass_1 + SELECTION_GAP and not self.never_right
+
+    @property
+    def ends_warm_up(self) -> bool:
+        """True if the policy is ready, or most single tries are right: more imitation leaves less to select from."""
+        return self.is_ready or self.pass_1 > MOST
+
+    @property
+    def line(self) -> str:
+        """The figures in words."""
+        text = f"{percent(self.pass_1, 0)} of single tries, {percent(self.pass_n, 0)} of {self.tries}"
+        spread = f"; entropy {self.entropy:.2f} nats where tries diverge" if self.entropy else ""
+        return f"{text} ({self.tasks} tasks{spread})"
+
+    @property
+    def warning(self) -> str | None:
+        """Reason for which rewards have little to select from, and what helps; None if they have enough."""
+        finding = nothing_to_select(RunView((), probes=[(self.pass_1, self.pass_n)]))
+        if finding is not None:
+            return f"{finding.head}: {finding.body}"
+        if self.never_right:
+            kinds = ", ".join(self.never_right)
+            return (
+                f"No try at tasks of the kind {kinds} was right, so rewards cannot teach it: imitate more examples "
+                "(`sft_examples`)"
+            )
+        return None
+
+
+def readiness_of(evaluation: Evaluation) -> Readiness:
+    """Return what a measurement with several samples of each task says."""
+    tries, count = evaluation.samples, len(evaluation.rollouts)
+    groups = [evaluation.rollouts[first : first + tries] for first in range(0, count, tries)]
+    solved = evaluation.correct
+    kinds = kinds_of([group[0].rollout.input for group in groups]) or []
+    right_kinds = {kind for kind, right in zip(kinds, solved, strict=False) if right}
+    return Readiness(
+        pass_1=sum(solved) / max(1, count),
+        pass_n=sum(right > 0 for right in solved) / max(1, len(solved)),
+        tries=tries,
+        tasks=len(solved),
+        entropy=_choice_entropy(groups),
+        never_right=sorted(set(kinds) - right_kinds),
+    )
+
+
+def _choice_entropy(groups: Sequence[Sequence[FinishedRollout]]) -> float:
+    trees = []
+    for group in groups:
+        tree = TokenTree()
+        for number, finished in enumerate(group):
+            for record in finished.records:
+                tree.insert(record, number)
+        trees.append(tree)
+    packed = pack(trees)
+    return packed.choice_entropy(packed.term_count)

@@ -1,8 +1,5 @@
-"""Mini-PPO: a critic, advantages over the tokens of a rollout, and the update made of them.
+"""Mini-PPO: a critic, and advantages over the tokens of a rollout. Names are loaded when they are first used."""
 
-Names are loaded when they are asked for: settings and advantages need no torch.
-"""
+from ...compat import attach_names
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

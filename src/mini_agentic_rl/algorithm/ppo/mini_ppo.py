@@ -10,8 +10,8 @@ from typing import Any
 from ...policy import LearnerSettings, Policy, PolicyError, ValueSettings
 from ..loop.objective import Objective
 from ..loop.reinforcement import ReinforcementLearning
+from ..settings import PPOSettings
 from .objective import PPOObjective
-from .settings import PPOSettings
 
 
 class MiniPPO(ReinforcementLearning[PPOSettings]):

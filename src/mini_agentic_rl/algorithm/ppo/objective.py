@@ -2,15 +2,17 @@
 
     V_old, r, A = GAE(r, V_old), R = A + V_old  ->  [passes over the batch: [minibatch: policy loss and value loss]*]*
 
-Values and advantages are those of the whole batch before the update, so how its terms are split over minibatches, or
-over the chunks of one, changes none of them. Runs on the torch thread.
+Values and advantages are those of the whole batch before the update, so splitting its terms into minibatches or chunks
+changes none of them. All trajectories are kept, whatever their group: the critic gives the expected return, not the
+group. Terms stand trajectory after trajectory, and in each in the order in which they were sampled. Runs on the torch
+thread.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +20,14 @@ import torch
 
 from ...errors import UserError
 from ...policy import Loss, SeenTerms, TermStreams, ValueLearner, bounded_step
-from ..loop.groups import Group, group_metrics
-from ..loop.objective import current_terms, loss_of
-from ..loop.seen_tokens import SeenCall
-from ..loop.shaping import k1
-from ..losses import importance_correction, term_weights
-from ..losses.base import Floats
-from ..losses.policy_gradient import PolicyGradientLoss, means
-from ..losses.value import PPOLoss, ValueLoss
+from ...tokens import CompletionRecord, PackedTrees, TokenTree, pack
+from ..advantages import explained_variance, generalized_advantages, whiten
+from ..loop.groups import Group, Trajectory, group_metrics, turn_numbers
+from ..loop.objective import SeenCall, as_tensor, k1, loss_of, overlong_penalty, prepare_streams
+from ..losses import Floats, Ints, term_weights
+from ..policy_gradient import PolicyGradientLoss, PPOLoss, ValueLoss, means
 from ..seeds import derive_seed
-from .episodes import CriticEpisodes, minibatches, read_episodes
-from .gae import explained_variance, generalized_advantages, whiten
-from .settings import PPOSettings
+from ..settings import PPOSettings
 
 _FOLDER = "critics"
 _STATE = "critics.json"
@@ -96,7 +94,7 @@ def _learn(
 ) -> dict[str, float]:
     """Take all steps on one batch; return the means of their metrics, but the mismatch of the first.
 
-    What the first pass over the batch finds at each term is put into `seen`: a later minibatch of it finds it under
+    `seen` is filled with the numbers of the first pass at each term. Later minibatches of that pass are computed by
     weights that the earlier ones have moved.
     """
     policy, value = loss_of(settings), ValueLoss(settings.value_clip)
@@ -113,7 +111,7 @@ def _learn(
             own = replace(streams.select(terms), weights_S=torch.from_numpy(weights_N[packed.trajectory_S]))
             part = SeenTerms(packed.term_count)
             bonus = "entropy_gradient" in policy.needs
-            found = learner.forward_backward(packed, loss, own, entropy_gradient=bonus, seen=part)
+            sums = learner.forward_backward(packed, loss, own, entropy_gradient=bonus, seen=part)
             if epoch == 0:
                 seen.take_part(terms, part)
             taken = (
@@ -121,56 +119,134 @@ def _learn(
                 if critic_alone
                 else bounded_step(learner, packed, packed.term_count, settings.max_update_kl, part)
             )
-            steps.append(means(found) | taken)
-    names = sorted({name for found in steps for name in found})
-    of_all = {name: float(np.mean([found[name] for found in steps if name in found])) for name in names}
+            steps.append(means(sums) | taken)
+    names = sorted({name for step in steps for name in step})
+    of_all = {name: float(np.mean([step[name] for step in steps if name in step])) for name in names}
     return metrics | of_all | {name: amount for name, amount in steps[0].items() if name.startswith("mismatch/")}
 
 
 def _streams(
     learner: ValueLearner, episodes: CriticEpisodes, settings: PPOSettings, policy: PolicyGradientLoss
 ) -> tuple[TermStreams, dict[str, float]]:
-    """Return what the losses need of every term but its weight, which is that of a minibatch; and metrics about it."""
+    """Return the inputs of the losses at every term, except the weights, which depend on the minibatch; and metrics."""
     packed, rewards_S = episodes.packed, episodes.rewards_S
-    values_S = learner.values(packed).double().cpu().numpy()
-    computed: dict[str, Floats] = {}
     metrics: dict[str, float] = {}
-    if "reference_logprobs" in policy.needs:
-        computed["reference_logprobs_S"] = learner.logprobs(packed, reference=True).double().cpu().numpy()
+    values_S = learner.values(packed).double().cpu().numpy()
+    streams, _ = prepare_streams(learner, packed, policy, settings, torch.ones(len(values_S)))
     if settings.kl_coef > 0 and settings.kl_in_reward:
         k1_S = k1(packed, learner)
         rewards_S = rewards_S - settings.kl_coef * k1_S
         metrics["kl"] = float(k1_S.mean())
-    level = settings.importance_correction
-    if level != "none" or "old_logprobs" in policy.needs or learner.drops:
-        computed["old_logprobs_S"] = learner.logprobs(packed).double().cpu().numpy()
-    if level != "none":
-        computed["correction_S"] = importance_correction(
-            level,
-            computed["old_logprobs_S"],
-            packed.behaviour_logprobs_S.astype(np.float64),
-            packed.trajectory_S,
-            settings.importance_cap,
-            settings.importance_floor,
-        )
     advantages_S = generalized_advantages(
         rewards_S, values_S, episodes.lengths, gamma=settings.gamma, gae_lambda=settings.gae_lambda
     )
-    nothing_expected_S = np.zeros_like(values_S)  # what was earned in fact: the critic has no part in it
-    earned_S = generalized_advantages(
-        rewards_S, nothing_expected_S, episodes.lengths, gamma=settings.gamma, gae_lambda=1.0
+    # With values of 0 and lambda = 1 the estimate is the discounted return itself.
+    returns_S = generalized_advantages(
+        rewards_S, np.zeros_like(values_S), episodes.lengths, gamma=settings.gamma, gae_lambda=1.0
     )
     metrics |= {
         "value/mean": float(values_S.mean()),
-        "value/return_mean": float(earned_S.mean()),
-        "value/explained_variance": explained_variance(values_S, earned_S),
+        "value/return_mean": float(returns_S.mean()),
+        "value/explained_variance": explained_variance(values_S, returns_S),
         "advantage/std": float(advantages_S.std()),
     }
-    computed |= {
-        "advantages_S": whiten(advantages_S) if settings.normalize_advantage else advantages_S,
-        "old_values_S": values_S,
-        "returns_S": advantages_S + values_S,
-    }
-    tensors = {name: torch.from_numpy(amounts_S.astype(np.float32)) for name, amounts_S in computed.items()}
-    current_S = current_terms(packed, learner, settings)
-    return TermStreams(weights_S=torch.ones(len(values_S)), current_S=current_S, **tensors), metrics
+    streams = replace(
+        streams,
+        advantages_S=as_tensor(whiten(advantages_S) if settings.normalize_advantage else advantages_S),
+        old_values_S=as_tensor(values_S),
+        returns_S=as_tensor(advantages_S + values_S),
+    )
+    return streams, metrics
+
+
+@dataclass(frozen=True)
+class CriticEpisodes:
+    """The trajectories of one update; S terms in all."""
+
+    trajectories: Sequence[Trajectory]
+    packed: PackedTrees
+    """All of them in one tree: their tasks begin with the same system prompt."""
+    lengths: Sequence[int]
+    """Terms of each trajectory."""
+    rewards_S: Floats
+    """Reward of each term."""
+
+    def part(self, chosen: Sequence[int]) -> tuple[PackedTrees, Ints]:
+        """Return some trajectories packed by themselves, and the places of their terms among all."""
+        starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        terms = np.concatenate([np.arange(starts[n], starts[n + 1]) for n in chosen])
+        return _pack([self.trajectories[n] for n in chosen]), terms
+
+    def terms_of_records(self) -> Iterator[tuple[CompletionRecord, slice]]:
+        """Yield each trained LLM call with the places of its terms among all."""
+        start = 0
+        for trajectory in self.trajectories:
+            for record, column in zip(trajectory.records, trajectory.credited.column_R, strict=True):
+                if column >= 0:
+                    yield record, slice(start, start + record.trained_tokens)
+                    start += record.trained_tokens
+
+
+def read_episodes(groups: Sequence[Group], settings: PPOSettings) -> CriticEpisodes | None:
+    """Return the trajectories of `groups` that have trained tokens, each with its rewards; None when there is none."""
+    usable = [
+        trajectory
+        for group in groups
+        for trajectory in group.trajectories
+        if trajectory.trained_tokens > 0 and not (settings.mask_truncated and trajectory.truncated)
+    ]
+    if not usable:
+        return None
+    return CriticEpisodes(
+        usable,
+        _pack(usable),
+        [trajectory.trained_tokens for trajectory in usable],
+        np.concatenate([_rewards(trajectory, settings) for trajectory in usable]),
+    )
+
+
+def _rewards(trajectory: Trajectory, settings: PPOSettings) -> Floats:
+    rewards_L = token_rewards(trajectory, per_turn=settings.credit == "per_turn")
+    if settings.overlong_buffer > 0:
+        punishment = overlong_penalty(trajectory, settings.max_new_tokens, settings.overlong_buffer)
+        rewards_L[-1] += settings.overlong_penalty * punishment
+    return rewards_L
+
+
+def token_rewards(trajectory: Trajectory, *, per_turn: bool) -> Floats:
+    """Return the reward of each trained token of a trajectory, at the token that ended what was rewarded.
+
+    The final reward stands at the last token. With `per_turn`, what was emitted after a call stands at the last token
+    of that call, and the reward of the rollout as a whole (`loop/groups.py`) at the last token of all. A call without
+    a trained token passes its reward to the token before it, or to the first one.
+    """
+    columns = trajectory.credited.column_R
+    sizes = [record.trained_tokens if c >= 0 else 0 for record, c in zip(trajectory.records, columns, strict=True)]
+    ends_R = np.cumsum(sizes)
+    rewards_L = np.zeros(int(ends_R[-1]), np.float64)
+    if not per_turn or trajectory.rewards is None:
+        rewards_L[-1] = trajectory.reward
+        return rewards_L
+    turns_R = turn_numbers(trajectory.records)
+    for turn, reward in enumerate(trajectory.rewards.turns_T):
+        end = int(ends_R[np.flatnonzero(turns_R == turn)[-1]])
+        rewards_L[max(0, end - 1)] += reward
+    rewards_L[-1] += trajectory.rewards.whole
+    return rewards_L
+
+
+def minibatches(count: int, parts: int, seed: int) -> Iterator[list[int]]:
+    """Yield the numbers 0 ... count - 1 in a random order that `seed` fixes, in at most `parts` parts of about one
+    size."""
+    order = np.random.default_rng(seed).permutation(count)
+    for part in np.array_split(order, min(parts, count)):
+        yield sorted(int(index) for index in part)
+
+
+def _pack(trajectories: Sequence[Trajectory]) -> PackedTrees:
+    tree = TokenTree()
+    for number, trajectory in enumerate(trajectories):
+        for record, column in zip(trajectory.records, trajectory.credited.column_R, strict=True):
+            if column >= 0:
+                tree.insert(record, number)
+    return pack([tree])

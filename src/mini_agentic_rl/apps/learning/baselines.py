@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...algorithm.losses.base import Floats
+from ...algorithm.losses import Floats
 
 _MEMORY: Final = 16.0
 """N: rewards that the mean of a key remembers, about."""

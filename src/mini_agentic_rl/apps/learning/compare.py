@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...algorithm.grpo.advantage import EPSILON, group_normalized
+from ...algorithm.advantages import EPSILON, group_normalized
 from . import SessionRecord
 from .baselines import Baselines
 from .lessons import JudgedSession, Lesson, is_recent

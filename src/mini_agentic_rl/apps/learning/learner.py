@@ -18,11 +18,11 @@ from typing import Any, Final
 from transformers import PreTrainedTokenizerBase
 
 from ...adapter import TrainedCalls
-from ...algorithm.grpo.advantage import uncompared
+from ...algorithm.advantages import uncompared
 from ...algorithm.grpo.batch import TrainingBatch, make_batch
 from ...algorithm.grpo.objective import take_steps
-from ...algorithm.grpo.settings import GRPOSettings
 from ...algorithm.loop.groups import Group, Trajectory
+from ...algorithm.settings import GRPOSettings
 from ...files import read_json
 from ...gateway import save_kept_tokenizer
 from ...metrics import MetricsLogger

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
-from ...algorithm.grpo.settings import GRPOSettings
+from ...algorithm.settings import GRPOSettings
 from ...config import Settings, restated
 from ...jobs import PollSettings
 from ...policy import LearnerSettings

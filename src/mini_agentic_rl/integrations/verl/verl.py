@@ -8,9 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...algorithm.grpo import GRPOSettings, MiniGRPO
+from ...algorithm import GRPOSettings, MiniGRPO, PPOSettings
 from ...algorithm.loop.objective import Objective
-from ...algorithm.ppo import PPOSettings
 from ...algorithm.ppo.mini_ppo import policy_steps, ppo_objective
 from ...errors import UserError
 from ...policy import LearnerSettings, LoraSettings, Policy

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....algorithm.grpo.settings import GRPOSettings
+from ....algorithm.settings import GRPOSettings
 from ....errors import MissingPackageError, UserError
 from ....policy import LearnerSettings
 

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
-from ....algorithm.grpo.settings import GRPOSettings
 from ....algorithm.loop.groups import Group, group_metrics, has_signal
-from ....algorithm.loop.objective import Learners
-from ....algorithm.loop.seen_tokens import SeenCall
-from ....algorithm.loop.shaping import with_kl_penalty, with_overlong_penalty
+from ....algorithm.loop.objective import Learners, SeenCall, with_kl_penalty, with_overlong_penalty
 from ....algorithm.seeds import derive_seed
+from ....algorithm.settings import GRPOSettings
 from ....policy import Learner, PolicyModel
 from .rows import TRLRow, empty_row, masked, row_of
 

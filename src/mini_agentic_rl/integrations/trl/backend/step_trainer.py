@@ -21,7 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from datasets import Dataset
 
-from ....algorithm.grpo.settings import GRPOSettings
+from ....algorithm.settings import GRPOSettings
 from ....logging import only_errors_of
 from ....policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
 from .mapping import trainer_options

@@ -7,7 +7,10 @@ paper's runs (batch size, learning rate) are left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from ..plugins import plugin_has
+from .losses import is_loss, open_choices
 
 PRESETS: dict[str, Mapping[str, Any]] = {
     # Shao et al. 2024, arXiv:2402.03300: the defaults, which average over tokens and not, as the paper's equation 3,
@@ -73,3 +76,22 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "sdpo": {"teacher": "self", "reward_coef": 0.0, "distillation": "top_k", "loss_aggregation": "token"},
 }
 """Settings of each preset, by the names of `GRPOSettings`."""
+
+
+def is_preset(name: str) -> bool:
+    """Return True for a name of `PRESETS`, and for that of a plugin's loss, which is then added to them.
+
+    Raises:
+        UserError: the plugin's loss cannot be loaded (`losses.is_loss`).
+    """
+    if name not in PRESETS:
+        if not plugin_has("losses", name) or not is_loss(name):
+            return False
+        PRESETS[name] = {"policy_loss": name}
+    return True
+
+
+if TYPE_CHECKING:
+    PresetName: TypeAlias = str
+else:  # the choices that help texts and error messages list
+    PresetName = Annotated[Literal[tuple(PRESETS)], open_choices(is_preset)]
