@@ -122,7 +122,7 @@ def _poml():
 CASES = {
     "quant": (("bitsandbytes", "bitsandbytes.optim"), _bitsandbytes, ()),
     "quant, optimizer": (("bitsandbytes", "bitsandbytes.optim"), _adamw_8bit, ()),
-    "postgres": (("psycopg",), _postgres, ("store.sql.postgres",)),
+    "postgres": (("psycopg",), _postgres, ("store.sql.backends",)),
     "mongo": (("pymongo",), _mongo, ("integrations.mongo.connection",)),
     "otlp": (("opentelemetry.exporter.otlp.proto.http.trace_exporter",), _otlp, ()),
     "ray": (("ray",), _ray, ()),

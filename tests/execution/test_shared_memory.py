@@ -17,8 +17,7 @@ from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message
 from mini_agentic_rl.execution import ExecutionEvent, SharedMemoryExecutionStrategy, ThreadingEvent
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner
-from mini_agentic_rl.store.base import LightningStore
-from mini_agentic_rl.store.capabilities import LightningStoreCapabilities
+from mini_agentic_rl.store.base import LightningStore, LightningStoreCapabilities
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.store.sql import SqlLightningStore
 from mini_agentic_rl.tracer import DummyTracer

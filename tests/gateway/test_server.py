@@ -105,7 +105,7 @@ async def test_a_browser_is_shown_what_is_served_and_needs_no_key(serve):
             page = httpx.get(f"{address}/docs").text
             assert "base_url" in page
             for path in ("/v1/chat/completions", "/v1/messages", "/v1/models/{model}", "/metrics"):
-                assert page.count(f"<td><code>{path}</code></td>") == 1
+                assert [path in line.split() for line in page.splitlines()].count(True) == 1
             assert "tiny" not in page
             assert httpx.get(address).text == page
     finally:

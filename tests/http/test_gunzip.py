@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mini_agentic_rl.http.gunzip import MOST_STREAMS, Gunzip, GunzipError, TooLargeError, gunzip
+from mini_agentic_rl.http.body import MOST_STREAMS, Gunzip, GunzipError, TooLargeError, gunzip
 
 
 @given(texts=st.lists(st.binary(max_size=300), max_size=5), cut=st.integers(1, 50), repeat=st.sampled_from([1, 5000]))

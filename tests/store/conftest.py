@@ -18,7 +18,7 @@ from mini_agentic_rl.store import (
     LightningStoreThreaded,
     MongoLightningStore,
     SqlLightningStore,
-    clock,
+    lifecycle,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
 
@@ -87,9 +87,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Lets so many seconds pass, on the clock of the day and on the one that nobody sets."""
-    now, steady, passed = time.time, clock.steady, [0.0]
+    now, steady, passed = time.time, lifecycle.steady, [0.0]
     monkeypatch.setattr(time, "time", lambda: now() + sum(passed))
-    monkeypatch.setattr(clock, "steady", lambda: steady() + sum(passed))
+    monkeypatch.setattr(lifecycle, "steady", lambda: steady() + sum(passed))
     return passed.append
 
 

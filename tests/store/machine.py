@@ -72,7 +72,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.opened = AsyncExitStack()
         self.patch = ExitStack()
-        for name in ("time.time", "mini_agentic_rl.store.clock.steady"):
+        for name in ("time.time", "mini_agentic_rl.store.lifecycle.steady"):
             self.patch.enter_context(mock.patch(name, self.clock))
         entered = self.opened.enter_async_context(opened_store(kind, Path(self.folder.name)))
         self.store: LightningStore = self.run(entered)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
-from mini_agentic_rl.store.clock import StoreClock
+from mini_agentic_rl.store.lifecycle import StoreClock
 from mini_agentic_rl.types import RolloutConfig
 
 from .test_contract import span_of, status_of

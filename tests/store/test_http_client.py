@@ -24,7 +24,7 @@ from mini_agentic_rl.store import (
     LightningStoreError,
     LightningStoreServer,
 )
-from mini_agentic_rl.store.http import route, wire
+from mini_agentic_rl.store.http import routes
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
 from warm import warm_python
 
@@ -237,7 +237,7 @@ async def test_a_claim_that_nobody_waits_for_any_more_is_given_back() -> None:
 async def test_waiting_goes_on_over_several_requests(
     client: LightningStoreClient, server: LightningStoreServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(route, "HOLD_SECONDS", 0.05)
+    monkeypatch.setattr(routes, "HOLD_SECONDS", 0.05)
     rollouts = [await client.start_rollout(n) for n in range(3)]
     ids = [rollout.rollout_id for rollout in rollouts]
     waiting = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[*ids, ids[0]]))
@@ -285,7 +285,7 @@ async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_on
 
 
 async def test_a_server_without_heartbeats_of_many_hears_of_one_after_the_other(client: LightningStoreClient) -> None:
-    client._not_served.add(wire.route_of("update_many_workers"))
+    client._not_served.add(routes.route_of("update_many_workers"))
     await client.update_many_workers({"a": {"n": 1}, "b": {}})
     found = await client.query_workers()
     assert {one.worker_id: one.heartbeat_stats for one in found} == {"a": {"n": 1}, "b": {}}
@@ -444,8 +444,8 @@ asyncio.run(main())
 async def test_what_an_older_server_does_not_serve_is_done_by_what_it_does(
     server: LightningStoreServer, client: LightningStoreClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer, find = {"walks/rollouts", "spans/rewards"}, wire.find
-    monkeypatch.setattr(wire, "find", lambda method, path: None if path in newer else find(method, path))
+    newer, find = {"walks/rollouts", "spans/rewards"}, routes.find
+    monkeypatch.setattr(routes, "find", lambda method, path: None if path in newer else find(method, path))
     started = [await client.start_rollout(number) for number in range(3)]
     ids = [one.rollout_id for one in started]
     rewarded = span_of(started[1], attributes={"agentlightning.reward.0.value": 1.0})

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, reject, seed, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.store import LightningStore, LightningStoreServer
-from mini_agentic_rl.store.http import route, wire
+from mini_agentic_rl.store.http import routes
 
 from .conftest import make_store
 from .test_contract import span_of
@@ -37,9 +37,9 @@ async def _serve(store: LightningStore) -> tuple[LightningStoreServer, dict[str,
 def test_no_request_made_from_the_openapi_document_is_answered_with_a_failure_of_the_server(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(route, "HOLD_SECONDS", 0.01)
+    monkeypatch.setattr(routes, "HOLD_SECONDS", 0.01)
     server, known = asyncio.run(_serve(make_store(kind, tmp_path)))
-    schema = schemathesis.openapi.from_url(f"{server.endpoint}/openapi.json").exclude(path=wire.TRACES)
+    schema = schemathesis.openapi.from_url(f"{server.endpoint}/openapi.json").exclude(path=routes.TRACES)
     modes = schemathesis.GenerationMode
     statuses: dict[str, set[int]] = {}
 
@@ -71,7 +71,7 @@ def test_no_request_made_from_the_openapi_document_is_answered_with_a_failure_of
         for result in schema.get_all_operations():
             probe(result.ok())
     asyncio.run(server.close())
-    assert len(statuses) == len(wire.ROUTES) + 1  # and the health
+    assert len(statuses) == len(routes.ROUTES) + 1  # and the health
     assert not [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     reached = [label for label, seen in statuses.items() if seen & {200, 201}]
     assert len(reached) > 20, statuses

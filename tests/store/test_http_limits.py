@@ -20,7 +20,7 @@ from mini_agentic_rl.store import (
     LightningStoreServer,
     StoreLimits,
 )
-from mini_agentic_rl.store.http.limits import MOST_ITEMS
+from mini_agentic_rl.store.http.wire_json import MOST_ITEMS
 from mini_agentic_rl.store.ledger import Ledger
 from mini_agentic_rl.store.ledger_store import ROWS_AT_ONCE
 from mini_agentic_rl.types import EnqueueRolloutRequest, Rollout

@@ -9,8 +9,7 @@ import pytest
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
-from mini_agentic_rl.store.open import open_store
-from mini_agentic_rl.store.retry import retry_rollouts
+from mini_agentic_rl.store.open import open_store, retry_rollouts
 from mini_agentic_rl.types import RolloutConfig
 
 

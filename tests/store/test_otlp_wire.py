@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from mini_agentic_rl.store.http import otlp_wire
-from mini_agentic_rl.store.http.otlp_wire import FoundSpans, TooMuchError, find_spans, header_of
+from mini_agentic_rl.store.http import otlp
+from mini_agentic_rl.store.http.otlp import FoundSpans, TooMuchError, find_spans, header_of
 
 SOME = ExportTraceServiceRequest(
     resource_spans=[
@@ -83,13 +83,13 @@ def test_bytes_that_protobuf_refuses_are_refused_and_others_read_alike(at: int, 
 
 @pytest.mark.parametrize("what", ["records", "fields", "fields of a span", "stored bytes"])
 def test_a_request_beyond_a_bound_is_told_which(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_wire, "_FIELDS_A_STEP", 1)
+    monkeypatch.setattr(otlp, "_FIELDS_A_STEP", 1)
     bounds = {"records": "RECORDS", "fields": "FIELDS", "fields of a span": "FIELDS_OF_SPAN"}
     if what in bounds:
-        monkeypatch.setattr(otlp_wire, f"MOST_{bounds[what]}", 2)
+        monkeypatch.setattr(otlp, f"MOST_{bounds[what]}", 2)
         expected = "more than 2 (spans|fields)"
     else:
-        monkeypatch.setattr(otlp_wire, "LEAST_STORED_BYTES", 1)
+        monkeypatch.setattr(otlp, "LEAST_STORED_BYTES", 1)
         expected = "stored with its resource each"
     heavy = ResourceSpans(schema_url="x" * 1000, scope_spans=[ScopeSpans(spans=[Span(flags=1)] * 20)])
     with pytest.raises(TooMuchError, match=expected):

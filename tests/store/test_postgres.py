@@ -184,7 +184,7 @@ async def test_a_writer_that_stops_amid_a_transaction_loses_the_lock_and_what_it
 async def test_a_wait_is_woken_by_a_notification_and_goes_on_when_its_connection_breaks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mini_agentic_rl.store.sql.postgres._LOOK_SECONDS", float("inf"))  # it is told, or never knows
+    monkeypatch.setattr("mini_agentic_rl.store.sql.backends._LOOK_SECONDS", float("inf"))  # it is told, or never knows
     url = emptied_database()
     store, other = SqlLightningStore(url), SqlLightningStore(url)
     waiting = asyncio.create_task(store.wait_for_work(3600))

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mini_agentic_rl.store import SqlLightningStore
-from mini_agentic_rl.store.errors import LightningStoreError
-from mini_agentic_rl.store.sql import sqlite
-from mini_agentic_rl.store.sql.sqlite import Synchronous
+from mini_agentic_rl.store.base import LightningStoreError
+from mini_agentic_rl.store.sql import backends
+from mini_agentic_rl.store.sql.backends import Synchronous
 from mini_agentic_rl.types import EnqueueRolloutRequest
 from store.crash import PATIENT, Acknowledged, check_kept
 from torture.failing_disk import FAULTS, NAMES, failing, told
@@ -92,7 +92,7 @@ async def _works_well(
 def main(folder: Path, every: int) -> None:
     """Try every operation, for each fault, and for each promise about power cuts."""
     logging.disable()
-    sqlite._CHECKPOINT_PAGES = PAGES
+    backends._CHECKPOINT_PAGES = PAGES
     for (number, stays), synchronous in itertools.product(FAULTS, get_args(Synchronous)):
         for turn, operation in enumerate(itertools.count(1, every)):
             what = f"{NAMES[number]}-{stays}-{synchronous}-{operation}"

@@ -36,7 +36,7 @@ async def test_the_clock_is_set_while_rollouts_run(attack: Attack, tmp_path: Pat
         with (
             attack.attempt(number),
             mock.patch("time.time", clocks.time),
-            mock.patch("mini_agentic_rl.store.clock.steady", clocks.steady),
+            mock.patch("mini_agentic_rl.store.lifecycle.steady", clocks.steady),
         ):
             store: LightningStore = (
                 InMemoryLightningStore(scan_debounce_seconds=0)

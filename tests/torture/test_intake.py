@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mini_agentic_rl.store.http.otlp_wire import MOST_FIELDS_OF_SPAN, MOST_RECORDS
+from mini_agentic_rl.store.http.otlp import MOST_FIELDS_OF_SPAN, MOST_RECORDS
 
 from .conftest import Attack
 from .neighbours import Neighbour, Served, served

@@ -10,7 +10,7 @@ from typing import Final
 import httpx
 import pytest
 
-from mini_agentic_rl.store.http import wire
+from mini_agentic_rl.store.http import routes as wire
 
 from .conftest import SIZE, Attack
 from .neighbours import Neighbour, Served, served

@@ -30,7 +30,7 @@ from mini_agentic_rl.http import AdmittedEndpoint, AdmittingServer, RequestLimit
 from mini_agentic_rl.integrations.tinker import TinkerServer
 from mini_agentic_rl.integrations.tinker.service import TinkerService
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, StoreLimits
-from mini_agentic_rl.store.http import wire
+from mini_agentic_rl.store.http import routes as wire
 from mini_agentic_rl.store.http.otlp import PROTOBUF
 from tiny import tiny_model
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis.stateful import precondition, rule
 
 from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.store.errors import LightningStoreError
+from mini_agentic_rl.store.base import LightningStoreError
 from mini_agentic_rl.types import EnqueueRolloutRequest, PromptTemplate, Span
 from store.conftest import make_store, opened_store
 from store.crash import Acknowledged, check_kept, load_until, nothing_is_stuck

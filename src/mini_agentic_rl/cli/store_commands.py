@@ -114,7 +114,7 @@ class ImportSettings(StoreSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {"Source": ("source", "partition"), **_STORE, **_OUTPUT}
 
     source: str = Field(json_schema_extra={"argument": True})
-    """`mongodb://…/database`, a folder of mongodump or mongoexport, or the `http://…` of a store server."""
+    """`mongodb://…/database`, a folder of mongoexport, or the `http://…` of a store server."""
     partition: str | None = None
     """Only records of this partition of a database that several trainers share."""
 

@@ -1,9 +1,7 @@
-"""Files as they are written and read: whole or not at all, by one writer, by nobody else, and with damage told.
+"""Files that are written whole or not at all, by one writer, and read with errors that name the file.
 
-atomic.py   a file or folder that is there in full or not at all, whatever dies meanwhile; a full disk told
-lock.py     one process that writes into a folder, and who it is
-private.py  files and folders that only their owner reads
-damaged.py  what cannot be read is told by the file's name
+atomic.py   write a file or folder atomically; explain a full disk; private files; errors for damaged files
+lock.py     one writing process per folder, and who it is
 """
 
 import lazy_loader

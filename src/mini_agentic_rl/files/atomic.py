@@ -13,11 +13,12 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from .private import private_opener
+from ..errors import UserError
 
 _PARTIAL = ".partial-"
 _REPLACED = ".replaced-"
@@ -235,3 +236,78 @@ def _says(error: BaseException, numbers: tuple[int, ...], words: tuple[str, ...]
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+FILE_MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+
+
+def make_private_folder(path: str | Path) -> None:
+    """Make a folder, with those above it that are missing, for this user alone; one that is there stays as it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = Path(path)
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    make_private_folder(folder.parent)
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def make_private_file(path: str | Path) -> None:
+    """Make an empty file for this user alone; take the rights of others from one that is there and this user's.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    handle = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), FILE_MODE)
+    try:
+        # Windows keeps rights in another way, and has no fchmod before Python 3.13
+        if os.name == "posix" and os.fstat(handle).st_uid == os.geteuid():
+            os.fchmod(handle, FILE_MODE)
+    finally:
+        os.close(handle)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """Open a file for this user alone: an `opener` of `open`."""
+    return os.open(path, flags, FILE_MODE)
+
+
+_LONGEST: Final = 200
+"""Characters of a library's reason that are told."""
+
+
+class DamagedFileError(UserError):
+    """Report that a file or folder is damaged, incomplete, or something else than it should be."""
+
+
+@contextmanager
+def reading(path: Path | str, *, setting: str | None = None, advice: str = "") -> Iterator[None]:
+    """Blame the file for whatever goes wrong while it is read.
+
+    Args:
+        path: what is told.
+        setting: the setting that chose it.
+        advice: what to do, behind a semicolon.
+
+    Raises:
+        UserError: as it was raised inside.
+        DamagedFileError: anything else went wrong.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # of parsers, archives, pickles and tensors: each has its own, and some have none
+        raise DamagedFileError(damage(path, error, advice), setting=setting) from error
+
+
+def damage(path: Path | str, error: BaseException, advice: str = "") -> str:
+    """Return the line that names a damaged file."""
+    lines = str(error).strip().splitlines() or [""]
+    reason = f"{type(error).__name__}: {lines[0].strip()}"[:_LONGEST].rstrip(": ")
+    return f"{path} is damaged or incomplete ({reason})" + (f"; {advice}" if advice else "")

@@ -28,7 +28,7 @@ from typing import Final
 import psutil
 
 from ..errors import UserError
-from .private import make_private_folder
+from .atomic import make_private_folder
 
 logger = logging.getLogger(__name__)
 

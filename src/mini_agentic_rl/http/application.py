@@ -8,36 +8,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..errors import log_failure
-from .access import AccessCheck, ApiKeys
-from .admission import Admission
+from .admission import AccessCheck, Admission, ApiKeys
 from .errors import HttpError, NotServedError
 from .json_text import encode
-from .metrics import CLIENT_CLOSED_REQUEST, RequestMetrics, RequestWatch
-from .page import PAGES, WebPages, described_by, html, served_by
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+PAGES: Final = ("/", "/docs")
+"""Paths of the overview: the routes of the server as plain text. It shows no data, so it needs no key."""
 
 FAILED: Final = "the server failed to answer; its log says why"
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 ErrorResponse: TypeAlias = Callable[[HttpError], Response]
 """Makes the response that tells of an error, in the shape that the server's clients expect."""
+
+
+class WebPages(NamedTuple):
+    """Pages that a server shows in place of its own at `/`, and what they ask of it."""
+
+    routes: Sequence[BaseRoute]
+    open_paths: Collection[str]
+    """Paths of those that are served without a key."""
 
 
 def new_app(
@@ -59,15 +73,15 @@ def new_app(
     Args:
         respond: makes the responses that tell of errors.
         keys: those that its endpoints ask for.
-        title: name of the server, on the page that a browser is shown at `/` and `/docs`.
-        about: how it is used, on that page.
+        title: name of the server, in the overview at `/` and `/docs`.
+        about: how it is used, in the overview.
         routes: what it serves.
         lifespan: open while it serves.
         openapi: makes its OpenAPI document, which is then served at `/openapi.json`.
         open_paths: paths that are served without a key, where every other asks for one; None leaves that to the
             endpoints.
         origins: web pages that may use it from a browser: their origins, or `*` for every page.
-        pages: shown at `/` in place of the page that lists what is served, which stays at `/docs`.
+        pages: shown at `/` in place of the overview, which stays at `/docs`.
     """
 
     async def not_served(request: Request, error: Exception) -> Response:
@@ -80,11 +94,21 @@ def new_app(
     async def left(request: Request, error: Exception) -> Response:
         return client_gone()
 
-    async def shown(request: Request) -> Response:
-        served = served_by(request.app.routes)
-        return HTMLResponse(html(title, about, [*([] if openapi is None else described_by(openapi())), *served]))
+    async def overview(request: Request) -> Response:
+        document = {"paths": {}} if openapi is None else openapi()
+        lines = [
+            f"{method.upper()} {path}  {operation.get('summary') or operation.get('description') or ''}".rstrip()
+            for path, operations in document["paths"].items()
+            for method, operation in operations.items()
+        ]
+        for route in request.app.routes:
+            # Routes under the URL of one attempt repeat the others.
+            if isinstance(route, Route) and route.path not in PAGES and not route.path.startswith("/rollout/"):
+                methods = sorted((route.methods or {"POST"}) - {"HEAD"})
+                lines += [f"{method} {route.path.replace(':path}', '}')}" for method in methods]
+        return PlainTextResponse("\n".join([title, "", about, "", *dict.fromkeys(lines), ""]))
 
-    all_routes: list[BaseRoute] = [*(Route(path, shown, methods=["GET"]) for path in PAGES), *routes]
+    all_routes: list[BaseRoute] = [*(Route(path, overview, methods=["GET"]) for path in PAGES), *routes]
     if pages is not None:
         all_routes = [*pages.routes, *all_routes]
         open_paths = None if open_paths is None else {*open_paths, *pages.open_paths}
@@ -217,3 +241,166 @@ async def unless_disconnected(work: Awaitable[T], receive: Receive) -> T:
         gone.cancel()
         task.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
+
+
+SCHEMA_REFERENCE: Final = "#/components/schemas/{model}"
+"""Place of pydantic's schemas in a document, as its `ref_template`."""
+
+
+def document(
+    title: str, version: str, description: str, paths: dict[str, dict[str, Any]], schemas: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the document of a server that takes a bearer token, or none.
+
+    Args:
+        paths: operations by path and lower-case method.
+        schemas: those that `paths` refers to.
+    """
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version, "description": description},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}, {}],
+    }
+
+
+def json_content(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    """Return a response of JSON."""
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+CLIENT_CLOSED_REQUEST: Final = 499
+"""Status that stands for a client which went away; nobody reads it."""
+
+
+@dataclass(frozen=True)
+class MetricFamily:
+    """Values that are counted or measured elsewhere."""
+
+    name: str
+    """Without the prefix."""
+    text: str
+    """Description of the values."""
+    values: Mapping[tuple[str, ...], float]
+    """By the values of the labels."""
+    labels: tuple[str, ...] = ("kind",)
+
+    @classmethod
+    def by_kind(cls, name: str, text: str, values: Mapping[str, float]) -> MetricFamily:
+        """Return a family with the one label `kind`."""
+        return cls(name, text, {(kind,): float(value) for kind, value in values.items()})
+
+
+class RequestWatch:
+    """Observe one request and its response as they pass."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self.started = time.perf_counter()
+        self.first_byte: float | None = None
+        """Seconds until the first part of the body was sent."""
+        self.status = 0
+        self.complete = False
+        self.left = False
+        """True if the client went away before the response was complete."""
+        self.broken = False
+        """True if the response ended in an error after it had begun."""
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self.complete:
+            self.left = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body":
+            if self.first_byte is None and message.get("body"):
+                self.first_byte = time.perf_counter() - self.started
+            self.complete = not message.get("more_body", False)
+        await self._send(message)
+
+    @property
+    def outcome(self) -> str:
+        """`ok`, `cancelled` (the client went away), `refused` (a fault of the request, or a bound), `failed`."""
+        if self.left or self.status == CLIENT_CLOSED_REQUEST:
+            return "cancelled"
+        if self.broken or not self.complete or self.status >= 500:
+            return "failed"
+        return "refused" if self.status >= 400 else "ok"
+
+
+class RequestMetrics:
+    """Count requests, and gather what is counted elsewhere.
+
+    Args:
+        prefix: of all names.
+        label: what requests are told apart by, as in "path".
+        seconds: bounds of the histograms of seconds.
+        streams: measure the time to the first event of streamed responses too.
+    """
+
+    def __init__(self, prefix: str, label: str, seconds: Sequence[float], *, streams: bool = False) -> None:
+        self.prefix = prefix
+        self.registry = CollectorRegistry()
+        """Registry for counters of a server's own."""
+        self._requests = Counter(
+            f"{prefix}_requests", f"Requests by {label} and outcome.", [label, "outcome"], registry=self.registry
+        )
+
+        def histogram(name: str, until: str) -> Histogram:
+            text = f"Seconds from the arrival of a request to {until}, by {label}."
+            return Histogram(f"{prefix}_{name}", text, [label], buckets=seconds, registry=self.registry)
+
+        self._seconds = histogram("request_seconds", "the end of its answer")
+        self._first = (
+            histogram("time_to_first_token_seconds", "the first event of its streamed answer") if streams else None
+        )
+
+    def read_when_asked(
+        self,
+        gauges: Callable[[], Iterable[MetricFamily]],
+        counters: Callable[[], Iterable[MetricFamily]] = lambda: (),
+    ) -> None:
+        """Tell these families too, with the values that they have whenever Prometheus asks."""
+        self.registry.register(_WhenAsked(self.prefix, gauges, counters))
+
+    def observe(self, name: str, watch: RequestWatch, *, streamed: bool = False) -> None:
+        """Count a request that has ended."""
+        outcome = watch.outcome
+        self._requests.labels(name, outcome).inc()
+        if outcome == "ok":
+            self._seconds.labels(name).observe(time.perf_counter() - watch.started)
+        if streamed and self._first is not None and watch.first_byte is not None:
+            self._first.labels(name).observe(watch.first_byte)
+
+    def text(self) -> bytes:
+        """Return all of it in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _WhenAsked(Collector):
+    def __init__(
+        self,
+        prefix: str,
+        gauges: Callable[[], Iterable[MetricFamily]],
+        counters: Callable[[], Iterable[MetricFamily]],
+    ) -> None:
+        self._prefix = prefix
+        self._gauges = gauges
+        self._counters = counters
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # the registry would collect to learn the names, before there is anything to collect
+
+    def collect(self) -> Iterable[Metric]:
+        for kind, families in ((GaugeMetricFamily, self._gauges()), (CounterMetricFamily, self._counters())):
+            for family in families:
+                metric = kind(f"{self._prefix}_{family.name}", family.text, labels=family.labels)
+                for labels, value in family.values.items():
+                    metric.add_metric(labels, value)
+                yield metric

@@ -6,7 +6,10 @@ A bad field is one error that names it, as in `tools[0].function.name`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -15,9 +18,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from .errors import BadRequestError, BodyTooLargeError, BodyTooSlowError, UnsupportedEncodingError
-from .gunzip import GunzipError, TooLargeError, gunzip
 from .json_text import json_object
-from .lanes import off_loop
 
 T = TypeVar("T")
 
@@ -176,3 +177,125 @@ def _path(error: ErrorDetails, value: Any) -> list[str]:
             path.append(f".{step}")
             value = value.get(step)
     return path
+
+
+MOST_STREAMS: Final = 1000
+"""Most gzip streams in one body. A program that appends to a file makes one for each time."""
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_INPUT: Final = 16 * 1024
+"""Bytes that are given at once: what is left over of them is copied, for each stream and each piece."""
+_PIECE: Final = 64 * 1024
+
+
+class GunzipError(ValueError):
+    """Report that the bytes are not gzip, or end too early; the text says which."""
+
+
+class TooLargeError(ValueError):
+    """Report more bytes than the bound."""
+
+
+class Gunzip:
+    """Decompress gzip as it comes.
+
+    Args:
+        limit: most bytes of the decompressed whole.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._streams = 0
+        self._stream = zlib.decompressobj(wbits=_GZIP)
+        self._fresh = True
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Give what the next bytes decompress to, in pieces of at most 64 KiB.
+
+        Raises:
+            TooLargeError: all together exceeds the limit.
+            GunzipError: it is not gzip, or holds more than `MOST_STREAMS` streams.
+        """
+        for start in range(0, len(data), _INPUT):
+            rest, more = data[start : start + _INPUT], False
+            while rest or more:
+                piece, rest = self._decompressed(rest)
+                more = len(piece) == _PIECE and not self._stream.eof
+                if piece:
+                    yield piece
+
+    def end(self) -> None:
+        """Check that nothing is missing.
+
+        Raises:
+            GunzipError: the bytes ended within a stream.
+        """
+        if not self._fresh and not self._stream.eof:
+            raise GunzipError("it ends before its gzip stream does")
+
+    def _decompressed(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return a piece and what of the input is left."""
+        if self._stream.eof:
+            self._stream, self._fresh = zlib.decompressobj(wbits=_GZIP), True
+        if self._fresh:
+            self._streams, self._fresh = self._streams + 1, False
+            if self._streams > MOST_STREAMS:
+                raise GunzipError(f"it holds more than {MOST_STREAMS} gzip streams, one after the other")
+        try:
+            piece = self._stream.decompress(data, _PIECE)
+        except zlib.error as error:
+            raise GunzipError(f"it is not gzip: {error}") from None
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise TooLargeError(f"it decompresses to more than {self._limit} bytes")
+        return piece, self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
+
+
+def gunzip(data: bytes, limit: int) -> bytes:
+    """Return decompressed bytes.
+
+    Raises:
+        TooLargeError: they are more than `limit`.
+        GunzipError: they are not gzip, end too early, or hold more than `MOST_STREAMS` streams.
+    """
+    stream = Gunzip(limit)
+    whole = b"".join(stream.feed(data))
+    stream.end()
+    return whole
+
+
+SMALL: Final = 16 * 1024
+"""Bytes, or characters, whose handling is not worth a thread."""
+LARGE: Final = 1024 * 1024
+"""Bytes, or characters, from which on one piece of work is done at a time."""
+
+
+class _Lanes:
+    """The threads, made when they are first needed."""
+
+    def __init__(self) -> None:
+        self.ordinary = ThreadPoolExecutor(2, "request")
+        self.large = ThreadPoolExecutor(1, "large request")
+
+
+_lanes = _Lanes()
+
+
+def _begin_anew() -> None:
+    global _lanes
+    _lanes = _Lanes()  # a forked process has none of the threads
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """Return the result of `work`, which is done here if its `size` in bytes is small, and in a thread otherwise.
+
+    A caller that is cancelled leaves work that has begun to end by itself; what has not begun is dropped.
+    """
+    if size <= SMALL:
+        return work()
+    pool = _lanes.large if size > LARGE else _lanes.ordinary
+    return await asyncio.get_running_loop().run_in_executor(pool, partial(work))

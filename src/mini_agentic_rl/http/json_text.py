@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NoReturn
+
+from pydantic import BaseModel
 
 from .errors import BadRequestError
-from .finite_numbers import FINITE, NotFiniteError, place_of_infinite
 
 MAX_DEPTH: Final = 100
 """Levels of nesting. What reads or writes JSON further on recurses, and fails somewhere beyond 200."""
@@ -307,3 +309,125 @@ def _children(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+_LONGEST_PLACE: Final = 200
+_LONGEST_NUMBER_SHOWN: Final = 40
+
+
+class NotFiniteError(ValueError):
+    """Report such a number; the text is how it was written."""
+
+
+def _refuse(word: str) -> NoReturn:
+    raise NotFiniteError(_shortened(word, _LONGEST_NUMBER_SHOWN))
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+FINITE: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+"""Reads JSON, and raises `NotFiniteError` where it holds such a number."""
+
+
+def place_of_infinite(value: Any) -> str:
+    """Return the path to the first such number in a value that was read all the same, as in `metadata.scores[0]`; empty
+    where there is none."""
+    path: list[int | str] = []
+    rest = [_items(value)]
+    while rest:
+        name, item = next(rest[-1], (None, None))
+        if name is None:
+            rest.pop()
+            del path[-1:]
+        elif isinstance(item, dict | list):
+            path.append(name)
+            rest.append(_items(item))
+        elif isinstance(item, float) and not math.isfinite(item):
+            return _shortened("".join(map(_step, [*path, name])).removeprefix("."), _LONGEST_PLACE)
+    return ""
+
+
+def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
+    if isinstance(value, dict):
+        return iter(value.items())
+    return enumerate(value) if isinstance(value, list) else iter(())
+
+
+def _step(name: int | str) -> str:
+    return f"[{name}]" if isinstance(name, int) else f".{_shortened(name, _LONGEST_PLACE)}"
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+AT_ONCE: Final = 64 * 1024
+"""Characters of JSON, about, that are written in one call."""
+_STEP: Final = 1000
+_NUMBERS: Final = frozenset({int, float, bool, type(None)})
+
+
+def size_of(value: Any, most: int) -> int:
+    """Return about how many characters the JSON text of a value has. The look ends soon after `most`."""
+    size, rest = 0, [value]
+    while rest and size <= most:
+        one = rest.pop()
+        if isinstance(one, BaseModel):
+            one = vars(one)
+        if isinstance(one, str):
+            size += len(one)
+        elif isinstance(one, dict):
+            size += 16 * len(one)
+            if size <= most:
+                rest += one.values()
+        elif isinstance(one, list | tuple):
+            size += 8 * len(one)
+            if size <= most:
+                rest += one
+    return size
+
+
+def encode_in_steps(value: Any) -> bytes:
+    """Return what `encode` returns, of any value."""
+    return in_steps(value, encode)
+
+
+def in_steps(value: Any, write: Callable[[Any], bytes]) -> bytes:
+    """Return the JSON text of a value.
+
+    Args:
+        value: built of JSON's own types and pydantic models.
+        write: gives the compact text of a part that is not large.
+
+    Raises:
+        Exception: what `write` raises.
+    """
+    if isinstance(value, str) or size_of(value, AT_ONCE) <= AT_ONCE:
+        return write(value)
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(_parts_of_list(value, write)) + b"]"
+    if isinstance(value, dict | BaseModel):
+        return b"{" + b",".join(_parts_of_object(dict(value), write)) + b"}"
+    return write(value)
+
+
+def _parts_of_list(value: Sequence[Any], write: Callable[[Any], bytes]) -> Iterator[bytes]:
+    for start in range(0, len(value), _STEP):
+        part = list(value[start : start + _STEP])
+        if _NUMBERS.issuperset(map(type, part)) or size_of(part, AT_ONCE) <= AT_ONCE:
+            yield write(part)[1:-1]
+        else:
+            yield from (in_steps(one, write) for one in part)
+
+
+def _parts_of_object(value: Mapping[Any, Any], write: Callable[[Any], bytes]) -> Iterator[bytes]:
+    items = iter(value.items())
+    while part := dict(islice(items, _STEP)):
+        if size_of(part, AT_ONCE) > AT_ONCE:
+            for name, one in part.items():
+                yield write({name: None})[1:-5] + in_steps(one, write)
+        else:
+            yield write(part)[1:-1]

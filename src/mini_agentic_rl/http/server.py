@@ -11,14 +11,16 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
 import uvicorn
 from typing_extensions import Self
 
-from .access import check_address
-from .admission import Admission
+from .admission import Admission, check_address
 from .connections import ACCEPTED_AT_ONCE, BoundedConnection, ReadingTurn, most_connections
 from .errors import ServerStartError
 
@@ -265,3 +267,23 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port} ({error}): change it, or `port`", setting="host"
         ) from None
     return listener
+
+
+_LOOPBACK = "127.0.0.1"
+
+_address: ContextVar[str | None] = ContextVar("own_address", default=None)
+
+
+@contextmanager
+def reached_at(host: str) -> Iterator[None]:
+    """Let what is started in this context, and in tasks and threads that it hands its context to, be reached here."""
+    token = _address.set(host)
+    try:
+        yield
+    finally:
+        _address.reset(token)
+
+
+def own_address() -> str:
+    """Return the address for servers that agents have to reach: this computer's loopback where nobody said another."""
+    return _address.get() or _LOOPBACK

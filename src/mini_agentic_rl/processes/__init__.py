@@ -1,9 +1,9 @@
-"""Processes of the operating system: those started here, how they end, and the processors and memory that they share.
+"""Processes of the operating system: child processes, how they end, and the processors and memory that they share.
 
-children.py    a process that ends with who started it
+children.py    a process that ends with the process that started it
 deadline.py    a process for work that must be bounded in time and memory
-stopping.py    SIGTERM as Ctrl-C, and what ends cleanly before it
-computer.py    how many processors this process may use, how many others leave free, and its memory
+stopping.py    SIGTERM handled as Ctrl-C, and a clean end of what runs
+computer.py    processors that this process may use and that others leave free; memory; Python's garbage collector
 """
 
 import lazy_loader

@@ -3,10 +3,10 @@ from .children import at_death as at_death
 from .children import kill_group as kill_group
 from .children import run_child as run_child
 from .children import start_child as start_child
-from .collector import pass_over_what_is_there as pass_over_what_is_there
 from .computer import CoreWatch as CoreWatch
 from .computer import allowed_cores as allowed_cores
 from .computer import busy_seconds as busy_seconds
+from .computer import pass_over_what_is_there as pass_over_what_is_there
 from .computer import peak_memory_bytes as peak_memory_bytes
 from .computer import seconds_of_family as seconds_of_family
 from .deadline import DeadlineProcess as DeadlineProcess

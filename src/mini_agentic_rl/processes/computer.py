@@ -6,9 +6,11 @@ Torch is not needed.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,3 +103,18 @@ def peak_memory_bytes() -> int:
     """Return the most memory (bytes) that this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def pass_over_what_is_there() -> None:
+    """Have the collector leave aside what has been loaded, which stays for as long as the process: a look through all
+    classes and functions of large libraries would hold every request up, again and again.
+
+    It is looked through once more for that, by a thread of its own: a signal of the main thread that came meanwhile
+    would be raised, and lost, in whatever is being finalized.
+    """
+    threading.Thread(target=_pass_over, name="collector", daemon=True).start()
+
+
+def _pass_over() -> None:
+    gc.collect()
+    gc.freeze()

@@ -7,25 +7,26 @@ again.
 
 Follow a call down to the data, `update_attempt` for example:
 
-    base.py            `LightningStore`: the method, and what callers may rely on; capabilities.py, errors.py, unset.py
-    ledger_store.py    `LedgerStore`: the method for every store that keeps its data itself; it runs an operation of the
-                       ledger in a transaction, and waits for what other callers do (waiting.py, clock.py)
-    ledger.py          `Ledger`: the operation: reads rows, asks the rules what becomes of them, writes rows
-    once.py            what a write made, kept under the key of its request: sent again, it is not done again
-    lifecycle.py       the rules: state machines of rollouts, attempts and workers, as pure functions
-    tables.py          `Tables`: the reads and writes that a backend supplies, and `Query`, a filter and page as data;
-                       reward_spans.py finds spans that may carry a reward, paged_walk.py walks through a store that
-                       has pages alone
-    memory.py          the store in memory; memory_tables.py are its tables
-    database_store.py  `DatabaseStore`: transactions in threads, committed in groups (group_commit.py)
-    sql/, mongo/       tables in a database, with rows made of objects in rows.py
+    base.py            `LightningStore`: the method, and what callers may rely on; capabilities and errors of a store
+    ledger_store.py    `LedgerStore`: the method for every store that keeps its data itself. It runs an operation of
+                       the ledger in a transaction, and waits for the changes of other callers.
+    ledger.py          `Ledger`: the operation. It reads rows, applies the rules, writes rows. A write that is sent
+                       again with the same idempotency key is not carried out again.
+    lifecycle.py       the rules: state machines of rollouts, attempts and workers, as pure functions; the store's clock
+    tables.py          `Tables`: the reads and writes that a backend supplies; `Query`: a filter and page as data; the
+                       conversion between objects and rows of a database
+    memory.py          the store in memory and its tables
+    database_store.py  `DatabaseStore`: transactions in threads, with group commit
+    sql/               tables in SQLite or PostgreSQL
 
 A new backend that is a database is a `Tables`, and a `DatabaseStore` whose five abstract methods run a transaction, run
-a query, tell of writes by other processes, explain an error and close; mongo/store.py shows them. open.py gives it a
-scheme, and `make_store` of tests/store/conftest.py puts it under the tests that every store passes.
+a query, report writes by other processes, explain an error and close; integrations/mongo/store.py shows them. An entry
+point of the group `mini_agentic_rl.stores` gives it a scheme, and `make_store` of tests/store/conftest.py puts it under
+the tests that every store passes.
 
-Around a store: threading.py is one that hands each call on, http/ is one over HTTP, importing.py and foreign.py take
-over what others recorded, retry.py tries again.
+Around a store: threading.py forwards each call to an event-loop thread, http/ serves and calls a store over HTTP,
+open.py opens a store by its address and queues failed rollouts again, importing.py imports the records of
+agent-lightning 0.3.
 
 Names that need a database driver or the HTTP libraries are loaded when they are asked for, because those load slowly.
 """

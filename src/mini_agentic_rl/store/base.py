@@ -14,10 +14,15 @@ Rules that hold for every store:
 from __future__ import annotations
 
 import asyncio
+import enum
 import inspect
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from weakref import WeakKeyDictionary
 
+from ..errors import UserError
+from ..semconv import CompletionSpanAttributes
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -35,16 +40,99 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
-from .capabilities import LightningStoreCapabilities, LightningStoreStatistics, check_heartbeats
-from .paged_walk import walk_by_pages
-from .reward_spans import reward_spans_one_by_one
-from .unset import UNSET, Unset
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
-_WORK_CHECK_SECONDS = 0.1
+class LightningStoreError(UserError, RuntimeError):
+    """Report that a store is locked, full, damaged, closed or of another version; the message says what to do."""
+
+
+class StorageFailedError(LightningStoreError):
+    """Report that the disk under the store is full, or cannot be read or written."""
+
+
+class StoreUnreachableError(LightningStoreError):
+    """Report that the store's server does not answer at the moment."""
+
+
+class Unset(enum.Enum):
+    """Type of `UNSET`, the argument that leaves a field as it is, where None may be a value of the field."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""An argument that was not given, where None is a value."""
+
+
+WORKERS_AT_ONCE: Final = 1000
+"""Heartbeats that one call of a store takes."""
+
+
+class LightningStoreCapabilities(TypedDict):
+    """Properties of a store that callers may rely on."""
+
+    thread_safe: bool
+    """True if several threads, each with its own event loop, may call the store."""
+    async_safe: bool
+    """True if several tasks of one event loop may call the store."""
+    zero_copy: bool
+    """True if another process may use the store as it is, without a server in between."""
+    otlp_traces: bool
+    """True if the store takes traces over the OpenTelemetry protocol, at `otlp_traces_endpoint()`."""
+
+
+class LightningStoreStatistics(TypedDict, total=False):
+    """Numbers of items that a store holds."""
+
+    name: str
+    total_rollouts: int
+    total_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    uptime: float
+    """Seconds since the store was opened."""
+
+
+def check_heartbeats(heartbeats: Collection[str]) -> None:
+    """Raise a ValueError where there are more than `WORKERS_AT_ONCE`."""
+    if len(heartbeats) > WORKERS_AT_ONCE:
+        raise ValueError(f"{len(heartbeats)} heartbeats: at most {WORKERS_AT_ONCE} at once")
+
+
+LLM_CALL_SPAN: Final = CompletionSpanAttributes.SPAN_NAME
+"""Name of the spans of LLM calls, which are the longest of all and never carry a reward."""
+REWARD_WORD: Final = "reward"
+"""Text in the name or the value of an attribute of every span that carries a reward."""
+
+
+def reward_candidates(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans that may carry a reward, in the order given; `emitter` decides which of them do."""
+    return [
+        span
+        for span in spans
+        if span.name != LLM_CALL_SPAN
+        and any(
+            REWARD_WORD in name or (isinstance(value, str | Mapping) and REWARD_WORD in str(value))
+            for name, value in span.attributes.items()
+        )
+    ]
+
+
+_WORK_CHECK_SECONDS: Final = 0.1
+_WALK_SEARCH: Final = 500
+"""Rollouts in one page of the search for an offset."""
+_WALK_OFFSETS_KEPT: Final = 1000
+_WALK_OFFSETS: Final[WeakKeyDictionary[LightningStore, OrderedDict[tuple[str, tuple[str, ...], str], int]]] = (
+    WeakKeyDictionary()
+)
+"""Offsets at which steps of a walk ended, by order, statuses and rollout id."""
 
 
 class LightningStore:
@@ -222,7 +310,20 @@ class LightningStore:
         Raises:
             ValueError: there is no rollout `beyond`: it was deleted since.
         """
-        return await walk_by_pages(self, beyond, status_in, sort_order, limit)
+        # This fallback is for stores that offer only pages. It remembers at which offset a step ended, so that the next
+        # step need not search from the beginning.
+        offsets = _WALK_OFFSETS.setdefault(self, OrderedDict())
+        statuses = tuple(status_in or ())
+        offset = 0
+        if beyond is not None:
+            guess = offsets.get((sort_order, statuses, beyond), 0)
+            offset = 1 + await _offset_of(self, beyond, status_in, sort_order, guess)
+        page = await self.query_rollouts(status_in=status_in, sort_order=sort_order, limit=limit, offset=offset)
+        if len(page):
+            offsets[sort_order, statuses, page[-1].rollout_id] = offset + len(page) - 1
+            while len(offsets) > _WALK_OFFSETS_KEPT:
+                offsets.popitem(last=False)
+        return list(page)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """Return the rollout, as an `AttemptedRollout` if it has an attempt, or None if there is no such rollout."""
@@ -277,7 +378,10 @@ class LightningStore:
 
         The last one that does has the reward of its rollout; a rollout that is not there has none.
         """
-        return await reward_spans_one_by_one(self, rollout_ids)
+        spans: list[Span] = []
+        for rollout_id in dict.fromkeys(rollout_ids):
+            spans += reward_candidates(await self.query_spans(rollout_id, "latest"))
+        return spans
 
     async def update_rollout(
         self,
@@ -397,6 +501,32 @@ class LightningStore:
 
     async def close(self) -> None:
         """Release what the store holds. Closing twice is harmless; any other call after it is an error."""
+
+
+async def _offset_of(
+    store: LightningStore,
+    rollout_id: str,
+    statuses: Sequence[RolloutStatus] | None,
+    order: Literal["asc", "desc"],
+    guess: int,
+) -> int:
+    """Return the offset of a rollout among those of some statuses; look around `guess` first.
+
+    Raises:
+        ValueError: there is no such rollout.
+    """
+    start = max(0, guess - _WALK_SEARCH // 2)
+    guessed = start > 0
+    while True:
+        page = await store.query_rollouts(status_in=statuses, sort_order=order, limit=_WALK_SEARCH, offset=start)
+        for offset, rollout in enumerate(page, start):
+            if rollout.rollout_id == rollout_id:
+                return offset
+        start += len(page)
+        if guessed:
+            start, guessed = 0, False
+        elif not len(page) or start >= page.total:
+            raise ValueError(f"no rollout {rollout_id}")
 
 
 STORE_METHODS: Final = tuple(

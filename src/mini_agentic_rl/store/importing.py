@@ -1,23 +1,28 @@
-"""Take over what another store has recorded: rollouts that have ended, with their ids, attempts, spans and resources.
+"""Import the records of a store of agent-lightning 0.3: rollouts that have ended, with ids, attempts, spans, resources.
 
-What is here already stays as it is, so a further import adds what is new. A rollout that has not ended is left out: its
-runner knows nothing of this store.
+Records that are here already stay as they are, so a further import adds the new ones. A rollout that has not ended is
+left out: its runner knows nothing of this store. The records come from the other store's MongoDB database, from JSON
+files that `mongoexport` wrote of it, or from its server.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from ..errors import UserError
+from ..errors import MissingPackageError, UserError
+from ..redaction import shown_address, without_those_of
 from ..types import Attempt, ResourcesUpdate, Rollout, Span, Worker
 from .base import LightningStore
-from .foreign import Document, ForeignStore
 from .ledger_store import LedgerStore
 from .lifecycle import has_ended
 from .tables import Tables
@@ -64,7 +69,7 @@ async def import_store(source: ForeignStore, destination: LightningStore) -> Imp
     attempts: defaultdict[str, list[Attempt]] = defaultdict(list)
     await _take_resources(source, destination, counts)
     async for document in source.records("attempts"):
-        attempt = _read(Attempt, document, counts)
+        attempt = _validated(Attempt, document, counts)
         if attempt is not None:
             attempts[attempt.rollout_id].append(attempt)
     taken = await _take_rollouts(source, destination, attempts, counts)
@@ -74,7 +79,7 @@ async def import_store(source: ForeignStore, destination: LightningStore) -> Imp
 
 
 async def _take_resources(source: ForeignStore, destination: LedgerStore, counts: Imported) -> None:
-    found = [_read(ResourcesUpdate, document, counts) async for document in source.records("resources")]
+    found = [_validated(ResourcesUpdate, document, counts) async for document in source.records("resources")]
     updates = sorted((update for update in found if update is not None), key=lambda update: update.update_time)
 
     def write(tables: Tables) -> int:
@@ -111,7 +116,7 @@ async def _take_rollouts(
             taken.update((attempt.rollout_id, attempt.attempt_id) for attempt in attempts[rollout.rollout_id])
 
     async for document in source.records("rollouts"):
-        rollout = _read(Rollout, document, counts)
+        rollout = _validated(Rollout, document, counts)
         if rollout is None:
             continue
         if not has_ended(rollout):
@@ -143,7 +148,7 @@ async def _take_spans(
 
     async for document in source.records("spans"):
         ids = (str(document.get("rollout_id")), str(document.get("attempt_id")))
-        span = _read(Span, document, counts) if ids in taken else None
+        span = _validated(Span, document, counts) if ids in taken else None
         if span is not None:
             batch.append(span)
         if len(batch) >= _BATCH:
@@ -152,7 +157,7 @@ async def _take_spans(
 
 
 async def _take_workers(source: ForeignStore, destination: LedgerStore, counts: Imported) -> None:
-    found = [_read(Worker, document, counts) async for document in source.records("workers")]
+    found = [_validated(Worker, document, counts) async for document in source.records("workers")]
     gone = {"status": "unknown", "current_rollout_id": None, "current_attempt_id": None}
 
     def write(tables: Tables) -> int:
@@ -169,7 +174,7 @@ def _ordered(attempts: Sequence[Attempt]) -> list[Attempt]:
     return [attempt for _, attempt in sorted({attempt.sequence_id: attempt for attempt in attempts}.items())]
 
 
-def _read(model: type[ModelT], document: Document, counts: Imported) -> ModelT | None:
+def _validated(model: type[ModelT], document: Document, counts: Imported) -> ModelT | None:
     try:
         return model.model_validate({name: value for name, value in document.items() if name in model.model_fields})
     except (ValidationError, TypeError) as error:
@@ -181,3 +186,150 @@ def _read(model: type[ModelT], document: Document, counts: Imported) -> ModelT |
             logger.warning("a record is left out: %s", reason)
         counts.reasons[reason] += 1
         return None
+
+
+Document = Mapping[str, Any]
+Records = Literal["resources", "rollouts", "attempts", "spans", "workers"]
+
+DATABASE: Final = "agentlightning"
+"""Name of the database where the URL names none."""
+_PAGE: Final = 500
+_NUMBERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "$numberInt": int,
+    "$numberLong": int,
+    "$numberDouble": float,
+    "$oid": str,
+}
+"""Values as `mongoexport` writes them in JSON."""
+
+
+class ForeignStore(Protocol):
+    """Somewhere that records are."""
+
+    def records(self, kind: Records) -> AsyncIterator[Document]:
+        """Yield all records of a kind."""
+        ...
+
+
+def open_foreign(spec: str, *, partition: str | None = None, api_key: str | None = None) -> ForeignStore:
+    """Return the records that `spec` names: `mongodb://…/database`, a folder of `mongoexport`, or the `http://…` of a
+    store server.
+
+    Args:
+        partition: Only the records of this trainer; None takes all. A server has only its own.
+
+    Raises:
+        UserError: `spec` names no such place.
+        MissingPackageError: the extra that it needs is not installed.
+    """
+    scheme = spec.partition("://")[0].lower() if "://" in spec else ""
+    if scheme in ("http", "https"):
+        from .http.client import LightningStoreClient
+
+        return _ServedStore(LightningStoreClient(spec, api_key=api_key, retry_seconds=1.0))
+    if scheme in ("mongodb", "mongodb+srv"):
+        return _MongoCollections(spec, partition)
+    folder = Path(spec).expanduser()
+    if scheme or not folder.is_dir():
+        raise UserError(
+            f"{shown_address(spec)}: expected mongodb://…/database, the http:// of a store server, or a folder with "
+            "rollouts.json",
+            setting="source",
+        )
+    return _ExportFolder(folder, partition)
+
+
+class _ExportFolder:
+    """Files of `mongoexport`: `rollouts.json` or `rollouts.jsonl`, perhaps `.gz`."""
+
+    def __init__(self, folder: Path, partition: str | None) -> None:
+        self._folder, self._partition = folder, partition
+        if self._file("rollouts") is None:
+            raise UserError(
+                f"{folder}: the folder holds no rollouts.json; write one with mongoexport (the BSON of mongodump is "
+                "not read)",
+                setting="source",
+            )
+
+    async def records(self, kind: Records) -> AsyncIterator[Document]:
+        file = self._file(kind)
+        if file is None:
+            return
+        try:
+            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+                array = lines.read(1) == b"["
+                lines.seek(0)
+                documents: Iterable[Document]
+                if array:
+                    documents = json.load(lines, object_hook=_plain_value)
+                else:
+                    documents = (json.loads(line, object_hook=_plain_value) for line in lines if line.strip())
+                for document in documents:
+                    if self._partition is None or document.get("partition_id") == self._partition:
+                        yield document
+        except (OSError, EOFError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {error}", setting="source") from error
+
+    def _file(self, kind: Records) -> Path | None:
+        names = [f"{kind}{suffix}" for suffix in (".json", ".json.gz", ".jsonl", ".jsonl.gz")]
+        return next((self._folder / name for name in names if (self._folder / name).is_file()), None)
+
+
+class _MongoCollections:
+    """The collections themselves."""
+
+    def __init__(self, url: str, partition: str | None) -> None:
+        try:
+            import pymongo
+        except ImportError as error:
+            raise MissingPackageError("a MongoDB database", "pymongo", extra="mongo", setting="source") from error
+        self._failed, self._url = pymongo.errors.PyMongoError, url
+        self._partition = partition
+        try:
+            client: Any = pymongo.MongoClient(url, serverSelectionTimeoutMS=10_000)
+            self._database = client[urlsplit(url).path.strip("/") or DATABASE]
+        except (self._failed, ValueError) as error:
+            told = without_those_of(url, str(error))
+            # Not `from` it: a traceback would quote the address.
+            raise UserError(f"{shown_address(url)}: {told}", setting="source") from None
+
+    async def records(self, kind: Records) -> AsyncIterator[Document]:
+        wanted = {} if self._partition is None else {"partition_id": self._partition}
+        try:
+            for document in self._database[kind].find(wanted).sort("_id", 1):
+                yield document
+        except self._failed as error:
+            told = without_those_of(self._url, str(error))
+            raise UserError(f"{shown_address(self._url)} cannot be read: {told}", setting="source") from None
+
+
+class _ServedStore:
+    """A store server, whatever is behind it."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    async def records(self, kind: Records) -> AsyncIterator[Document]:
+        if kind in ("resources", "workers"):
+            query = self._store.query_resources if kind == "resources" else self._store.query_workers
+            for record in await query():
+                yield record.model_dump()
+            return
+        query_items = self._store.query_attempts if kind == "attempts" else self._store.query_spans
+        offset, total = 0, 1
+        while offset < total:
+            page = await self._store.query_rollouts(sort_by="start_time", limit=_PAGE, offset=offset)
+            for rollout in page:
+                records = [rollout] if kind == "rollouts" else await query_items(rollout.rollout_id)
+                for item in records:
+                    yield item.model_dump()
+            offset, total = offset + len(page), page.total if len(page) else 0
+
+
+def _plain_value(fields: dict[str, Any]) -> Any:
+    """Return the value that an object of MongoDB's extended JSON stands for."""
+    if len(fields) == 1:
+        ((name, value),) = fields.items()
+        if name in _NUMBERS:
+            return _NUMBERS[name](value)
+    return fields

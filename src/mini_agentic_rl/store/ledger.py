@@ -1,16 +1,24 @@
 """The operations of the store contract on the tables of any backend. Synchronous; each runs inside one transaction.
 
-Rules are in `lifecycle`, data is in `Tables`; the ledger joins them and notes in `changes` what waiting callers want
-to hear of.
+`lifecycle` has the rules and `Tables` the data. The ledger reads rows, applies the rules, writes rows, and records in
+`changes` the events for which callers wait.
+
+Writes can be idempotent: `carried_out_once` gives a call a key, and the store keeps the ids of the objects that the
+call made under that key, in the same transaction. It keeps no copies of the objects, so deleted content stays deleted.
+A repeated call returns the objects in their current state.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 import time
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 from ..types import (
     Attempt,
@@ -24,12 +32,11 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .clock import Now
-from .lifecycle import construct
-from .rows import DamagedRowError
-from .tables import Query, Tables, conditions
-from .unset import UNSET, Unset
-from .waiting import Changes
+from .base import UNSET, Unset
+from .lifecycle import Now, construct
+from .tables import DamagedRowError, Query, Tables, conditions
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +44,21 @@ _FAR: Final = 1e18
 """A time after all others."""
 _GREATEST: Final = 2**53
 """Bound of all counts: every reader of JSON keeps such numbers exactly, and every database has room for them."""
+
+
+@dataclass
+class Changes:
+    """Events of a transaction for which callers may wait."""
+
+    queued: bool = False
+    """True if the queue got longer."""
+    ended: list[str] = field(default_factory=list)
+    """Ids of the rollouts that ended."""
+    deadline: float | None = None
+    """Seconds since the epoch: the first limit of an attempt that was started or revived."""
+
+    def __bool__(self) -> bool:
+        return self.queued or bool(self.ended) or self.deadline is not None
 
 
 class Ledger:
@@ -315,3 +337,94 @@ def _new_id(prefix: str) -> str:
 
 def _unknown_attempt(rollout_id: str, attempt_id: str) -> ValueError:
     return ValueError(f"no attempt {attempt_id} of rollout {rollout_id}")
+
+
+_key: ContextVar[str | None] = ContextVar("key_of_write", default=None)
+
+_IDS: Final[dict[type[Any], tuple[str, ...]]] = {
+    Rollout: ("rollout_id",),
+    Attempt: ("rollout_id", "attempt_id"),
+    Span: ("rollout_id", "attempt_id", "span_id"),
+    ResourcesUpdate: ("resources_id",),
+    Worker: ("worker_id",),
+}
+
+
+@contextmanager
+def carried_out_once(key: str) -> Iterator[None]:
+    """Carry out the writes of one call in this context, unless they were carried out under this key before."""
+    token = _key.set(key)
+    try:
+        yield
+    finally:
+        _key.reset(token)
+
+
+def once(operation: Callable[[Ledger], T], part: int) -> Callable[[Ledger], T]:
+    """Return an operation that looks up its earlier result if the key of this context has been used.
+
+    Args:
+        operation: One transaction.
+        part: Number of the transaction within the call.
+    """
+    key = _key.get()
+    if key is None:
+        return operation
+    key_of_part = f"{part} {key}"
+
+    def run(ledger: Ledger) -> Any:
+        known = ledger.tables.outcome(key_of_part)
+        if known is not None:
+            return _recalled(ledger.tables, json.loads(known))
+        result = operation(ledger)
+        ledger.tables.keep_outcome(key_of_part, json.dumps(_named(result), separators=(",", ":")))
+        return result
+
+    return run
+
+
+def _named(result: Any) -> Any:
+    """Return the ids of a result, as JSON values."""
+    if isinstance(result, list):
+        return [_named(item) for item in result]
+    if isinstance(result, AttemptedRollout):
+        return {"AttemptedRollout": [result.rollout_id, result.attempt.attempt_id]}
+    for kind, ids in _IDS.items():
+        if isinstance(result, kind):
+            return {kind.__name__: [getattr(result, name) for name in ids]}
+    return result
+
+
+def _recalled(tables: Tables, named: Any) -> Any:
+    """Return the result that has these ids. A list is returned without the items that were deleted since.
+
+    Raises:
+        ValueError: the result was one object, which was deleted since.
+    """
+    if isinstance(named, list):
+        items = [_stored(tables, *item.popitem()) if isinstance(item, dict) else item for item in named]
+        return [item for item in items if item is not None]
+    if not isinstance(named, dict):
+        return named
+    ((kind, ids),) = named.items()
+    item = _stored(tables, kind, ids)
+    if item is None:
+        raise ValueError(f"no {kind} {' '.join(ids)}: it was deleted after this request had been carried out")
+    return item
+
+
+def _stored(tables: Tables, kind: str, ids: list[str]) -> Any:
+    """Return the stored object of some ids, or None."""
+    if kind == "ResourcesUpdate":
+        return tables.resources(*ids)
+    if kind == "Worker":
+        return tables.worker(*ids)
+    if kind == "Attempt":
+        return tables.attempt(*ids)
+    if kind == "Span":
+        spans = tables.select(Query("span", conditions(dict(zip(_IDS[Span], ids, strict=True))))).items
+        return spans[0] if spans else None
+    rollout = tables.rollout(ids[0])
+    if rollout is None or kind == "Rollout":
+        return rollout and rollout[0]
+    return lifecycle.with_attempt(rollout[0], tables.attempt(*ids))

@@ -1,13 +1,20 @@
-"""The store contract on top of a ledger. A backend adds only how a transaction is run."""
+"""The store contract on top of a ledger. A backend adds only how a transaction is run.
+
+Callers that wait (`wait_for_work`, `wait_for_rollouts`) are coroutines of any event loop, woken from any thread without
+polling: a caller opens a `Listener`, then looks, then waits, so that it misses nothing between the look and the wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
+import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -26,15 +33,18 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .base import LightningStore
-from .capabilities import LightningStoreStatistics, check_heartbeats
-from .clock import StoreClock
-from .errors import LightningStoreError, StoreUnreachableError
-from .ledger import Ledger
-from .once import once
+from .base import (
+    UNSET,
+    LightningStore,
+    LightningStoreError,
+    LightningStoreStatistics,
+    StoreUnreachableError,
+    Unset,
+    check_heartbeats,
+)
+from .ledger import Changes, Ledger, once
+from .lifecycle import StoreClock
 from .tables import Kind, Query, Tables, WalkStep, conditions
-from .unset import UNSET, Unset
-from .waiting import FOR_EVER, Notifier, monotonic_of
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -241,12 +251,12 @@ class LedgerStore(LightningStore):
         return await self._read(lambda ledger: ledger.tables.worker(worker_id))
 
     async def _change(self, operation: Callable[[Ledger], T], rows: int = 1, part: int = 0) -> T:
-        """Run one transaction of a method, once for each key under which the method is called.
+        """Run one transaction of a method, once per idempotency key.
 
         Args:
-            operation: the transaction.
-            rows: about how many rows it writes.
-            part: its number among those of the method.
+            operation: The transaction.
+            rows: Approximate number of rows that it writes.
+            part: Number of the transaction within the method.
         """
         return await self._write(once(operation, part), rows=rows)
 
@@ -324,3 +334,92 @@ def has_overdue(ledger: Ledger) -> bool:
     """Return True if an attempt may have passed a limit without having been marked."""
     deadline = ledger.tables.next_deadline()
     return deadline is not None and deadline <= time.time()
+
+
+FOR_EVER: Final = float("inf")
+
+
+class Listener:
+    """One waiting coroutine, bound to the event loop that opened it."""
+
+    def __init__(self, *, work: bool, rollout_ids: Iterable[str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._woken = asyncio.Event()
+        self.until = FOR_EVER
+        self.work = work
+        self.missing = set(rollout_ids)
+
+    def wake(self) -> None:
+        """Make `wait` return; callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # its event loop is closed, so it does not wait any more
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def wait(self, until: float) -> None:
+        """Return when woken, or at `until` (seconds of `time.monotonic`)."""
+        self.until = until
+        seconds = None if until == FOR_EVER else max(0.0, until - time.monotonic())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        self._woken.clear()
+
+
+class Notifier:
+    """All listeners of one store."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._listeners: set[Listener] = set()
+
+    @contextmanager
+    def listen(self, *, work: bool = False, rollout_ids: Iterable[str] = ()) -> Iterator[Listener]:
+        """Open a listener that is woken when there is work (`work`), or when all of `rollout_ids` have ended."""
+        listener = Listener(work=work, rollout_ids=rollout_ids)
+        with self._lock:
+            self._listeners.add(listener)
+        try:
+            yield listener
+        finally:
+            with self._lock:
+                self._listeners.discard(listener)
+
+    def announce(self, changes: Changes) -> None:
+        """Wake the listeners that wait for one of the changes."""
+        if not self._listeners:
+            return
+        deadline = FOR_EVER if changes.deadline is None else monotonic_of(changes.deadline)
+        with self._lock:
+            for listener in self._listeners:
+                if listener.missing:
+                    listener.missing.difference_update(changes.ended)
+                    if not listener.missing:
+                        listener.wake()
+                if (listener.work and changes.queued) or deadline < listener.until:
+                    listener.wake()
+
+    def wake_all(self) -> None:
+        """Wake every listener."""
+        with self._lock:
+            for listener in self._listeners:
+                listener.wake()
+
+    def settle(self, listener: Listener, ended: Iterable[str]) -> None:
+        """Note that the listener has seen these rollouts ended; wake it if they were the last ones missing."""
+        with self._lock:
+            listener.missing.difference_update(ended)
+            if not listener.missing:
+                listener.wake()
+
+    def missing(self) -> set[str]:
+        """Return the ids of the rollouts for whose end a caller waits."""
+        with self._lock:
+            return set().union(*(listener.missing for listener in self._listeners))
+
+    @property
+    def anybody(self) -> bool:
+        """True if there is a listener."""
+        return bool(self._listeners)
+
+
+def monotonic_of(wall_time: float) -> float:
+    """Convert seconds since the epoch to seconds of `time.monotonic`."""
+    return time.monotonic() + wall_time - time.time()

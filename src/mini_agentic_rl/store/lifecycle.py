@@ -9,6 +9,9 @@ Times are seconds since the epoch.
 
 from __future__ import annotations
 
+import threading
+import time
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel
@@ -24,7 +27,6 @@ from ..types import (
     RolloutStatus,
     Worker,
 )
-from .clock import Now
 
 QUEUED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeuing"})
 ENDED_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
@@ -214,3 +216,59 @@ def replace_fields(item: M, **update: Any) -> M:
     As `item.model_copy(update=update)`, for the same models as `construct`.
     """
     return construct(type(item), {**vars(item), **update})
+
+
+_JUMP_SECONDS: Final = 1.0
+_DRIFT: Final = 0.001
+"""Share of the time between two looks by which a clock that is being corrected gently may go wrong."""
+
+
+def steady() -> float:
+    """Return seconds that go on evenly, whatever is done to the time of day."""
+    return time.monotonic()
+
+
+@dataclass(frozen=True)
+class Now:
+    """A look at the clock."""
+
+    time: float
+    """Seconds since the epoch."""
+    since: float
+    """The time, in the same seconds, from which on the clock can be relied on."""
+    went_back: bool = False
+    """True if it has been set back since the last scan."""
+
+
+class StoreClock:
+    """Look at the time of day and remember its jumps. Used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._time, self._steady = time.time(), steady()
+        self._since = self._steady
+        self._jumped = self._went_back = False
+
+    def jumped(self) -> bool:
+        """Look at the clock, and return whether it has jumped since the last `look_for_scan`."""
+        with self._lock:
+            self._look()
+            return self._jumped
+
+    def look_for_scan(self) -> Now:
+        """Return the time, for a look through all attempts."""
+        with self._lock:
+            self._look()
+            now = Now(self._time, self._time - (self._steady - self._since), self._went_back)
+            self._jumped = self._went_back = False
+            return now
+
+    def _look(self) -> None:
+        now, even = time.time(), steady()
+        passed = even - self._steady
+        jump = now - self._time - passed
+        if abs(jump) > _JUMP_SECONDS + _DRIFT * passed:
+            self._since = even
+            self._jumped = True
+            self._went_back |= jump < 0
+        self._time, self._steady = now, even

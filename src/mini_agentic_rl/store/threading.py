@@ -9,9 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
-from .base import STORE_METHODS, LightningStore
-from .capabilities import LightningStoreCapabilities
-from .errors import LightningStoreError
+from .base import STORE_METHODS, LightningStore, LightningStoreCapabilities, LightningStoreError
 
 T = TypeVar("T")
 

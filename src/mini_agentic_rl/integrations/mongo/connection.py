@@ -31,9 +31,9 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 
 from ...redaction import without_those_of
-from ...store.errors import LightningStoreError, StorageFailedError
+from ...store.base import LightningStoreError, StorageFailedError
+from ...store.ledger import Changes
 from ...store.tables import Tables
-from ...store.waiting import Changes
 from .schema import COUNTERS, STATE, THE_LOCK, prepare, require_transactions
 from .tables import MongoTables
 from .watch import foreign_news, news_mark

@@ -19,7 +19,7 @@ from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
-from ...store.errors import LightningStoreError
+from ...store.base import LightningStoreError
 from ...store.tables import Condition, Kind, Query
 
 SCHEMA_VERSION: Final = 1

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 from ...errors import MissingPackageError
 from ...redaction import shown_address
 from ...store.database_store import DatabaseStore
+from ...store.ledger import Changes
 from ...store.tables import Tables
-from ...store.waiting import Changes
 
 if TYPE_CHECKING:
     from .connection import MongoConnection

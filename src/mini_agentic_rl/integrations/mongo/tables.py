@@ -11,12 +11,14 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
 from ...store import lifecycle
-from ...store.capabilities import LightningStoreStatistics
-from ...store.reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
-from ...store.rows import (
+from ...store.base import LLM_CALL_SPAN, REWARD_WORD, LightningStoreStatistics, reward_candidates
+from ...store.tables import (
     OBJECT_OF,
+    Kind,
+    Query,
     Row,
     Values,
+    WalkStep,
     attempt_columns,
     attempt_of,
     content_changed,
@@ -30,7 +32,6 @@ from ...store.rows import (
     worker_columns,
     worker_of,
 )
-from ...store.tables import Kind, Query, WalkStep
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .schema import (
     ATTEMPTS,
@@ -276,9 +277,9 @@ class MongoTables:
         ids = list(self._attempts.find({"_id": {"$in": numbers}}, names, session=self._session))
         if not ids:
             return []
-        wanted = {"$or": ids, "name": {"$ne": NEVER_NAMED}, "body_json": {"$regex": WORD}}
+        wanted = {"$or": ids, "name": {"$ne": LLM_CALL_SPAN}, "body_json": {"$regex": REWARD_WORD}}
         order = [("sequence_id", ASCENDING), ("_id", ASCENDING)]
-        return that_may_carry_rewards(readable(span_of, self._spans.find(wanted, sort=order, session=self._session)))
+        return reward_candidates(readable(span_of, self._spans.find(wanted, sort=order, session=self._session)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         fields = {"rollout_id": 1, "status": 1}

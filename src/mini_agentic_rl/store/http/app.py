@@ -1,57 +1,50 @@
-"""The ASGI application of the store server: the routes of `wire`, the intake of traces, keys, errors."""
+"""The ASGI application of the store server: the routes of `routes`, the intake of traces, keys, errors, metrics."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as HttpRoute
+from starlette.types import Receive
 
 from ...http import (
     METRICS_CONTENT_TYPE,
     PAGES,
     Admission,
     AdmittedEndpoint,
+    AuthenticationError,
+    DrainingError,
+    ForbiddenError,
     HttpError,
+    MetricFamily,
     NotServedError,
     OverloadedError,
+    RequestMetrics,
     WebPages,
+    disconnected,
     is_json,
     new_app,
     off_loop,
     read_body,
 )
-from ...types import AttemptedRollout
-from ..base import LightningStore
-from ..errors import LightningStoreError
+from ...types import AttemptedRollout, RolloutStatus
+from ..base import LightningStore, LightningStoreError
+from ..ledger import carried_out_once
 from ..ledger_store import LedgerStore
-from ..once import carried_out_once
-from . import wire
-from .limits import TooManyItemsError, check_counts
-from .metrics import StoreMetrics
-from .openapi import store_document
-from .otlp import PROTOBUF, OtlpIntake, status_message
-from .otlp_wire import TooMuchError
-from .pages import page_in_parts
-from .responses import (
-    STOPPING,
-    LongPolls,
-    RunningRequests,
-    StoreResponse,
-    error_response,
-    failure,
-    http_response,
-    joined,
-)
-from .route import Route
-from .wire_json import encode, is_large
+from . import routes
+from .otlp import PROTOBUF, OtlpIntake, TooMuchError, status_message
+from .routes import Route, store_document
+from .wire_json import TooManyItemsError, check_counts, encode, is_large
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +54,162 @@ _ABOUT: Final = (
     "ADDRESS looks into it, and /openapi.json describes it. Where a key is set (AGL_API_KEY), requests carry "
     "'Authorization: Bearer KEY'."
 )
+
+
+_ERROR_TYPES: Final[dict[type[HttpError], str]] = {
+    AuthenticationError: "Unauthorized",
+    ForbiddenError: "Forbidden",
+    NotServedError: "NotServed",
+    OverloadedError: "Overloaded",
+    DrainingError: "ServerStopping",
+}
+
+
+@dataclass(frozen=True)
+class StoreResponse:
+    """A status and a body of JSON."""
+
+    status: int
+    body: bytes
+    rest: AsyncIterator[bytes] | None = None
+    """Further parts of the body, where it is long: then it is sent once."""
+
+
+def failure(status: int, detail: str, error_type: str) -> StoreResponse:
+    """Return the response to a request that failed."""
+    return StoreResponse(status, json.dumps({"detail": detail, "error_type": error_type}).encode())
+
+
+STOPPING: Final = failure(503, "the store server is stopping", "ServerStopping")
+
+
+def http_response(response: StoreResponse) -> Response:
+    """Return the response as ASGI sends it."""
+    if response.rest is not None:
+        return StreamingResponse(joined(response.body, response.rest), response.status, media_type="application/json")
+    headers = {"Retry-After": "1"} if response is STOPPING else None
+    return Response(response.body, response.status, headers, "application/json")
+
+
+async def joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the first part, then the rest."""
+    yield first
+    async for part in rest:
+        yield part
+
+
+def error_response(error: HttpError) -> Response:
+    """Return the response that tells of an error, as `failure` does."""
+    headers = error.headers
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    kind = _ERROR_TYPES.get(type(error), "ValueError" if error.status < 500 else "InternalError")
+    return Response(failure(error.status, error.message, kind).body, error.status, headers, "application/json")
+
+
+class RunningRequests:
+    """Requests under way by idempotency key; the store knows those that are done. Used from one event loop."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, asyncio.Task[StoreResponse]] = {}
+
+    async def once(self, key: str, work: Coroutine[Any, Any, StoreResponse]) -> StoreResponse:
+        """Return the response of `work`, or of what is being carried out under this key. It goes on when the caller is
+        cancelled."""
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.get_running_loop().create_task(work)
+            task.add_done_callback(lambda done: self._running.pop(key))
+        else:
+            work.close()
+        return await asyncio.shield(task)
+
+
+class LongPolls:
+    """Hold requests that wait. Used from one event loop, ended from any thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Task[StoreResponse]] = set()
+        self._ending = False
+
+    async def hold(self, work: Coroutine[Any, Any, StoreResponse], receive: Receive) -> StoreResponse:
+        """Return the response of `work`; `STOPPING` if the client goes away or the server stops first.
+
+        Args:
+            work: Cancelled when nobody waits for it any more.
+            receive: Of the request, whose body has been read.
+        """
+        if self._ending:
+            work.close()
+            return STOPPING
+        self._loop = asyncio.get_running_loop()
+        waiting = self._loop.create_task(work)
+        gone = self._loop.create_task(disconnected(receive))
+        self._waiting.add(waiting)
+        try:
+            await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.discard(waiting)
+            gone.cancel()
+            waiting.cancel()
+            await asyncio.gather(waiting, gone, return_exceptions=True)
+        return STOPPING if waiting.cancelled() else waiting.result()
+
+    def open(self) -> None:
+        """Take requests that wait (again)."""
+        self._ending = False
+
+    def end(self) -> None:
+        """Answer every request that waits, now and from now on."""
+        self._ending = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel_all)
+
+    def _cancel_all(self) -> None:
+        for task in self._waiting:
+            task.cancel()
+
+
+_SECONDS: Final = (0.001, 0.005, 0.02, 0.05, 0.2, 1.0, 5.0, 30.0)
+_HELD: Final = ("rollouts", "attempts", "spans", "resources", "workers")
+
+
+class StoreMetrics:
+    """Counts the requests to a store, and asks it for its numbers.
+
+    Args:
+        store: called from the event loop that serves.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._items: Mapping[str, float] = {}
+        self._rollouts: Mapping[str, float] = {}
+        self.requests = RequestMetrics("mini_agentic_rl_store", "kind", _SECONDS)
+        self.requests.read_when_asked(self._gauges)
+
+    async def text(self) -> bytes:
+        """Return all of it in Prometheus' text format.
+
+        Raises:
+            LightningStoreError: the store does not answer.
+        """
+        held = dict(await self._store.statistics())
+        self._items = {kind: float(str(held[name])) for kind in _HELD if (name := f"total_{kind}") in held}
+        self._rollouts = {
+            status: float((await self._store.query_rollouts(status_in=[status], limit=0)).total)
+            for status in get_args(RolloutStatus)
+        }
+        return self.requests.text()
+
+    def _gauges(self) -> Iterable[MetricFamily]:
+        yield MetricFamily.by_kind("items", "What the store holds.", self._items)
+        yield MetricFamily(
+            "rollouts", "Rollouts by status.", {(name,): count for name, count in self._rollouts.items()}, ("status",)
+        )
+
+
 _OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
 
 
@@ -93,17 +242,17 @@ def create_app(
         return http_response(STOPPING if admission.draining else _OPEN)
 
     async def serve(request: Request) -> Response:
-        path = request.scope["raw_path"].decode("ascii", "replace").partition(f"{wire.PREFIX}/")[2]
-        found = wire.find(request.method, path)
+        path = request.scope["raw_path"].decode("ascii", "replace").partition(f"{routes.PREFIX}/")[2]
+        found = routes.find(request.method, path)
         if found is None:
             raise NotServedError(request.method, request.url.path)
         route, ids = found
         body = await read(request) if request.method == "POST" else b""
         if body and not is_json(request.headers):
             return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
-        key = request.headers.get(wire.KEY_HEADER, "") if route.changes else ""
+        key = request.headers.get(routes.KEY_HEADER, "") if route.changes else ""
         if len(key) > _LONGEST_KEY:
-            told = f"{wire.KEY_HEADER}: longer than {_LONGEST_KEY} characters"
+            told = f"{routes.KEY_HEADER}: longer than {_LONGEST_KEY} characters"
             return http_response(failure(400, told, "ValueError"))
         key = f"{path} {key}" if key else ""
         work = _answer(store, route, ids, request, body, key)
@@ -136,21 +285,21 @@ def create_app(
         title="mini-agentic-rl store",
         about=_ABOUT,
         routes=[
-            HttpRoute(wire.HEALTH, health, methods=["GET"]),
+            HttpRoute(routes.HEALTH, health, methods=["GET"]),
             HttpRoute(
-                f"{wire.PREFIX}/{{path:path}}",
+                f"{routes.PREFIX}/{{path:path}}",
                 AdmittedEndpoint("store", serve, admission, metrics.requests, error_response),
                 methods=["GET", "POST"],
             ),
             HttpRoute(
-                wire.TRACES,
+                routes.TRACES,
                 AdmittedEndpoint("traces", traces, admission, metrics.requests, _traces_error),
                 methods=["POST"],
             ),
-            HttpRoute(wire.METRICS, scrape, methods=["GET"]),
+            HttpRoute(routes.METRICS, scrape, methods=["GET"]),
         ],
         openapi=lambda: store_document(limits.max_body_bytes),
-        open_paths=(*PAGES, wire.HEALTH, wire.METRICS),
+        open_paths=(*PAGES, routes.HEALTH, routes.METRICS),
         origins=origins,
         pages=pages,
     )
@@ -236,3 +385,41 @@ async def _fail_unsendable(store: LightningStore, claimed: Sequence[AttemptedRol
         else:
             sendable.append(rollout)
     return sendable
+
+
+_PART_BYTES: Final = 1024 * 1024
+"""Bytes of one part, about."""
+_FIRST: Final = 4
+"""Items of the first part: one may take as much as the body of a request may."""
+_MOST: Final = 1000
+
+
+async def page_in_parts(store: LedgerStore, call: str, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    """Yield the parts of the answer to a query: the items that pass its filters when it begins, each as it is read.
+
+    Args:
+        store: asked for some items at a time.
+        call: the method that queries.
+        arguments: those of the method.
+
+    Raises:
+        ValueError: the store refuses the arguments, or an item is not JSON; the items before it have been yielded.
+        LightningStoreError: the store cannot answer.
+    """
+    kind, page = await store.handles(call, arguments)
+    handles = page.items
+    body, read, step, comma = bytearray(b'{"items":['), 0, _FIRST, b""
+    while read < len(handles):
+        items = await store.items(kind, handles[read : read + step])
+        read += step
+        text = await asyncio.to_thread(encode, items, "") if is_large(items) else encode(items, "")
+        step = max(1, min(4 * step, step * _PART_BYTES // len(text), _MOST))
+        if items:
+            body += comma + text[1:-1]
+            comma = b","
+        del items, text
+        if len(body) > _PART_BYTES:
+            yield bytes(body)
+            body.clear()
+    rest = encode({"limit": page.limit, "offset": page.offset, "total": page.total}, "")
+    yield bytes(body) + b"]," + rest[1:]

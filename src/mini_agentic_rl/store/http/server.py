@@ -13,15 +13,12 @@ from typing import Any, Final, Literal
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, WebPages, is_loopback
 from ...processes import until_asked_to_stop
-from ..base import LightningStore
-from ..capabilities import LightningStoreCapabilities
+from ..base import LightningStore, LightningStoreCapabilities
 from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
-from . import wire
-from .app import create_app
+from . import routes
+from .app import LongPolls, create_app
 from .client import LightningStoreClient
-from .limits import StoreLimits
-from .responses import LongPolls
-from .wire_json import encode
+from .wire_json import StoreLimits, encode
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +28,7 @@ _KEPT_AS_JSON: Final = frozenset({"start_rollout", "enqueue_rollout", "enqueue_m
 
 
 class LightningStoreServer(ForwardingStore):
-    """Share a store with other processes and machines, over the routes of `wire` and OTLP.
+    """Share a store with other processes and machines, over the routes of `routes` and OTLP.
 
     In the process that made it, its methods are those of the store it shares; every async method of the contract is
     forwarded, see the end of this module. In a process forked from that one its methods ask the server over HTTP;
@@ -112,7 +109,7 @@ class LightningStoreServer(ForwardingStore):
         return self._thread.root
 
     def otlp_traces_endpoint(self) -> str:
-        return f"{self.endpoint}{wire.TRACES}"
+        return f"{self.endpoint}{routes.TRACES}"
 
     async def start(self) -> None:
         """Serve; returns once requests are answered. Starting a running server changes nothing.

@@ -1,15 +1,19 @@
-"""JSON as it stands on the wire: fast, with every number and every text as Python's own module has it."""
+"""JSON bodies of the store server: written and read fast, with every number and every text as Python's own module has
+it; and bounds on the requests. Large bodies are written and checked in steps, between which other threads run.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from itertools import islice
+from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from ...http import AT_ONCE, in_steps, parse_json, size_of
+from ...http import AT_ONCE as WRITTEN_AT_ONCE
+from ...http import RequestLimits, in_steps, parse_json, size_of
 
 T = TypeVar("T")
 
@@ -36,7 +40,7 @@ def encode(value: Any, name: str) -> bytes:
 
 def is_large(value: Any) -> bool:
     """Return True if the JSON text of a value is better written in steps. Looks at no more of it than that takes."""
-    return size_of(value, AT_ONCE) > AT_ONCE
+    return size_of(value, WRITTEN_AT_ONCE) > WRITTEN_AT_ONCE
 
 
 def decode(text: bytes, adapter: TypeAdapter[T]) -> T:
@@ -106,3 +110,105 @@ def _innermost(value: Any, path: str, error: Exception) -> tuple[str, Exception]
         except (PydanticSerializationError, TypeError, ValueError, RecursionError) as inner_error:
             return _innermost(part, name, inner_error)
     return path, error
+
+
+class StoreLimits(RequestLimits):
+    """Bounds on the requests of runners and algorithms; one that waits for work or for an end takes no place meanwhile.
+
+    Clients of the store come again after a refusal.
+    """
+
+    defaults: ClassVar[Mapping[str, Any]] = {"max_body_bytes": 32 * 2**20}
+
+
+MOST_ITEMS: Final = 65_536
+"""Rollouts, spans or ids that one request brings, or claims."""
+
+
+class TooManyItemsError(ValueError):
+    """A request brings or claims more than `MOST_ITEMS`."""
+
+
+def check_counts(arguments: Mapping[str, Any]) -> None:
+    """Check the lists of a request, and how many rollouts it claims.
+
+    Raises:
+        TooManyItemsError: it is more than `MOST_ITEMS`; the message names the argument.
+    """
+    for name, value in arguments.items():
+        count = len(value) if isinstance(value, list | dict) else value if name == "limit" else 0
+        if count > MOST_ITEMS:
+            raise TooManyItemsError(f"{name}: {count} are too many, at most {MOST_ITEMS} in one request")
+
+
+AT_ONCE: Final = 256 * 1024
+"""Bytes of a body that are read in one call."""
+_STEP_BYTES: Final = 64 * 1024
+"""Bytes of a larger body that are checked in one call, about."""
+NAMED_AT_ONCE: Final = 16 * 1024
+"""Bytes of named values that are checked in one call, about: each that is bad makes several errors, and the checking
+goes on after the first."""
+
+
+def read_named(body: bytes, adapter: TypeAdapter[Any]) -> Any:
+    """Return a body of named values, checked some of them at a time.
+
+    Raises:
+        pydantic.ValidationError: it is something else than `adapter` reads.
+    """
+    sent = read_json(body)
+    if not isinstance(sent, dict):
+        return adapter.validate_python(sent)
+    step = max(1, NAMED_AT_ONCE * len(sent) // len(body))
+    items = iter(sent.items())
+    found: dict[str, Any] = {}
+    while part := dict(islice(items, step)):
+        found |= adapter.validate_python(part)
+    return found
+
+
+def read_fields(body: bytes, fields: TypeAdapter[BaseModel], lists_known: frozenset[str]) -> dict[str, Any]:
+    """Return the arguments in a body that is an object, its lists checked a part at a time.
+
+    Args:
+        fields: reads the whole of it.
+        lists_known: names of its fields that are lists.
+
+    Raises:
+        pydantic.ValidationError: it is something else than `fields` reads.
+        ValueError: likewise, within a list.
+    """
+    sent = read_json(body)
+    known = lists_known if isinstance(sent, dict) else frozenset[str]()
+    lists = {name: sent[name] for name in known if isinstance(sent.get(name), list)}
+    check_counts(lists)
+    if not lists:
+        return given(fields.validate_python(sent))
+    rest = {**sent, **dict.fromkeys(lists, ())}
+    arguments = given(fields.validate_python(rest))
+    for name, items in lists.items():
+        step = max(1, _STEP_BYTES * len(items) // len(body))
+        found: list[Any] = []
+        for start in range(0, len(items), step):
+            try:
+                request = fields.validate_python({**rest, name: items[start : start + step]})
+            except ValidationError as error:
+                raise ValueError(_told(error, name, start)) from None
+            found.extend(getattr(request, name))
+        arguments[name] = found
+    return arguments
+
+
+def given(request: BaseModel) -> dict[str, Any]:
+    """Return the fields that a request has set."""
+    return {name: getattr(request, name) for name in request.model_fields_set}
+
+
+def _told(error: ValidationError, name: str, start: int) -> str:
+    """Return what is wrong with items of a list, which are those from `start` on."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    paths = [
+        [each + start if at == 1 and isinstance(each, int) else each for at, each in enumerate(fault["loc"])]
+        for fault in faults
+    ]
+    return "; ".join(f"{'.'.join(map(str, path))}: {fault['msg']}" for path, fault in zip(paths, faults, strict=True))

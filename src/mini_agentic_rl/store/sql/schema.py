@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
-from ..errors import LightningStoreError
+from ..base import LightningStoreError
 
 ExactText: Final[TypeEngine[str]] = String().with_variant(String(collation="C"), "postgresql")
 """Text that is compared and ordered by code points, whatever the locale of the database."""

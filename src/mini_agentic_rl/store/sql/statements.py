@@ -36,8 +36,7 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from ...types import Attempt, Rollout
 from .. import lifecycle
-from ..rows import OBJECT_OF, Row, Values, attempt_of, rollout_of
-from ..tables import Condition, Kind, Query, WalkStep
+from ..tables import OBJECT_OF, Condition, Kind, Query, Row, Values, WalkStep, attempt_of, rollout_of
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")

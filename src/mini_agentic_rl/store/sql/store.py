@@ -20,12 +20,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ..database_store import DatabaseStore
+from ..ledger import Changes
 from ..tables import Tables
-from ..waiting import Changes
-from .backend import WRITES, SqlBackend
-from .postgres import PostgresBackend
+from .backends import WRITES, PostgresBackend, SqlBackend, SqliteBackend, Synchronous
 from .schema import prepare
-from .sqlite import SqliteBackend, Synchronous
 from .tables import SqlTables
 
 T = TypeVar("T")

@@ -12,11 +12,14 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
-from ..capabilities import LightningStoreStatistics
-from ..reward_spans import NEVER_NAMED, WORD, that_may_carry_rewards
-from ..rows import (
+from ..base import LLM_CALL_SPAN, REWARD_WORD, LightningStoreStatistics, reward_candidates
+from ..tables import (
+    MOST_OUTCOMES,
+    Kind,
+    Query,
     Row,
     Values,
+    WalkStep,
     attempt_columns,
     attempt_of,
     content_changed,
@@ -29,7 +32,6 @@ from ..rows import (
     worker_columns,
     worker_of,
 )
-from ..tables import MOST_OUTCOMES, Kind, Query, WalkStep
 from .schema import ATTEMPTS, OUTCOMES, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
     ROLLOUTS_WITH_LATEST,
@@ -313,8 +315,8 @@ class SqlTables:
         return readable(partial(item_of, "rollout"), rows)
 
     def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": NEVER_NAMED, "word": WORD}
-        return that_may_carry_rewards(readable(span_of, self._session.rows(_MAY_REWARD, wanted)))
+        wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": LLM_CALL_SPAN, "word": REWARD_WORD}
+        return reward_candidates(readable(span_of, self._session.rows(_MAY_REWARD, wanted)))
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = self._session.rows(_SOME_STATUSES, {"the_rollouts": json.dumps(list(rollout_ids))})

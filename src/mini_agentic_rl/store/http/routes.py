@@ -1,8 +1,8 @@
-"""One request of the store server and the method of the contract that answers it: for the server and for the client.
+"""The store contract over HTTP, written out once: which request stands for which method of `LightningStore`.
 
-What the request carries is derived from the method's signature: an argument named in the path travels there, the others
-as fields of a JSON object, or in the query string of a GET. An argument that is left out or `UNSET` is not sent. The
-answer is the method's result as JSON.
+The server serves `ROUTES` and the client sends them. JSON is written and read as Python's own module does it:
+infinities and NaN stand in it as such. A failure is a status of 400 or above and
+`{"detail": text, "error_type": name}`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
 
+from ...http import SCHEMA_REFERENCE, document, json_content
 from ...types import AttemptedRollout, PaginatedResult, Rollout
-from ..base import LightningStore
-from ..unset import UNSET, Unset
-from .large_body import AT_ONCE, NAMED_AT_ONCE, given, read_fields, read_named
-from .wire_json import decode, encode, read_json
+from ..base import UNSET, LightningStore, Unset
+from .wire_json import AT_ONCE, NAMED_AT_ONCE, decode, encode, given, read_fields, read_json, read_named
+
+PREFIX: Final = "/v1/agl"
+HEALTH: Final = f"{PREFIX}/health"
+TRACES: Final = "/v1/traces"
+METRICS: Final = "/metrics"
+KEY_HEADER: Final = "idempotency-key"
+"""A request that changes something carries a key of its own; sent again with the same key, it gets the same answer."""
 
 HOLD_SECONDS: Final = 25.0
 """A request that waits is answered after this time at the latest; whoever wants to wait longer asks again."""
@@ -305,3 +311,170 @@ def _on_wire(hint: Any) -> Any:
     if origin in (Sequence, list):
         return Annotated[cast(Any, list)[_on_wire(arguments[0])], _UP_TO_THE_FIRST_ERROR]
     return hint
+
+
+ROUTES: Final = (
+    Route("GET", "statistics", "statistics"),
+    Route("POST", "queues/rollouts/enqueue", "enqueue_many_rollouts", status=201, changes=True),
+    Route("POST", "queues/rollouts/dequeue", "dequeue_many_rollouts", changes=True),
+    Route("POST", "rollouts", "start_rollout", status=201, changes=True),
+    Route("POST", "rollouts/search", "query_rollouts"),
+    Route("GET", "rollouts", "query_rollouts"),
+    Route("POST", "rollouts/delete", "delete_rollouts", changes=True),
+    Route("POST", "walks/rollouts", "walk_rollouts"),
+    Route("GET", "rollouts/{rollout_id}", "get_rollout_by_id"),
+    Route("POST", "rollouts/{rollout_id}", "update_rollout", changes=True),
+    Route("POST", "rollouts/{rollout_id}/attempts", "start_attempt", status=201, changes=True),
+    Route("POST", "rollouts/{rollout_id}/attempts/search", "query_attempts"),
+    Route("GET", "rollouts/{rollout_id}/attempts", "query_attempts"),
+    Route("GET", "rollouts/{rollout_id}/attempts/latest", "get_latest_attempt"),
+    Route("POST", "rollouts/{rollout_id}/attempts/{attempt_id}", "update_attempt", changes=True),
+    Route("POST", "workers/search", "query_workers"),
+    Route("GET", "workers", "query_workers"),
+    Route("GET", "workers/{worker_id}", "get_worker_by_id"),
+    Route("POST", "workers/{worker_id}", "update_worker", changes=True),
+    Route("POST", "heartbeats", "update_many_workers", changes=True, body="heartbeats"),
+    Route("POST", "resources", "add_resources", status=201, changes=True, body="resources"),
+    Route("GET", "resources", "query_resources"),
+    Route("GET", "resources/latest", "get_latest_resources"),
+    Route("GET", "resources/{resources_id}", "get_resources_by_id"),
+    Route("POST", "resources/{resources_id}", "update_resources", changes=True, body="resources"),
+    Route("POST", "spans", "add_span", status=201, changes=True, body="span"),
+    Route("POST", "spans/batch", "add_many_spans", status=201, changes=True, answer="positions"),
+    Route("POST", "spans/search", "query_spans"),
+    Route("GET", "spans", "query_spans"),
+    Route("POST", "spans/rewards", "get_reward_spans"),
+    Route("POST", "spans/next", "get_next_span_sequence_id", changes=True, answer="sequence_id"),
+    Route("POST", "spans/next/batch", "get_many_span_sequence_ids", changes=True),
+    Route("POST", "waits/rollouts", "wait_for_rollouts", waits=True),
+    Route("POST", "waits/work", "wait_for_work", waits=True),
+)
+"""Of two routes that fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
+`spans/rewards`, `spans/next/batch`, `rollouts/delete`, `walks/rollouts`, `heartbeats` and `waits/work` are our own;
+the others are agent-lightning's."""
+
+
+def route_of(call: str) -> Route:
+    """Return the route by which a client calls a method."""
+    return next(route for route in ROUTES if route.call == call)
+
+
+def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+    """Return the route of a request and its ids; `path` is below `PREFIX`, with its percent escapes."""
+    parts = path.split("/")
+    for route in _candidates(method, len(parts)):
+        ids: dict[str, str] = {}
+        for wanted, part in zip(route.parts, parts, strict=True):
+            if wanted.startswith("{"):
+                ids[wanted[1:-1]] = unquote(part)
+            elif wanted != part:
+                break
+        else:
+            return route, ids
+    return None
+
+
+@lru_cache
+def _candidates(method: str, parts: int) -> tuple[Route, ...]:
+    return tuple(route for route in ROUTES if route.method == method and len(route.parts) == parts)
+
+
+_TEXT: Final = {"type": "string"}
+
+
+class Failure(BaseModel):
+    """A request that could not be carried out."""
+
+    detail: str
+    """The fault, for a person."""
+    error_type: str
+    """`ValueError` and `LightningStoreError` are errors of the store contract."""
+
+
+def store_document(max_body_bytes: int) -> dict[str, Any]:
+    """Return the document, as OpenAPI 3.1.
+
+    Args:
+        max_body_bytes: Largest body of a request, which the document tells.
+    """
+    adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [("failure", "serialization", TypeAdapter(Failure))]
+    for route in ROUTES:
+        name = f"{route.method} {route.path}"
+        if route.body is not None:
+            adapters.append((f"{name} request", "validation", route.whole_body))
+        elif route.request is not None:
+            adapters.append((f"{name} request", "validation", TypeAdapter(route.request)))
+        adapters.append((f"{name} result", "validation", route.result))
+    schemas, definitions = TypeAdapter.json_schemas(adapters, ref_template=SCHEMA_REFERENCE)
+    by_name = {name: schema for (name, _), schema in schemas.items()}
+    shared = definitions.get("$defs", {})
+
+    paths: dict[str, dict[str, Any]] = {
+        HEALTH: {
+            "get": {"operationId": "health", "responses": {"200": json_content({"type": "object"}, "It serves.")}}
+        },
+        TRACES: {"post": _traces(max_body_bytes)},
+    }
+    for route in ROUTES:
+        name = f"{route.method} {route.path}"
+        operation = _operation(route, by_name.get(f"{name} request"), by_name[f"{name} result"], shared)
+        operation["responses"] |= {
+            "4XX": json_content(by_name["failure"], "The request is wrong; the detail says how."),
+            "503": json_content(by_name["failure"], "The store cannot serve now."),
+        }
+        paths.setdefault(f"{PREFIX}/{route.path}", {})[route.method.lower()] = operation
+    return document(
+        "mini-agentic-rl store",
+        "1",
+        f"Bodies are JSON, plain or with gzip, of at most {max_body_bytes} bytes.",
+        paths,
+        shared,
+    )
+
+
+def _operation(
+    route: Route, request: dict[str, Any] | None, result: dict[str, Any], shared: dict[str, Any]
+) -> dict[str, Any]:
+    told = (getattr(LightningStore, route.call).__doc__ or "").partition("\n")[0]
+    operation: dict[str, Any] = {
+        "operationId": f"{route.call}_{route.method.lower()}",
+        "summary": told,
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": _TEXT}
+            for name in (part[1:-1] for part in route.parts if part.startswith("{"))
+        ],
+        "responses": {str(route.status): json_content(result, "Done.")},
+    }
+    if route.changes:
+        operation["parameters"].append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": _TEXT})
+    if request is not None and route.method == "POST":
+        needed = route.body is not None or bool(_fields(request, shared).get("required"))
+        operation["requestBody"] = {"required": needed, "content": {"application/json": {"schema": request}}}
+    elif request is not None:
+        fields = _fields(request, shared)
+        required = fields.get("required", [])
+        operation["parameters"] += [
+            {"name": name, "in": "query", "required": name in required, "schema": schema}
+            for name, schema in fields["properties"].items()
+        ]
+    return operation
+
+
+def _fields(schema: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema itself, where it only names a shared one."""
+    named = schema.get("$ref", "").removeprefix(SCHEMA_REFERENCE.format(model=""))
+    return shared[named] if named else schema
+
+
+def _traces(max_body_bytes: int) -> dict[str, Any]:
+    binary = {"content": {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}}
+    return {
+        "operationId": "export_traces",
+        "summary": f"OTLP/HTTP: an ExportTraceServiceRequest of at most {max_body_bytes} bytes, plain or with gzip.",
+        "requestBody": {"required": True, **binary},
+        "responses": {
+            "200": {"description": "An ExportTraceServiceResponse; it tells which spans were refused.", **binary},
+            "4XX": {"description": "A google.rpc.Status.", **binary},
+            "503": {"description": "A google.rpc.Status; send it again later.", **binary},
+        },
+    }
