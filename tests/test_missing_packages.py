@@ -66,7 +66,7 @@ def _sql_agent():
 
 
 def _spreadsheet():
-    from mini_agentic_rl.recipes.gaia.files import AttachedFile
+    from mini_agentic_rl.recipes.gaia.agent import AttachedFile
 
     return AttachedFile(Path("gone.xlsx")).page(0)
 
@@ -90,9 +90,9 @@ def _tensorboard():
 
 
 def _tau2():
-    import mini_agentic_rl.recipes.tau2.suite
+    import mini_agentic_rl.recipes.tau2.episode
 
-    return mini_agentic_rl.recipes.tau2.suite
+    return mini_agentic_rl.recipes.tau2.episode
 
 
 def _tau2_tasks():
@@ -133,7 +133,7 @@ CASES = {
     "trl, rows": (("trl",), _written_rows, ()),
     "trl, backend": (("trl",), _trl_backend, ()),
     "loggers": (("tensorboard",), _tensorboard, ()),
-    "tau2": (("tau2", "loguru"), _tau2, ("recipes.tau2.suite",)),
+    "tau2": (("tau2", "loguru"), _tau2, ("recipes.tau2.episode",)),
     "tau2, tasks": (("tau2",), _tau2_tasks, ()),
     "poml": (("poml",), _poml, ()),
     "mcp, calculator": (("mcp", "mcp.server", "mcp.types"), _mcp_calculator, ("tools.mcp_calculator",)),

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .mapping import check_backend
-from .rows import TRLRow, row_of
+from .mapping import TRLRow, check_backend, row_of
 
 if TYPE_CHECKING:
-    from .objective import TRLObjective
+    from .step_trainer import TRLObjective
 
 __all__ = ["TRLRow", "check_backend", "make_objective", "row_of"]
 
 
 def make_objective(*arguments: Any) -> TRLObjective:
     """Return the `Objective` of a run, with the arguments of `TRLObjective`; imports TRL."""
-    from .objective import TRLObjective
+    from .step_trainer import TRLObjective
 
     return TRLObjective(*arguments)
