@@ -4,8 +4,8 @@ A session is a rollout that nobody queued: its agent lives elsewhere. `SessionBo
 gateway serves it over HTTP, and `Sessions` is the client of that. A judgement is a span of the session, so that it is
 as durable as the conversation; `record` reads them back.
 
-Judged sessions become groups, and groups become new weights: judge the sessions that nobody judged (`judging`), read and
-compare the judged ones (`waiting`), claim them, take an optimizer step, publish, mark (`learner`).
+Judged sessions become groups, and groups become new weights: judge the sessions that nobody judged (`judging`), read
+and compare the judged ones (`waiting`), claim them, take an optimizer step, publish, mark (`learner`).
 
 Everything here is loaded when it is asked for.
 """

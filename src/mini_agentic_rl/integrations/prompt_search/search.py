@@ -1,4 +1,8 @@
-"""The search of APO: measure the first prompt, then rounds of trying, criticising, rewriting and choosing."""
+"""One run of APO: measure the first prompt, then rounds of trying, criticising, rewriting and choosing.
+
+Every draw follows from the seed and the round, and the state is written after each round: a search that was killed
+begins the unfinished round again and, with a model that answers alike, ends as an unbroken one.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +10,99 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ....algorithm.seeds import derive_seed, tasks_of_step
-from ..run import PromptSearchRun, SearchInputs
-from ..trials import Trial, mean_score, transcript
-from ..writer import CriticError
-from .beam import Search, Version
-from .critic import Critic
+from ...adapter import TraceToMessages
+from ...algorithm.base import AlgorithmContext
+from ...algorithm.seeds import derive_seed, tasks_of_step
+from ...errors import RunFailedError
+from ...metrics import every
+from ...types import Dataset, NamedResources, PromptTemplate
+from .critic import Critic, CriticError
 from .settings import APOSettings
+from .state import Search, Version
+from .trials import Trial, Trials, mean_score, transcript
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 logger = logging.getLogger(__name__)
 
 
-class SearchRun(PromptSearchRun[APOSettings, Search]):
-    """One run of APO."""
+class SearchRun:
+    """One run of APO.
 
-    def __init__(self, settings: APOSettings, inputs: SearchInputs) -> None:
-        super().__init__(settings, inputs, Search.begin(inputs.seed_prompt.template))
-        self.critic = Critic(inputs.client, settings, inputs.seed_prompt)
+    Args:
+        name: resource name of the prompt.
+        seed_prompt: the prompt to improve.
+        resources: all resources that an agent is given.
+    """
 
-    @property
-    def has_begun(self) -> bool:
-        return self.state.begun
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        settings: APOSettings,
+        context: AlgorithmContext,
+        name: str,
+        seed_prompt: PromptTemplate,
+        resources: NamedResources,
+        train_dataset: Dataset[Any],
+        val_dataset: Dataset[Any],
+    ) -> None:
+        self.settings = settings
+        self.logger = context.logger
+        self.checkpoints = context.checkpoints
+        self.resume = context.resume
+        self.adapter = context.adapter if isinstance(context.adapter, TraceToMessages) else TraceToMessages()
+        self.seed_prompt = seed_prompt
+        self.train_dataset = train_dataset
+        self.val_dataset = val_dataset
+        self.state = Search.begin(seed_prompt.template)
+        self.critic = Critic(client, settings, seed_prompt)
+        self.trials = Trials(context.store, self.logger, settings, name, seed_prompt, resources, self.state)
 
-    @property
-    def has_ended(self) -> bool:
-        return self.state.rounds >= self.settings.beam_rounds
+    async def all(self) -> None:
+        """Begin or resume, and search to the end.
 
-    async def begin(self) -> None:
-        if self.settings.run_initial_validation:
-            await self._measure(self.state.first, "initial validation")
-            self.log({"reward/best": self.state.winner.score})
-        self.state.begun = True
+        Raises:
+            RunFailedError: no rollout earned a reward.
+        """
+        latest = self.checkpoints.latest_checkpoint() if self.checkpoints is not None else None
+        if self.resume and latest is not None:
+            self.state = await asyncio.to_thread(Search.read, latest[1], self.seed_prompt.template)
+            self.trials.state = self.state
+            self.logger.note(f"resumed after round {self.state.rounds}")
+        if not self.state.begun:
+            if self.settings.run_initial_validation:
+                await self._measure(self.state.versions[0], "initial validation")
+                self._log({"reward/best": self.state.winner.score})
+            self.state.begun = True
+            await self._checkpoint()
+        while self.state.rounds < self.settings.beam_rounds:
+            metrics = await self._round(self.state.rounds + 1)
+            self.state.rounds += 1
+            self._log(metrics)
+            await self._checkpoint()
+        if self.state.unrewarded and not self.state.rewarded:
+            count = sum(self.state.unrewarded.values())
+            raise RunFailedError(every(count, "rollout"), self.state.unrewarded)
+        best = self.state.winner
+        await self.trials.publish(best)
+        if self.checkpoints is not None:
+            prompt = self.trials.prompt(best)
+            where = await asyncio.to_thread(
+                self.checkpoints.save_result, "prompt", lambda folder: self.state.write_result(folder, prompt)
+            )
+            self.logger.note(f"the best prompt, {best.name}, is in {where}")
 
-    async def step(self, number: int) -> Mapping[str, float | None]:
-        metrics = await self._round(number)
-        self.state.rounds += 1
-        return metrics
+    def _log(self, metrics: Mapping[str, float | None]) -> None:
+        """Log those metrics of a round that are known."""
+        self.logger.log({name: value for name, value in metrics.items() if value is not None}, step=self.state.rounds)
+        self.state.logged += 1
+
+    async def _checkpoint(self) -> None:
+        if self.checkpoints is not None:
+            await asyncio.to_thread(self.checkpoints.save_checkpoint, self.state.rounds, self.state.write)
 
     async def _round(self, number: int) -> dict[str, float | None]:
         started = time.perf_counter()
