@@ -101,7 +101,7 @@ class _MongoCollections:
         try:
             import pymongo
         except ImportError as error:
-            raise MissingPackageError("a MongoDB database", "pymongo", extra="mongo", setting="source") from error
+            raise MissingPackageError("a MongoDB database", "pymongo", extra="services", setting="source") from error
         self._failed, self._url = pymongo.errors.PyMongoError, url
         self._partition = partition
         try:
@@ -168,7 +168,7 @@ def _read(opened: IO[bytes], file: Path) -> Iterator[Document]:
         try:
             import bson
         except ImportError as error:
-            raise MissingPackageError("BSON", "pymongo", extra="mongo", setting="source") from error
+            raise MissingPackageError("BSON", "pymongo", extra="services", setting="source") from error
         try:
             yield from bson.decode_file_iter(opened)
         except bson.errors.BSONError as error:

@@ -174,7 +174,7 @@ class AttachedFile:
             try:
                 import openpyxl  # noqa: F401  # its own process needs it
             except ImportError as error:
-                raise MissingPackageError("reading .xlsx files", "openpyxl", extra="gaia") from error
+                raise MissingPackageError("reading .xlsx files", "openpyxl", extra="recipes") from error
         try:
             found = self._process.ask([offset, PAGE], READ_SECONDS)
         except LateError:

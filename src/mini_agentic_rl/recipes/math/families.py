@@ -171,9 +171,7 @@ class GSMSymbolic(Math):
         try:
             import reasoning_gym
         except ImportError as error:
-            raise MissingPackageError(
-                "'gsm_symbolic'", "reasoning-gym", extra="reasoning", setting="dataset"
-            ) from error
+            raise MissingPackageError("'gsm_symbolic'", "reasoning-gym", extra="recipes", setting="dataset") from error
         rows: list[Row] = []
         used: set[str] = set()
         block, idle = seed * _BLOCK, 0

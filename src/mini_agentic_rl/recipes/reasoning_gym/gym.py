@@ -227,7 +227,5 @@ def generators() -> tuple[str, ...]:
     try:
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise MissingPackageError(
-            f"'{REASONING_GYM}'", "reasoning-gym", extra="reasoning", setting="dataset"
-        ) from error
+        raise MissingPackageError(f"'{REASONING_GYM}'", "reasoning-gym", extra="recipes", setting="dataset") from error
     return tuple(sorted(DATASETS))

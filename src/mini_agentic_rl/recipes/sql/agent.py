@@ -41,7 +41,7 @@ try:
     )
     from agents.tool_context import ToolContext
 except ImportError as error:
-    raise MissingPackageError("the SQL agent", "openai-agents", extra="sql") from error
+    raise MissingPackageError("the SQL agent", "openai-agents", extra="recipes") from error
 
 _SETTINGS: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens"})
 """Sampling parameters that the SDK has names for."""

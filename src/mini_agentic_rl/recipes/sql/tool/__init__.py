@@ -9,7 +9,7 @@ A query passes four gates, each of which would do alone against most of what can
 | `ReadOnlyConnection` | writing (read-only, immutable), long work (time), long values, many rows (limits of SQLite) |
 | `worker` | a process of its own that may write no file and use so much memory, killed when it is late |
 
-`SqlDatabase` is what agents ask; `recipes.sql.data` holds what models are told of it. Needs the extra `sql`.
+`SqlDatabase` is what agents ask; `recipes.sql.data` holds what models are told of it. Needs the extra `recipes`.
 What the worker does not need is loaded when it is asked for.
 """
 

@@ -18,7 +18,7 @@ try:
     from sqlglot import exp
     from sqlglot.errors import ParseError, SqlglotError
 except ImportError as error:
-    raise MissingPackageError("reading SQL", "sqlglot", extra="sql") from error
+    raise MissingPackageError("reading SQL", "sqlglot", extra="recipes") from error
 
 
 # The first gate: is the text one SELECT statement, and small enough to be looked at?
