@@ -1,6 +1,6 @@
 """A taskset for the package `verifiers` (0.4): put words into alphabetical order. It needs no network.
 
-pip install 'mini-agentic-rl[verifiers]'
+pip install 'mini-agentic-rl[environments]'
 cd examples && mini-agentic-rl train --env "verifiers:sort_words?words=2" --max-new-tokens 16
 """
 

@@ -5,7 +5,7 @@
 The data set is gated: accept its terms on the Hugging Face Hub (gaia-benchmark/GAIA) and download it; --data-dir is
 that folder. Only its validation questions have answers; they are divided into train and test by their hash.
 
-The agent has a calculator and reads the question's file (text, CSV, JSON; .xlsx with "mini-agentic-rl[gaia]"). It
+The agent has a calculator and reads the question's file (text, CSV, JSON; .xlsx with "mini-agentic-rl[recipes]"). It
 cannot search the web. If you have a function that can, from a query to text, plug it in: --search my_module:search.
 """
 

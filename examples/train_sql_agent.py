@@ -1,6 +1,6 @@
 """Train an agent that asks a database, written with the package's pieces: agent, reward, imitation, trainer.
 
-    pip install "mini-agentic-rl[sql]"
+    pip install "mini-agentic-rl[recipes]"
     python examples/train_sql_agent.py --steps 8
 
 The database is generated and invented: nothing in it is medical advice. The agent is built on the OpenAI Agents SDK;

@@ -23,11 +23,11 @@ ELSEWHERE = {
     "gateway/constraints/trial_worker.py": "forks that ask for the signal themselves: their parent has one thread",
     "processes/children.py": "what all others call",
     "runner/processes.py": "a family that ends itself, and is ended by `at_death`",
-    "recipes/harness/supervised.py": "a supervisor, which has to kill what an agent has started before it ends itself",
+    "recipes/harness/process.py": "a supervisor, which has to kill what an agent has started before it ends itself",
     "recipes/harness/programs/supervisor.py": "the agent's command, below the supervisor",
     "recipes/harness/programs/inside.py": "the agent's command, within a sandbox",
     "recipes/harness/programs/family.py": "`ps`, from the supervisor, which knows nothing of this package",
-    "integrations/hello_agents/training_tool/processes.py": "a training that outlives the agent which started it",
+    "integrations/hello_agents/training_tool/training.py": "a training that outlives the agent which started it",
 }
 PARENT = """
 import sys, threading, time

@@ -66,7 +66,7 @@ def _sql_agent():
 
 
 def _spreadsheet():
-    from mini_agentic_rl.recipes.gaia.files import AttachedFile
+    from mini_agentic_rl.recipes.gaia.agent import AttachedFile
 
     return AttachedFile(Path("gone.xlsx")).page(0)
 
@@ -90,9 +90,9 @@ def _tensorboard():
 
 
 def _tau2():
-    import mini_agentic_rl.recipes.tau2.suite
+    import mini_agentic_rl.recipes.tau2.episode
 
-    return mini_agentic_rl.recipes.tau2.suite
+    return mini_agentic_rl.recipes.tau2.episode
 
 
 def _tau2_tasks():
@@ -122,22 +122,22 @@ def _poml():
 CASES = {
     "quant": (("bitsandbytes", "bitsandbytes.optim"), _bitsandbytes, ()),
     "quant, optimizer": (("bitsandbytes", "bitsandbytes.optim"), _adamw_8bit, ()),
-    "postgres": (("psycopg",), _postgres, ("store.sql.backends",)),
-    "mongo": (("pymongo",), _mongo, ("integrations.mongo.connection",)),
-    "otlp": (("opentelemetry.exporter.otlp.proto.http.trace_exporter",), _otlp, ()),
+    "services, postgres": (("psycopg",), _postgres, ("store.sql.backends",)),
+    "services, mongo": (("pymongo",), _mongo, ("integrations.mongo.connection",)),
+    "services, otlp": (("opentelemetry.exporter.otlp.proto.http.trace_exporter",), _otlp, ()),
     "ray": (("ray",), _ray, ()),
-    "reasoning": (("reasoning_gym",), _reasoning, ()),
-    "sql, agent": (("agents",), _sql_agent, ("recipes.sql.agent",)),
-    "sql, parser": (("sqlglot",), _sql_agent, ("recipes.sql.agent", "recipes.sql.tool")),
-    "gaia": (("openpyxl",), _spreadsheet, ()),
+    "recipes, reasoning-gym": (("reasoning_gym",), _reasoning, ()),
+    "recipes, sql agent": (("agents",), _sql_agent, ("recipes.sql.agent",)),
+    "recipes, sql parser": (("sqlglot",), _sql_agent, ("recipes.sql.agent", "recipes.sql.tool")),
+    "recipes, gaia": (("openpyxl",), _spreadsheet, ()),
     "trl, rows": (("trl",), _written_rows, ()),
     "trl, backend": (("trl",), _trl_backend, ()),
     "loggers": (("tensorboard",), _tensorboard, ()),
-    "tau2": (("tau2", "loguru"), _tau2, ("recipes.tau2.suite",)),
+    "tau2": (("tau2", "loguru"), _tau2, ("recipes.tau2.episode",)),
     "tau2, tasks": (("tau2",), _tau2_tasks, ()),
     "poml": (("poml",), _poml, ()),
-    "mcp, calculator": (("mcp", "mcp.server", "mcp.types"), _mcp_calculator, ("tools.mcp_calculator",)),
-    "mcp, tool": (
+    "recipes, mcp calculator": (("mcp", "mcp.server", "mcp.types"), _mcp_calculator, ("tools.mcp_calculator",)),
+    "recipes, mcp tool": (
         ("mcp", "mcp.server", "mcp.server.lowlevel"),
         _mcp_tool,
         ("integrations.hello_agents.training_tool.mcp_server",),

@@ -3,7 +3,7 @@
 The server is the package's own calculator, over stdio. Each rollout starts one for itself, as it would with a server
 that keeps state; that takes most of a second, so fewer rollouts run at once.
 
-    pip install 'mini-agentic-rl[mcp]'
+    pip install 'mini-agentic-rl[recipes]'
     python examples/agents/train_mcp.py --steps 15
 """
 

@@ -1,6 +1,6 @@
 """An agent on the OpenAI Agents SDK whose tools come from an MCP server over stdio, trained.
 
-pip install openai-agents 'mini-agentic-rl[mcp]'
+pip install openai-agents 'mini-agentic-rl[recipes]'
 python examples/agents/train_mcp_openai_agents.py --steps 15
 """
 

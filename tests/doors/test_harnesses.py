@@ -16,9 +16,9 @@ from mini_agentic_rl.cli import app
 from .bash_model import save_bash_model
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "harness"
-MINI = os.environ.get("DOORS_MINI", "")
+MINI = os.environ.get("REAL_MINI", "")
 """The command `mini` of mini-swe-agent."""
-CLAUDE = os.environ.get("DOORS_CLAUDE", "")
+CLAUDE = os.environ.get("REAL_CLAUDE", "")
 """The command `claude` of Claude Code."""
 SMALL = ("--tasks-per-step", "1", "--eval-size", "1", "--cache-mib", "256", "--max-new-tokens", "64", "--json")
 
@@ -63,7 +63,7 @@ def earned(folder: Path) -> None:
         assert step["reward/tests_passed/mean"] == 1.0
 
 
-@pytest.mark.skipif(not Path(MINI).is_file(), reason="DOORS_MINI names no mini-swe-agent: it is left unchecked")
+@pytest.mark.skipif(not Path(MINI).is_file(), reason="REAL_MINI names no mini-swe-agent: it is left unchecked")
 def test_mini_swe_agent_is_trained_unmodified(tmp_path):
     config = shlex.quote(str(EXAMPLES / "mini.yaml"))
     summary = trained(
@@ -77,7 +77,7 @@ def test_mini_swe_agent_is_trained_unmodified(tmp_path):
     assert all(step["rollout/tool_calls"] >= 1 for step in steps(tmp_path))
 
 
-@pytest.mark.skipif(not Path(CLAUDE).is_file(), reason="DOORS_CLAUDE names no Claude Code: it is left unchecked")
+@pytest.mark.skipif(not Path(CLAUDE).is_file(), reason="REAL_CLAUDE names no Claude Code: it is left unchecked")
 def test_claude_code_is_trained_unmodified(tmp_path):
     summary = trained(
         tmp_path,

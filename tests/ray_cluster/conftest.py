@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this computer: `make test-ray`, in an environment that has Ray."""
+"""A real Ray cluster of two nodes on this computer: `make test-real`, in an environment that has Ray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from processes import all_have_ended
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Yield a cluster of two nodes with room for two runners each."""
-    pytest.importorskip("ray", reason="Ray is not installed: `make test-ray` installs it and runs these tests")
+    pytest.importorskip("ray", reason="Ray is not installed: `make test-real` installs it and runs these tests")
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
     from ray.cluster_utils import Cluster
 

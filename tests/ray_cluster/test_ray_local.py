@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ray_runs import SECONDS
 
-pytest.importorskip("ray", reason="Ray is not installed: `make test-ray` installs it and runs these tests")
+pytest.importorskip("ray", reason="Ray is not installed: `make test-real` installs it and runs these tests")
 
 
 def test_a_cluster_of_a_run_is_started_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Servers that sample on the nodes of a Ray cluster, and what becomes of them where an actor, a node or the run dies.
 
-A program that speaks vLLM's wire over our own engine stands in for vLLM; `make test-vllm` has the real one.
+A program that speaks vLLM's wire over our own engine stands in for vLLM; `make test-real` has the real one.
 """
 
 from __future__ import annotations

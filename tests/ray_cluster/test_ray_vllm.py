@@ -1,4 +1,4 @@
-"""A real vLLM server on a Ray cluster, with the embedded model: `make test-ray VLLM_PYTHON=…`."""
+"""A real vLLM server on a Ray cluster, with the embedded model: `make test-real VLLM_PYTHON=…`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray", reason="Ray is not installed: `make test-ray` installs it and runs these tests")
+pytest.importorskip("ray", reason="Ray is not installed: `make test-real` installs it and runs these tests")
 
 import psutil
 

@@ -1,6 +1,6 @@
 """A training with every tracking service at once, offline: its curves, its conversations and its adapter are read back.
 
-`make test-loggers` runs this in an environment that has all of them.
+`make test-real` runs this in an environment that has all of them.
 """
 
 from __future__ import annotations

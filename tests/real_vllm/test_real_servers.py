@@ -1,4 +1,4 @@
-"""The pool over real vLLM servers, started by it, with the embedded model. `make test-vllm VLLM_PYTHON=…` runs it."""
+"""The pool over real vLLM servers, started by it, with the embedded model. `make test-real VLLM_PYTHON=…` runs it."""
 
 from __future__ import annotations
 

@@ -15,10 +15,9 @@ import pytest
 from mini_agentic_rl.datasets import DatasetError, divide_examples, find_family, load_examples, load_task_dataset
 from mini_agentic_rl.recipes.games.countdown import value_of
 from mini_agentic_rl.recipes.games.wordle import marks, share_of, word_list
-from mini_agentic_rl.recipes.retrieval.bm25 import Index
-from mini_agentic_rl.recipes.retrieval.world import world
+from mini_agentic_rl.recipes.retrieval.retrieval import Index, world
 from mini_agentic_rl.recipes.units.stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
-from mini_agentic_rl.recipes.units.table import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS
+from mini_agentic_rl.recipes.units.units import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS
 
 SPLITS = ("train", "val", "test", "transfer")
 FAMILIES = ("countdown", "guess", "retrieval", "units", "wordle")

@@ -16,9 +16,8 @@ from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_re
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.recipes.gaia import FunctionTool, GaiaAgent, web_search_tool
-from mini_agentic_rl.recipes.gaia.files import PAGE, read_file_tool
+from mini_agentic_rl.recipes.gaia.agent import MAX_RESULT, PAGE, Toolbox, calculator_tool, read_file_tool
 from mini_agentic_rl.recipes.gaia.tasks import load_gaia
-from mini_agentic_rl.recipes.gaia.toolbox import MAX_RESULT, Toolbox, calculator_tool
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer

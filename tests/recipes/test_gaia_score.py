@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mini_agentic_rl.recipes.gaia.score import final_answer, is_right
+from mini_agentic_rl.recipes.gaia.tasks import final_answer, is_right
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,10 @@ import pytest
 from mini_agentic_rl.environments import Endpoint
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
-from mini_agentic_rl.recipes.harness.process import ProcessSandbox
+from mini_agentic_rl.recipes.harness.process import ProcessSandbox, run_supervised
 from mini_agentic_rl.recipes.harness.programs import landlock
 from mini_agentic_rl.recipes.harness.run import HarnessRun
-from mini_agentic_rl.recipes.harness.sandbox import SandboxLimits
-from mini_agentic_rl.recipes.harness.scratch import Scratch, remove_tree
-from mini_agentic_rl.recipes.harness.supervised import run_supervised
+from mini_agentic_rl.recipes.harness.sandbox import SandboxLimits, Scratch, remove_tree
 from mini_agentic_rl.tracer import OtelTracer
 from mini_agentic_rl.types import LLM, Rollout
 from recipes.test_math_agent import ScriptedServer, _server, says

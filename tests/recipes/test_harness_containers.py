@@ -17,10 +17,8 @@ from deploy.test_kubernetes import kind_of, strangers
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.harness import HarnessError, HarnessSettings, kubernetes
 from mini_agentic_rl.recipes.harness.docker import DockerSandbox
-from mini_agentic_rl.recipes.harness.kubernetes import KubernetesSandbox
-from mini_agentic_rl.recipes.harness.manifest import job_manifest
-from mini_agentic_rl.recipes.harness.readable import Readable
-from mini_agentic_rl.recipes.harness.sandbox import Confined, SandboxLimits
+from mini_agentic_rl.recipes.harness.kubernetes import KubernetesSandbox, job_manifest
+from mini_agentic_rl.recipes.harness.sandbox import Confined, Readable, SandboxLimits
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands as agents need Linux or macOS: left unchecked")
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from mini_agentic_rl.datasets import DatasetError, find_family, load_examples, load_task_dataset
-from mini_agentic_rl.errors import MissingPackageError
-from mini_agentic_rl.recipes.reasoning_gym.gym import generators
 
 SUM = "reasoning_gym:chain_sum?min_terms=2&max_terms=2"
 
@@ -102,10 +99,3 @@ def test_what_is_not_there_is_said_with_what_is_near():
         load_task_dataset("reasoning_gym:gcd?min_numbers", "train", 1)
     with pytest.raises(DatasetError, match=r"no more than [0-9]+ test problems at hand"):
         load_task_dataset("reasoning_gym:gcd?min_value=1&max_value=2&min_numbers=2&max_numbers=2", "test", 500)
-
-
-def test_without_the_package_the_extra_is_named(monkeypatch):
-    generators.cache_clear()
-    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
-    with pytest.raises(MissingPackageError, match=r"mini-agentic-rl\[reasoning\]"):
-        load_task_dataset("reasoning_gym:gcd", "train", 1)

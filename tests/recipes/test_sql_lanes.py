@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mini_agentic_rl.recipes.sql.tool.lanes import BusyError, Lane
+from mini_agentic_rl.recipes.sql.tool.database import BusyError, Lane
 
 
 def _waiting(lane: Lane, number: int) -> None:

@@ -8,8 +8,14 @@ import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.sql.data import MedicalQuestions, medical_database
-from mini_agentic_rl.recipes.sql.execution import execution_match, same_rows
-from mini_agentic_rl.recipes.sql.reward import Queries, RewardUnavailableError, SqlReward, states_values
+from mini_agentic_rl.recipes.sql.reward import (
+    Queries,
+    RewardUnavailableError,
+    SqlReward,
+    execution_match,
+    same_rows,
+    states_values,
+)
 from mini_agentic_rl.recipes.sql.tool import SqlDatabase
 
 

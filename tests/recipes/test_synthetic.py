@@ -11,8 +11,17 @@ import pytest
 
 from mini_agentic_rl.datasets import load_examples
 from mini_agentic_rl.recipes.math import ArithmeticDataset
-from mini_agentic_rl.recipes.math.corruptions import CORRUPTIONS, UNFIT, WRONG, Case
-from mini_agentic_rl.recipes.math.worked import as_told, operations, results, worked_solution, working
+from mini_agentic_rl.recipes.math.worked import (
+    CORRUPTIONS,
+    UNFIT,
+    WRONG,
+    Case,
+    as_told,
+    operations,
+    results,
+    worked_solution,
+    working,
+)
 from mini_agentic_rl.rewards import has_answer_line, is_correct
 from mini_agentic_rl.rewards.format import equations
 from mini_agentic_rl.tools import calculate

@@ -356,4 +356,4 @@ except UserError as error:
     print(error)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'mini-agentic-rl[mongo]'" in ran.stdout
+    assert "pip install 'mini-agentic-rl[services]'" in ran.stdout

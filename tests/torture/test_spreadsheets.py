@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.recipes.gaia.files import read_file_tool
+from mini_agentic_rl.recipes.gaia.agent import read_file_tool
 
 from .conftest import Attack
 

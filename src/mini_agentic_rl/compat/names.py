@@ -14,7 +14,7 @@ ALIASES: Final = ("agentlightning", "agent_framework_lab_lightning", "hello_agen
 
 MOVED: Final[dict[str, str]] = {
     # the names of agent-lightning 0.3
-    "algorithm.apo": "integrations.prompt_search.apo",
+    "algorithm.apo": "integrations.prompt_search",
     "algorithm.decorator": "algorithm.base",
     "algorithm.fast": "algorithm.baseline",
     "algorithm.utils": "algorithm.helpers",
@@ -122,7 +122,7 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "store.MongoLightningStore": ("integrations.mongo", "MongoLightningStore"),
     "tracer.AgentFrameworkTracer": ("integrations.tracers.agent_framework", "AgentFrameworkTracer"),
     "tracer.AgentOpsTracer": ("integrations.tracers.agentops", "AgentOpsTracer"),
-    "integrations.prompt_search.apo.apo.batch_iter_over_dataset": ("algorithm.helpers", "batch_iter_over_dataset"),
+    "integrations.prompt_search.apo.batch_iter_over_dataset": ("algorithm.helpers", "batch_iter_over_dataset"),
     "tools.RLTrainingTool": ("integrations.hello_agents.training_tool", "RLTrainingTool"),
 }
 """Public names of a room whose objects are defined in another part of the package: (module, name)."""

@@ -282,7 +282,7 @@ class _MongoCollections:
         try:
             import pymongo
         except ImportError as error:
-            raise MissingPackageError("a MongoDB database", "pymongo", extra="mongo", setting="source") from error
+            raise MissingPackageError("a MongoDB database", "pymongo", extra="services", setting="source") from error
         self._failed, self._url = pymongo.errors.PyMongoError, url
         self._partition = partition
         try:

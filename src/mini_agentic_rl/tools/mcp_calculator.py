@@ -2,7 +2,7 @@
 
     python -m mini_agentic_rl.tools.mcp_calculator
 
-It offers one tool, `calculator`, with one text argument, `expression`. Needs the extra `mcp`.
+It offers one tool, `calculator`, with one text argument, `expression`. Needs the extra `recipes`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ try:
     from mcp.server import MCPServer
     from mcp.types import CallToolResult, TextContent
 except ImportError as error:
-    missing = MissingPackageError("the MCP calculator", "mcp 2", extra="mcp")
+    missing = MissingPackageError("the MCP calculator", "mcp 2", extra="recipes")
     if __name__ == "__main__":
         sys.exit(f"error: {missing}")
     raise missing from error

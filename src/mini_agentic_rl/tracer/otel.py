@@ -313,7 +313,7 @@ def _sender(endpoint: str | None, api_key: str | None) -> SpanProcessor | None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         package = "opentelemetry-exporter-otlp-proto-http"
-        raise MissingPackageError("sending spans over OTLP", package, extra="otlp") from error
+        raise MissingPackageError("sending spans over OTLP", package, extra="services") from error
     if endpoint is None:
         return BatchSpanProcessor(OTLPSpanExporter())  # it reads the standard variables itself
     url = endpoint.rstrip("/")

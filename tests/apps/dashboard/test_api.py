@@ -16,7 +16,7 @@ import pytest
 from hostile import TEXTS
 from recorded import add_rollout
 
-from mini_agentic_rl import InMemoryLightningStore, SqlLightningStore
+from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.apps.dashboard import dashboard_pages, run_sources, store_source
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.store import LightningStoreServer
@@ -198,36 +198,6 @@ def test_a_hostile_transcript_is_told_as_text_of_bounded_length(shown, name):
     assert len(told["text"]) + told["more"] == len(text)
     whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair is nothing that JSON could send
     assert told["text"].replace("\ufffd", "?") == whole[: len(told["text"])].replace("\ufffd", "?")
-
-
-def test_a_store_of_any_kind_is_shown_alike(serve):
-    store = InMemoryLightningStore()
-
-    async def fill() -> list[str]:
-        said = [{"role": "user", "content": "how many"}]
-        return [
-            await add_rollout(
-                store,
-                input={"question": f"q{n}"},
-                messages=said,
-                reply={"role": "assistant", "content": f"answer {n}"},
-                reward=n / 10,
-                metadata={"group": f"0/{n // 4}", "step": 0},
-            )
-            for n in range(10)
-        ]
-
-    ids = asyncio.run(fill())
-    served = serve(store_source(store))
-    assert [one["id"] for one in served.get("store/rollouts")["items"]] == ids[::-1]
-    first = served.get("store/rollouts", limit=4)
-    second = served.get("store/rollouts", limit=4, cursor=first["next"])
-    assert [one["id"] for one in first["items"] + second["items"]] == ids[:1:-1]
-    assert [one["id"] for one in served.get("store/rollouts", reward_min=0.7)["items"]] == ids[:6:-1]
-    assert [one["id"] for one in served.get("store/rollouts", text="answer 3")["items"]] == [ids[3]]
-    assert [one["group"] for one in served.get("store/groups")["items"]] == ["0/2", "0/1", "0/0"]
-    group = served.get("store/groups/view", group="0/1")
-    assert [one["id"] for one in group["rollouts"]] == ids[7:3:-1]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.apps.dashboard import run_sources, store_source
 
 ROOT = Path(__file__).resolve().parents[3]
-PYTHON = os.environ.get("DASHBOARD_PYTHON", str(ROOT / ".venv-dashboard/bin/python"))
+PYTHON = os.environ.get("DASHBOARD_PYTHON", str(ROOT / ".venv-docs/bin/python"))
 CHROMIUM = os.environ.get("DASHBOARD_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome") or ""
 pytestmark = [
     pytest.mark.skipif(

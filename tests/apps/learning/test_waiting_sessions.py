@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from mini_agentic_rl.apps.learning import SessionRecord
-from mini_agentic_rl.apps.learning.baselines import Baselines
-from mini_agentic_rl.apps.learning.compare import choose
-from mini_agentic_rl.apps.learning.lessons import JudgedSession, Lesson
-from mini_agentic_rl.apps.learning.waiting import WaitingSessions
+from mini_agentic_rl.apps.learning.waiting import Baselines, JudgedSession, Lesson, WaitingSessions, choose
 from mini_agentic_rl.tokens import CompletionRecord
 
 CALL = CompletionRecord(

@@ -11,8 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from mini_agentic_rl.apps.reward_service import RewardModel, ScoreServer, TextLimits
-from mini_agentic_rl.apps.reward_service.passes import ScoringBatch
 from mini_agentic_rl.apps.reward_service.rendering import Rendered
+from mini_agentic_rl.apps.reward_service.reward_model import ScoringBatch
 from tiny import tiny_tokenizer
 
 SIZES = {

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from apps.reward_service.scorers import alone, reward_model, tiny_scorer
-from mini_agentic_rl.apps.reward_service.passes import PackedPass, PaddedPass
 from mini_agentic_rl.apps.reward_service.rendering import Rendered
+from mini_agentic_rl.apps.reward_service.reward_model import PackedPass, PaddedPass
 from mini_agentic_rl.policy.errors import PolicyError
 from tiny import tiny_tokenizer
 

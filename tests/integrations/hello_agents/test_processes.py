@@ -13,9 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mini_agentic_rl.integrations.hello_agents.training_tool import processes
-from mini_agentic_rl.integrations.hello_agents.training_tool.processes import running
-from mini_agentic_rl.integrations.hello_agents.training_tool.training import LOG_FILE
+from mini_agentic_rl.integrations.hello_agents.training_tool import training
+from mini_agentic_rl.integrations.hello_agents.training_tool.training import LOG_FILE, running
 from mini_agentic_rl.tools import RLTrainingTool
 from warm import warm_python
 
@@ -53,7 +52,7 @@ def tool(tmp_path, tiny_folder, monkeypatch):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.join(warm_python())} "$@"\n')
     python.chmod(0o755)
-    monkeypatch.setattr(processes, "sys", SimpleNamespace(executable=str(python), path=sys.path))
+    monkeypatch.setattr(training, "sys", SimpleNamespace(executable=str(python), path=sys.path))
     tool = RLTrainingTool(tmp_path, model_folders=[tiny_folder])
     tool.register_dataset("tasks", tasks(4))
     tool.register_reward_function("slow", slow)

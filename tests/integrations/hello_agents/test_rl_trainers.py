@@ -6,7 +6,7 @@ import pytest
 
 from mini_agentic_rl import rl
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.integrations.hello_agents.reinforcement import ALGORITHMS, make_algorithm, train_config
+from mini_agentic_rl.integrations.hello_agents.training import ALGORITHMS, make_algorithm, train_config
 from mini_agentic_rl.policy import load_model
 
 

@@ -59,12 +59,6 @@ def test_packages_that_clash_are_told_in_one_line_before_a_run_begins(tmp_path, 
     assert (tmp_path / "run" / "summary.json").exists()
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name):
-    module = {"mlflow": "mlflow.tracking"}.get(name, name)
-    service_checks.a_missing_package_is_named_with_its_extra(name, module, tmp_path, monkeypatch)
-
-
 def test_a_key_puts_swanlab_online_and_its_own_variable_decides_before_that(tmp_path, monkeypatch):
     service_checks.a_key_puts_it_online_and_its_own_variable_decides_before_that(
         "swanlab", ".swanlab/.netrc", tmp_path, monkeypatch

@@ -9,8 +9,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as re
 
 from integrations.otlp.recorded import ANSWER, ASKED, CALLING, TOLD, call, tracers, two_calls
 from mini_agentic_rl.integrations.otlp import AttemptFacts, attempt_trace
-from mini_agentic_rl.integrations.otlp.conventions import ExportedContent
-from mini_agentic_rl.integrations.otlp.parts import LONGEST_TEXT, input_messages, output_messages
+from mini_agentic_rl.integrations.otlp.conventions import LONGEST_TEXT, ExportedContent, input_messages, output_messages
 from mini_agentic_rl.semconv import GenAiAttributes
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer, OtelTracer

@@ -13,8 +13,8 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.execution import RayExecutionStrategy, RaySettings, ThreadingEvent
 from mini_agentic_rl.execution.ray_settings import runtime_environment
 from mini_agentic_rl.http import own_address, reached_at
-from mini_agentic_rl.integrations.ray.gate import ClaimGate
-from mini_agentic_rl.integrations.ray.scaling import Scaling
+from mini_agentic_rl.integrations.ray.cluster import ClaimGate
+from mini_agentic_rl.integrations.ray.runners import Scaling
 from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.jobs.train import _runners, _strategy
 from mini_agentic_rl.litagent import rollout

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.integrations.tinker.errors import RefusedError
 from mini_agentic_rl.integrations.tinker.losses import LOSSES, loss_batch
+from mini_agentic_rl.integrations.tinker.settings import RefusedError
 from mini_agentic_rl.integrations.tinker.wire.data import LossDatum
 from mini_agentic_rl.policy import LossInputs
 

@@ -13,8 +13,8 @@ import pytest
 
 from mini_agentic_rl.http import OverloadedError, RequestLimits
 from mini_agentic_rl.integrations.tinker import ClientSettings, TinkerServer
-from mini_agentic_rl.integrations.tinker.errors import NoWeightsError
 from mini_agentic_rl.integrations.tinker.sessions import TinkerSessions
+from mini_agentic_rl.integrations.tinker.settings import NoWeightsError
 from mini_agentic_rl.integrations.tinker.wire.messages import read_message
 from tiny import tiny_model, tiny_tokenizer
 

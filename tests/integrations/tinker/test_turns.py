@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from mini_agentic_rl.http import BadRequestError, OverloadedError
-from mini_agentic_rl.integrations.tinker.errors import RefusedError
-from mini_agentic_rl.integrations.tinker.promises import FETCHED_SECONDS, GoneError, Promise, Promises
-from mini_agentic_rl.integrations.tinker.turns import NumberedTurns
+from mini_agentic_rl.integrations.tinker.promises import FETCHED_SECONDS, GoneError, NumberedTurns, Promise, Promises
+from mini_agentic_rl.integrations.tinker.settings import RefusedError
 
 
 class Recorder:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mini_agentic_rl.http import BadRequestError
-from mini_agentic_rl.integrations.tinker.errors import RefusedError
+from mini_agentic_rl.integrations.tinker.settings import RefusedError
 from mini_agentic_rl.integrations.tinker.wire.data import loss_request_of_proto, sound, tensor_of_json, tensor_to_proto
 from mini_agentic_rl.integrations.tinker.wire.messages import FLOAT32, INT64, new_message, read_message
 from mini_agentic_rl.integrations.tinker.wire.results import LikeliestRows, LossAnswer, SampleAnswer, SampledTokens

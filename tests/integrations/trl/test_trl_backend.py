@@ -12,7 +12,7 @@ from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
 from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.integrations.trl.backend.objective import TRLObjective
+from mini_agentic_rl.integrations.trl.step_trainer import TRLObjective
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.trainer import RunFolder

@@ -11,8 +11,15 @@ from mini_agentic_rl import VERL, InMemoryLightningStore, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm import PPOSettings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.integrations.verl import translate
-from mini_agentic_rl.integrations.verl.convert import flatten
-from mini_agentic_rl.integrations.verl.keys import CRITIC_IGNORED, CRITIC_SETTINGS, FIXED, IGNORED, NO_MEANING, SETTINGS
+from mini_agentic_rl.integrations.verl.keys import (
+    CRITIC_IGNORED,
+    CRITIC_SETTINGS,
+    FIXED,
+    IGNORED,
+    NO_MEANING,
+    SETTINGS,
+    flatten,
+)
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 

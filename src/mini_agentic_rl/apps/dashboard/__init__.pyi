@@ -1,9 +1,9 @@
+from .app import DashboardServer as DashboardServer
 from .app import close_sources as close_sources
 from .app import dashboard_pages as dashboard_pages
 from .examined import Examined as Examined
 from .examined import examine as examine
-from .server import DashboardServer as DashboardServer
+from .examined import transcripts_of as transcripts_of
 from .sources import ShownRun as ShownRun
 from .sources import run_sources as run_sources
 from .sources import store_source as store_source
-from .transcripts import transcripts_of as transcripts_of

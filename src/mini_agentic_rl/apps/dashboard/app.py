@@ -16,10 +16,17 @@ Files and databases are read in threads, so that the event loop, which may be a 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from contextlib import asynccontextmanager
+from functools import cache
+from importlib import resources
+from typing import Any, Final, get_args
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,25 +36,191 @@ from ...errors import UserError
 from ...http import (
     Admission,
     AdmittedEndpoint,
+    AdmittingServer,
+    ApiKeys,
     BadRequestError,
+    Endpoint,
     EventStream,
     HttpError,
     NotServedError,
+    RequestLimits,
     WebPages,
     disconnected,
     encode,
+    new_app,
     openai_response,
 )
 from ...redaction import without_secrets_within
-from ...types import trainable_agents_in
-from .assets import HEADERS, PATHS, asset_routes
-from .events import events_of
+from ...types import RolloutStatus, trainable_agents_in
+from .browse import RolloutFilter
 from .examined import examine
-from .requests import limit_of, rollout_filter
 from .sources import ShownRun
 from .views import group_view, rollout_view, tokens_view
 
+# The built page: one HTML file, its script and its style, and the headers that let it run nothing else.
+#
+# The page itself says nothing of what a store holds, so that no key is asked for it; its script asks for one, and sends
+# it with every request. Transcripts are hostile input: the page only makes text of them, and the policy below forbids
+# any script, style, frame or request but its own.
+
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_FILES: Final = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/dashboard/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/dashboard/app.css": ("app.css", "text/css; charset=utf-8"),
+    "/dashboard/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+PATHS: Final = frozenset(_FILES)
+"""Paths that are served without a key."""
+
+
+def asset_routes() -> list[Route]:
+    """Return the routes of the files."""
+    return [Route(path, _serving(name, kind), methods=["GET"]) for path, (name, kind) in _FILES.items()]
+
+
+def _serving(name: str, kind: str) -> Endpoint:
+    async def serve(request: Request) -> Response:
+        return Response(_content(name), headers=HEADERS, media_type=kind)
+
+    return serve
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (resources.files(__package__) / "static" / name).read_bytes()
+
+
 logger = logging.getLogger(__name__)
+
+
+# Server-sent events: which runs have written something. The page then asks for what it shows.
+
+
+_LOOK_SECONDS: Final = 1.0
+_SIGN_SECONDS: Final = 15.0
+"""Seconds after which a connection without news is kept alive by a comment."""
+
+
+async def events_of(sources: Sequence[ShownRun], ended: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield an event `changed` with the names of runs as often as these have written something, until `ended`."""
+    known = {source.name: await _mark(source) for source in sources}
+    yield b"event: ready\ndata: []\n\n"
+    quiet_since = time.monotonic()
+    while not ended():
+        await asyncio.sleep(_LOOK_SECONDS)
+        changed = []
+        for source in sources:
+            mark = await _mark(source)
+            if mark != known[source.name]:
+                known[source.name] = mark
+                changed.append(source.name)
+        if changed:
+            yield b"event: changed\ndata: " + json.dumps(changed).encode() + b"\n\n"
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since > _SIGN_SECONDS:
+            yield b": nothing new\n\n"
+            quiet_since = time.monotonic()
+
+
+async def _mark(source: ShownRun) -> str:
+    try:
+        return f"{await source.browser.mark()} {await asyncio.to_thread(_files, source)}"
+    except Exception as error:  # a store that cannot be reached now may be reached again
+        logger.debug("the dashboard hears nothing of %s: %s", source.name, error)
+        return ""
+
+
+def _files(source: ShownRun) -> str:
+    if source.folder is None:
+        return ""
+    found = []
+    for path in (source.folder.metrics_path, source.folder.summary_path):
+        try:
+            stat = path.stat()
+        except OSError:
+            continue
+        found.append(f"{stat.st_mtime_ns}.{stat.st_size}")
+    return " ".join(found)
+
+
+# Arguments of requests to the dashboard, read from the query string and checked.
+
+
+_STATUSES: Final = frozenset(get_args(RolloutStatus))
+_LONGEST: Final = 500
+MAX_PAGE: Final = 200
+"""Items of one page at most."""
+
+
+def rollout_filter(query: Mapping[str, str]) -> RolloutFilter:
+    """Return the filter of a query string.
+
+    Raises:
+        BadRequestError: one of its fields has no such value.
+    """
+    status = tuple(one for one in query.get("status", "").split(",") if one)
+    for one in status:
+        if one not in _STATUSES:
+            raise BadRequestError(
+                f"status {one[:40]!r}: expected one of {', '.join(sorted(_STATUSES))}", param="status"
+            )
+    step = query.get("step")
+    if step and not (step.isascii() and step.isdigit() and len(step) < 16):
+        raise BadRequestError(f"step {step[:40]!r}: expected a whole number", param="step")
+    return RolloutFilter(
+        status=status,
+        step=int(step) if step else None,
+        reward_min=_number(query, "reward_min"),
+        reward_max=_number(query, "reward_max"),
+        **{name: _text(query, name) for name in ("mode", "task", "worker", "text", "group")},
+    )
+
+
+def limit_of(query: Mapping[str, str]) -> int:
+    """Return how many items a page is to have.
+
+    Raises:
+        BadRequestError: it is no number between 1 and `MAX_PAGE`.
+    """
+    text = query.get("limit", "100")
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MAX_PAGE:
+        raise BadRequestError(f"limit {text[:40]!r}: expected a number between 1 and {MAX_PAGE}", param="limit")
+    return int(text)
+
+
+def _text(query: Mapping[str, str], name: str) -> str:
+    text = query.get(name, "")
+    if len(text) > _LONGEST:
+        raise BadRequestError(f"{name}: longer than {_LONGEST} characters", param=name)
+    return text
+
+
+def _number(query: Mapping[str, str], name: str) -> float | None:
+    text = query.get(name)
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isnan(number):
+        raise BadRequestError(f"{name} {text[:40]!r}: expected a number", param=name)
+    return number
+
 
 API: Final = "/dashboard/api"
 _FULL: Final = 2_000_000
@@ -205,3 +378,40 @@ class _Events(EventStream):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
+
+
+# The server of `mini-agentic-rl dashboard`: the pages alone, on a thread of their own.
+
+
+class DashboardServer(AdmittingServer):
+    """Serve a dashboard until it is stopped, which also closes its runs.
+
+    Args:
+        sources: the runs, at least one.
+        host: address to listen on; this computer alone by default.
+        port: port to listen on; 0 takes a free one, which `port` then tells.
+        api_keys: keys that are accepted; needed where `host` is not this computer's loopback.
+    """
+
+    def __init__(
+        self, sources: Sequence[ShownRun], host: str = "127.0.0.1", port: int = 8090, *, api_keys: Sequence[str] = ()
+    ) -> None:
+        keys = ApiKeys(api_keys)
+        admission = Admission(RequestLimits(), keys)
+        pages = dashboard_pages(sources, admission)
+
+        @asynccontextmanager
+        async def closing(app: Starlette) -> AsyncIterator[None]:
+            yield
+            await asyncio.shield(close_sources(sources))
+
+        app = new_app(
+            openai_response,
+            keys,
+            title="mini-agentic-rl dashboard",
+            about="Runs, rollouts, groups and tokens: the page is at /.",
+            pages=pages,
+            lifespan=closing,
+            open_paths=(),
+        )
+        super().__init__(app, admission, host, port, "dashboard")

@@ -2,10 +2,10 @@
 
 A session is a rollout that nobody queued: its agent lives elsewhere. `SessionBook` keeps sessions in any store, the
 gateway serves it over HTTP, and `Sessions` is the client of that. A judgement is a span of the session, so that it is
-as durable as the conversation; which judgements are there, and what they are compared with, `rewards` reads back.
+as durable as the conversation; `record` reads them back.
 
-Sessions that were judged become groups, and groups become new weights: judge those that nobody has (`judging`), read
-the judged ones (`lessons`), compare them (`baselines`), claim, take an optimizer step, publish, mark (`learner`).
+Judged sessions become groups, and groups become new weights: judge the sessions that nobody judged (`judging`), read
+and compare the judged ones (`waiting`), claim them, take an optimizer step, publish, mark (`learner`).
 
 Everything here is loaded when it is asked for.
 """

@@ -12,19 +12,29 @@ from typing import Any, Final, TypeVar
 from ...gateway import SessionSettings
 from ...store import LightningStore
 from ...types import Rollout, Span
-from .calls import answer_of, calls_from, count_calls, judgements_of, last_call
-from .errors import SessionConflictError, SessionRequestError, UnknownSessionError
 from .record import (
     ENDED_KEY,
     SESSION_KEY,
+    Answer,
+    SessionConflictError,
     SessionRecord,
+    SessionRequestError,
+    SessionReward,
+    UnknownSessionError,
+    all_rewards,
+    answer_of,
+    calls_from,
     checked_key,
     checked_task,
+    count_calls,
+    judgements_of,
+    last_call,
+    latest_rewards,
     owner_of,
     read_record,
+    reward_span,
     rollout_id_of,
 )
-from .rewards import Answer, SessionReward, all_rewards, latest_rewards, reward_span
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
-from .errors import SessionConflictError, SessionError, SessionRequestError, UnknownSessionError
+from .record import SessionConflictError, SessionError, SessionRequestError, UnknownSessionError
 
 _SECONDS: Final = 30.0
 

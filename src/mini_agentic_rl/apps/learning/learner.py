@@ -29,11 +29,8 @@ from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...store import LightningStore
 from . import SessionRecord, UseFolder, metadata_with, read_record
-from .baselines import Baselines
-from .compare import advantages, attempts_of, choose
-from .lessons import JudgedSession, Lesson, read_session
-from .settings import UseSettings
-from .waiting import WaitingSessions
+from .use import UseSettings
+from .waiting import Baselines, JudgedSession, Lesson, WaitingSessions, advantages, attempts_of, choose, read_session
 
 logger = logging.getLogger(__name__)
 

@@ -5,19 +5,131 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
+from pydantic import Field
+
+from ...algorithm.settings import GRPOSettings
+from ...config import Settings, restated
 from ...errors import UserError, log_failure
+from ...files import make_private_folder, read_json, remove_folder, write_folder, write_json
 from ...gateway import ServedPolicy
-from ...jobs import ServeSettings
-from ...policy import load_weights
+from ...jobs import PollSettings, ServeSettings
+from ...policy import LearnerSettings, load_weights
 from ...store import LightningStore, LightningStoreThreaded, open_store
-from .folder import Published, UseFolder
-from .retention import delete_old
+from .record import is_session
+
+# The folder of a server that learns from use: its sessions, what it serves, and the versions that were learnt.
+#
+# sessions.db       the store, where none is named
+# serving.json      what is served: model, adapter, name
+# published.json    the newest version, and its folder
+# versions/000012/  weights, optimizer and state of a version; each is written whole, or not at all
+
+
+_KEPT: Final = 3
+"""Versions that stay: a server may be reading the last but one."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A version that was learnt."""
+
+    version: int
+    folder: Path
+
+
+class UseFolder:
+    """The files of a server that learns from use. Written by one learner; read by servers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def store_path(self) -> Path:
+        """File of the store, where none is named."""
+        return self.path / "sessions.db"
+
+    @property
+    def metrics_path(self) -> Path:
+        """File of the learner's metrics."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def is_begun(self) -> bool:
+        """True if a server has recorded sessions here."""
+        return (self.path / "serving.json").is_file()
+
+    def make(self) -> None:
+        """Make the folder, for this user alone."""
+        make_private_folder(self.path)
+
+    def write_serving(self, facts: Mapping[str, Any]) -> None:
+        """Note what is served."""
+        self.make()
+        write_json(self.path / "serving.json", facts)
+
+    def read_serving(self) -> dict[str, Any]:
+        """Return what is served.
+
+        Raises:
+            UserError: no server has ever recorded sessions here.
+        """
+        path = self.path / "serving.json"
+        if not self.is_begun:
+            raise UserError(
+                f"{self.path} holds no sessions: begin with `serve --learn-from-use {self.path}`, which records them"
+            )
+        return read_json(path)
+
+    def published(self) -> Published | None:
+        """Return the newest version; None before the first."""
+        path = self.path / "published.json"
+        if not path.is_file():
+            return None
+        facts = read_json(path)
+        return Published(int(facts["version"]), self.path / str(facts["folder"]))
+
+    def publish(self, version: int, write: Callable[[Path], None]) -> Published:
+        """Keep a version, tell servers of it, and drop those that nobody needs any more.
+
+        Args:
+            write: fills the folder of the version.
+        """
+        name = f"versions/{version:06d}"
+        write_folder(self.path / name, write)
+        write_json(self.path / "published.json", {"version": version, "folder": name})
+        for old in sorted((self.path / "versions").glob("[0-9]*"))[:-_KEPT]:
+            remove_folder(old)
+        return Published(version, self.path / name)
+
+
+# Retention: sessions are deleted some days after they were opened, whether anything was learnt from them or not.
+
+
+_PAGE: Final = 256
+
+
+async def delete_old(store: LightningStore, keep_days: float) -> int:
+    """Delete the sessions that were opened longer ago than that; return how many."""
+    oldest, offset, deleted = time.time() - keep_days * 86_400, 0, 0
+    while True:
+        page = list(await store.query_rollouts(sort_by="start_time", limit=_PAGE, offset=offset))
+        old = [rollout for rollout in page if rollout.start_time < oldest]
+        gone = await store.delete_rollouts([each.rollout_id for each in old if is_session(each.rollout_id)])
+        deleted += len(gone)
+        offset += len(old) - len(gone)
+        if len(old) < _PAGE:
+            return deleted
+
 
 logger = logging.getLogger(__name__)
+
 
 _LOOK_SECONDS: Final = 1.0
 _SWEEP_SECONDS: Final = 3600.0
@@ -123,3 +235,83 @@ def _sweep(store: LightningStore, keep_days: float) -> None:
     deleted = asyncio.run(delete_old(store, keep_days))
     if deleted:
         logger.info("%d sessions of more than %g days were deleted", deleted, keep_days)
+
+
+# The settings of learning from use.
+
+
+USE_LOOP: Final[Mapping[str, Any]] = {
+    "baseline": "none",  # advantages are made before: sessions have no groups of one size
+    "normalize_advantage": False,
+    "samples_per_prompt": 1,
+    "importance_correction": "token",  # what was sampled by older weights is weighed
+}
+"""Settings of the update that a person does not set."""
+
+
+def use_loop(**given: Any) -> GRPOSettings:
+    """Return the settings of the update, with those that learning from use needs."""
+    return GRPOSettings(**{**USE_LOOP, **given})
+
+
+class UseSettings(Settings):
+    """The time of a step, and the sessions that it is taken of."""
+
+    min_sessions: int = Field(default=16, ge=1)
+    """A step is taken once so many judged sessions can be compared with something."""
+    max_sessions: int = Field(default=64, ge=1)
+    """At most this many sessions in one step; the others wait for the next."""
+    max_age: int = Field(default=16, ge=0)
+    """Sessions that weights older than this many versions have answered are left out; younger ones are weighed by what
+    the versions differ by."""
+    group_judged: int = Field(default=4, ge=2)
+    """Number of sessions of one key that a judge, where there is one, sees beside each other."""
+
+
+class LearnSettings(Settings):
+    """The settings of `learn`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        # what people say is scarce and noisy: smaller steps than those of a training that can try again
+        "learner.learning_rate": 1e-4,
+        # old answers were sampled by other weights: what they differ by is a weight, up to importance_cap
+        "loop.importance_correction": "token",
+    }
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Sessions": ("folder", "use.*", "once", "poll_seconds"),
+        "Judge": ("judge_model", "judge_base_url", "judge_rubric"),
+        "Update": (
+            "learner.learning_rate",
+            "loop.policy_loss",
+            "loop.clip_ratio",
+            "loop.importance_correction",
+            "loop.importance_cap",
+            "loop.loss_aggregation",
+            "loop.kl_coef",
+            "loop.epochs_per_batch",
+        ),
+        "Memory": ("learner.max_batch_tokens", "learner.checkpointing"),
+    }
+
+    folder: Path = Field(default=Path("runs/use"), json_schema_extra={"argument": True})
+    """Folder that `serve --learn-from-use` records in."""
+    once: bool = restated(
+        PollSettings,
+        "once",
+        False,
+        "Take the steps that can be taken now, and end; otherwise wait for further sessions until Ctrl-C.",
+    )
+    poll_seconds: float = restated(
+        PollSettings, "poll_seconds", 5.0, "Seconds between two looks for sessions that were judged."
+    )
+    judge_model: str | None = None
+    """Model that scores sessions which are over and that nobody has judged, beside others of their key; its key is
+    OPENAI_API_KEY. Without one only the numbers count that sessions were given."""
+    judge_base_url: str | None = None
+    """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
+    judge_rubric: str | None = None
+    """Criterion by which one conversation is better than another, in a sentence or two."""
+
+    use: UseSettings = UseSettings()
+    loop: GRPOSettings = GRPOSettings()
+    learner: LearnerSettings = LearnerSettings()

@@ -22,10 +22,8 @@ from functools import partial
 
 from ...http import BadRequestError, HttpError, OverloadedError
 from ...policy import TorchThread
-from .passes import ScoringBatch
-from .rendering import Rendered
-from .reward_model import RewardModel
-from .settings import BatchSettings
+from .rendering import BatchSettings, Rendered
+from .reward_model import RewardModel, ScoringBatch
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import typer
 from ...cli.options import SERVE, settings_command
 from ...gateway import GatewayLimits
 from ...http import RequestLimits
-from .settings import BatchSettings, ScoreServerSettings, TextLimits
+from .rendering import BatchSettings, ScoreServerSettings, TextLimits
 
 if TYPE_CHECKING:
     from .server import ScoreServer

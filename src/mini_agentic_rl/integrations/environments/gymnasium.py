@@ -99,7 +99,7 @@ def gymnasium_environment(name: str, options: Mapping[str, Any]) -> GymnasiumEnv
     try:
         import gymnasium
     except ImportError as error:
-        raise MissingPackageError(f"'gymnasium:{name}'", "gymnasium", extra="gymnasium", setting="env") from error
+        raise MissingPackageError(f"'gymnasium:{name}'", "gymnasium", extra="environments", setting="env") from error
     try:
         gymnasium.spec(registered)
     except gymnasium.error.Error as error:

@@ -227,5 +227,5 @@ def _client_kind() -> Any:
     try:
         from openenv.core import GenericEnvClient
     except ImportError as error:
-        raise MissingPackageError("'openenv:…'", "openenv-core", extra="openenv", setting="env") from error
+        raise MissingPackageError("'openenv:…'", "openenv-core", extra="environments", setting="env") from error
     return GenericEnvClient

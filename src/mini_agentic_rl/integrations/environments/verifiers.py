@@ -205,7 +205,9 @@ def _package() -> Any:
         import verifiers.v1
     except ImportError as error:
         hint = ", in version 0.4 or later, which needs Python 3.11"
-        raise MissingPackageError("'verifiers:…'", "verifiers", extra="verifiers", setting="env", hint=hint) from error
+        raise MissingPackageError(
+            "'verifiers:…'", "verifiers", extra="environments", setting="env", hint=hint
+        ) from error
     return verifiers.v1
 
 

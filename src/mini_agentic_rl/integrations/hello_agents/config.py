@@ -5,12 +5,21 @@ It uses the names of transformers' training arguments, and hands them to the set
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import ConfigDict, Field
 
 from ...algorithm import GRPOSettings
 from ...config import SeedSettings, Settings, restated
+from ...errors import UserError
 from ...metrics import LoggerName
 from ...policy import Dtype, LearnerSettings, LoraSettings, ModelSettings
 from ...post_training import PostTrainingSettings
@@ -128,3 +137,105 @@ class TrainingConfig(Settings):
         if self.use_wandb:
             found.append("wandb")
         return found
+
+
+# The beginning of a training and of a measurement: the model of a `TrainingConfig`, the project of its metrics, and
+# code with an event loop of its own where another loop runs already, as in a notebook.
+
+
+T = TypeVar("T")
+
+_PROJECT_VARIABLE = "WANDB_PROJECT"
+
+
+def model_source(config: TrainingConfig) -> str:
+    """`model_name`; with a `model_revision` the local folder of that revision, which is fetched if it is not there.
+
+    Raises:
+        UserError: there is no such revision, or the Hub does not answer.
+    """
+    if config.model_revision is None:
+        return config.model_name
+    if config.model_name == "embedded" or Path(config.model_name).expanduser().exists():
+        raise UserError(f"model_revision is for models of the Hub, not for {config.model_name!r}: leave it None")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return str(snapshot_download(config.model_name, revision=config.model_revision))
+    except (HfHubHTTPError, LocalEntryNotFoundError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"model_name {config.model_name!r} in the revision {config.model_revision!r} cannot be had: {first}"
+        ) from error
+
+
+@contextmanager
+def tracking_project(config: TrainingConfig) -> Iterator[None]:
+    """Within, Weights & Biases keeps runs in the project of the configuration."""
+    before = os.environ.get(_PROJECT_VARIABLE)
+    if config.use_wandb and config.wandb_project is not None:
+        os.environ[_PROJECT_VARIABLE] = config.wandb_project
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_PROJECT_VARIABLE, None)
+        else:
+            os.environ[_PROJECT_VARIABLE] = before
+
+
+def outside_of_loops(call: Callable[[], T]) -> T:
+    """Return or raise what `call` does: here, or in a thread where an event loop runs here. Block either way."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return call()
+    with ThreadPoolExecutor(1, "training") as thread:
+        return thread.submit(call).result()
+
+
+# Report what is installed, what is missing, and which devices there are.
+
+
+TRL_AVAILABLE: bool = find_spec("trl") is not None
+"""True if TRL is installed: SFT and preference training stand on it, the reinforcement learning here does not."""
+
+_INSTALL = "pip install 'mini-agentic-rl[trl]'"
+
+
+def check_trl_installation() -> bool:
+    """Return True if TRL can be used."""
+    return find_spec("trl") is not None
+
+
+def get_installation_guide() -> str:
+    """Return a text on what each training needs installed, and what of it is missing."""
+    state = f"installed ({metadata.version('trl')})" if check_trl_installation() else "not installed"
+    return (
+        f"TRL: {state}\n"
+        f"  SFT, DPO, KTO, ORPO and reward models stand on it:   {_INSTALL}\n"
+        "  GRPO, PPO and the other reinforcement learning do not need it.\n"
+        "  weights in 4 or 8 bits:                              pip install 'mini-agentic-rl[quant]'\n"
+        "  Weights & Biases, TensorBoard, SwanLab and others:   pip install 'mini-agentic-rl[loggers]'"
+    )
+
+
+def get_device_info() -> dict[str, Any]:
+    """The devices that torch can compute on: `device` (the one that is taken), `cuda_available`, `device_count`,
+    `devices` (name and memory in GiB of each), `bf16`, `torch`, `threads`."""
+    import torch
+
+    from ...policy import resolve_device, resolve_dtype
+
+    device = resolve_device("auto")
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return {
+        "device": str(device),
+        "cuda_available": torch.cuda.is_available(),
+        "device_count": len(devices),
+        "devices": [{"name": one.name, "memory_gib": round(one.total_memory / 2**30, 1)} for one in devices],
+        "bf16": resolve_dtype("auto", device) is torch.bfloat16,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }

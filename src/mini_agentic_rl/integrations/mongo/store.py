@@ -98,7 +98,7 @@ def _connection_type() -> type[MongoConnection]:
     except ModuleNotFoundError as error:
         if error.name not in ("pymongo", "bson"):
             raise
-        raise MissingPackageError("a MongoLightningStore", "pymongo", extra="mongo") from error
+        raise MissingPackageError("a MongoLightningStore", "pymongo", extra="services") from error
     return MongoConnection
 
 

@@ -18,8 +18,21 @@ from ...emitter import find_reward_spans, get_reward_value, get_rewards_from_spa
 from ...semconv import GenAiAttributes as Gen
 from ...semconv import LightningResourceAttributes, LightningSpanAttributes
 from ...types import Attributes, Event, Link, Span, SpanContext, TraceStatus
-from .conventions import PROVIDER, ExportedContent, SpokenCall, described, is_call, is_tool, read_call
-from .parts import as_json, cut, input_messages, message_parts, output_messages, tool_arguments
+from .conventions import (
+    PROVIDER,
+    ExportedContent,
+    SpokenCall,
+    as_json,
+    cut,
+    described,
+    input_messages,
+    is_call,
+    is_tool,
+    message_parts,
+    output_messages,
+    read_call,
+    tool_arguments,
+)
 
 INFERRED: Final = "agentlightning.inferred"
 """Attribute of a tool's span that was read off the messages: it lasts as long as the agent took between two calls."""

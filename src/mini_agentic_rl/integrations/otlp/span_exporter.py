@@ -12,24 +12,122 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it ships no types
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
+from opentelemetry.sdk.resources import Resource as SdkResource
 
 from ...metrics import counted
 from ...redaction import without_secrets
-from ...types import Span
-from .attempt_trace import AttemptFacts, TracePlace, attempt_trace
-from .conventions import ExportedContent, is_token_fact
-from .otlp_message import export_request, proto_span
-from .receiver import Receiver
+from ...semconv import LightningResourceAttributes
+from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities, LightningStoreClient, forward_methods
+from ...trainer.trace_export import TraceExportSettings
+from ...types import Attempt, Attributes, Span
+from .attempt_trace import AttemptFacts, ExportedSpan, TracePlace, attempt_trace
+from .conventions import PROVIDER, ExportedContent, as_json, is_token_fact
+from .receiver import Receiver, receiver_of
+
+# Exported spans as an `ExportTraceServiceRequest` of the OpenTelemetry protocol.
+
+
+_SCOPE: Final = "mini_agentic_rl"
+_KINDS: Final = {"client": ProtoSpan.SPAN_KIND_CLIENT, "internal": ProtoSpan.SPAN_KIND_INTERNAL}
+_STATUS: Final = {"OK": Status.STATUS_CODE_OK, "ERROR": Status.STATUS_CODE_ERROR}
+_LARGEST_INTEGER: Final = 2**63
+
+
+def proto_span(span: ExportedSpan) -> ProtoSpan:
+    """Return a span as the protocol has it.
+
+    Raises:
+        ValueError: one of its ids is not hexadecimal.
+    """
+    return ProtoSpan(
+        trace_id=bytes.fromhex(span.trace_id),
+        span_id=bytes.fromhex(span.span_id),
+        parent_span_id=bytes.fromhex(span.parent_id) if span.parent_id else b"",
+        name=_told(span.name),
+        kind=_KINDS[span.kind],
+        start_time_unix_nano=_nanoseconds(span.start_time),
+        end_time_unix_nano=_nanoseconds(span.end_time),
+        attributes=_attributes(span.attributes),
+        events=[
+            ProtoSpan.Event(
+                name=_told(event.name),
+                time_unix_nano=_nanoseconds(event.timestamp or span.end_time),
+                attributes=_attributes(event.attributes),
+            )
+            for event in span.events
+        ],
+        links=[
+            ProtoSpan.Link(
+                trace_id=bytes.fromhex(link.context.trace_id),
+                span_id=bytes.fromhex(link.context.span_id),
+                attributes=_attributes(link.attributes or {}),
+            )
+            for link in span.links
+        ],
+        status=Status(
+            code=_STATUS.get(span.status.status_code, Status.STATUS_CODE_UNSET),
+            message=_told(span.status.description or ""),
+        ),
+    )
+
+
+def export_request(spans: Iterable[ProtoSpan], resource: Mapping[str, Any], version: str) -> bytes:
+    """Return the encoded request that sends spans of one resource."""
+    scope = ScopeSpans(scope=InstrumentationScope(name=_SCOPE, version=version), spans=spans)
+    about = Resource(attributes=_attributes(dict(resource)))
+    request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=about, scope_spans=[scope])])
+    encoded: bytes = request.SerializeToString()
+    return encoded
+
+
+def _attributes(values: Attributes) -> list[KeyValue]:
+    return [KeyValue(key=_told(name), value=_value(value)) for name, value in values.items() if value is not None]
+
+
+def _value(value: Any) -> AnyValue:
+    """Return a value of the protocol; what OpenTelemetry has no attribute for becomes JSON text."""
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int) and -_LARGEST_INTEGER <= value < _LARGEST_INTEGER:
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and _is_flat(value):
+        return AnyValue(array_value=ArrayValue(values=[_value(one) for one in value]))
+    return AnyValue(string_value=_told(value if isinstance(value, str) else as_json(value)))
+
+
+def _is_flat(values: Sequence[Any]) -> bool:
+    return all(isinstance(one, str | bool | int | float) for one in values)
+
+
+def _told(text: str) -> str:
+    """Return a text that UTF-8 can carry: half a surrogate pair, which a model may write, becomes a question mark."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _nanoseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1e9))
+
 
 logger = logging.getLogger(__name__)
+
 
 MOST_SPANS: Final = 20_000
 """Spans that wait, at most."""
@@ -297,3 +395,130 @@ class SpanExporter:
         if told not in self._refusals and len(self._refusals) < 5:
             self._refusals.add(told)
             logger.warning("%s refuses spans: %s", self.receiver.shown, told)
+
+
+# A store in front of another one, whose spans are exported as they pass.
+
+
+_SPANS: Final = ("add_span", "add_many_spans", "add_otel_span")
+_ENDED: Final = ("succeeded", "failed", "timeout", "unresponsive", "cancelled")
+
+
+class ExportingStore(ForwardingStore):
+    """Store that hands every span which it has stored to an exporter, and tells it when attempts end.
+
+    Sent to another process it is the store behind it: spans are exported from here.
+
+    Args:
+        store: keeps what is stored.
+        exporter: takes the spans; whoever made it closes it.
+    """
+
+    def __init__(self, store: LightningStore, exporter: SpanExporter) -> None:
+        self.store = store
+        self._exporter = exporter
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same, (self.store,)
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self.store.capabilities
+
+    def otlp_traces_endpoint(self) -> str:
+        return self.store.otlp_traces_endpoint()
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = await getattr(self.store, name)(*args, **kwargs)
+        try:
+            self._look_at(name, result)
+        except Exception:  # whatever it is, the store has done what it was asked to
+            logger.exception("what %s stored could not be exported", name)
+        return result
+
+    def _look_at(self, name: str, result: Any) -> None:
+        if name in _SPANS:
+            stored = [result] if isinstance(result, Span) else result
+            if stored:
+                self._exporter.take(stored)
+        elif name == "update_attempt" and isinstance(result, Attempt) and result.status in _ENDED:
+            self._exporter.end(
+                AttemptFacts(
+                    rollout_id=result.rollout_id,
+                    attempt_id=result.attempt_id,
+                    agent="",
+                    status=result.status,
+                    number=result.sequence_id,
+                    error=None if result.metadata.get("error") is None else str(result.metadata["error"]),
+                    start_time=result.start_time,
+                    end_time=result.end_time,
+                )
+            )
+        elif name == "update_rollout" and result.status in _ENDED:
+            self._exporter.end_rollout(result.rollout_id, result.status)
+
+
+forward_methods(ExportingStore)
+
+
+def _same(store: LightningStore) -> LightningStore:
+    return store
+
+
+@contextmanager
+def exported(
+    store: LightningStore, settings: TraceExportSettings, *, agent: str = "agent", run: Path | None = None
+) -> Iterator[LightningStore]:
+    """Yield the store, with an exporter behind it where the settings or the environment ask for one.
+
+    Args:
+        store: an open store of this process.
+        agent: name of the agent.
+        run: folder of the run.
+
+    Raises:
+        UserError: the address of the settings cannot be used.
+    """
+    receiver = receiver_of(settings)
+    if receiver is None:
+        yield store
+        return
+    if isinstance(store, LightningStoreClient):
+        if settings.otlp is not None:
+            logger.warning(
+                "the spans are in another process's store, which exports them: agl store --otlp %s", settings.otlp
+            )
+        yield store
+        return
+    exporter = SpanExporter(
+        receiver,
+        content=ExportedContent(messages=settings.otlp_messages, tokens=settings.otlp_tokens),
+        resource=_resource(run),
+        agent=agent,
+        version=_version(),
+    )
+    logger.info("spans are exported to %s", receiver.shown)
+    try:
+        yield ExportingStore(store, exporter)
+    finally:
+        exporter.close()
+
+
+def _resource(run: Path | None) -> dict[str, Any]:
+    """Return what makes the spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win."""
+    own: dict[str, Any] = {"service.name": PROVIDER, "service.version": _version()}
+    if run is not None:
+        own["agentlightning.run"] = run.name
+    told = dict(SdkResource.create().attributes)
+    if str(told.get("service.name", "")).startswith("unknown_service"):
+        del told["service.name"]
+    return {**own, **told, LightningResourceAttributes.TRACER_NAME.value: "mini_agentic_rl"}
+
+
+def _version() -> str:
+    from ... import __version__
+
+    return __version__

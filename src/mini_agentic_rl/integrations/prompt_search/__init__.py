@@ -1,9 +1,12 @@
-"""Searches for a prompt: what APO and GEPA have in common.
+"""APO, automatic prompt optimisation: beam search over textual gradients.
 
-algorithm    `PromptSearch`, the base of the algorithms: settings, what it is bound to, its result
-run          `PromptSearchRun`: begin or go on, a step and a checkpoint at a time, to the end
-state        what a checkpoint holds of any search
-trials       rollouts of prompts, and what a model is shown of them
-writer       the model that writes templates, held to their `placeholders`
-prompt_resource, settings
+apo          `APO`, the algorithm: what it is bound to, and its result
+search       one run: rounds of trying, criticising, rewriting and choosing
+state        the prompts with their scores, as a checkpoint holds them
+trials       rollouts of prompts, and what the critic is shown of them
+critic       the model that criticises and rewrites; the check that a rewritten prompt can be used
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

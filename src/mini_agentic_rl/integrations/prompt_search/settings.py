@@ -1,4 +1,4 @@
-"""Settings of every search for a prompt."""
+"""Settings of APO."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ from ...algorithm.settings import OnFailure
 from ...config import Settings
 
 
-class PromptSearchSettings(Settings):
-    """The way that prompts are tried, and who rewrites them."""
+class APOSettings(Settings):
+    """The search: how wide, how long, on how many tasks, and which models criticise and rewrite."""
 
+    gradient_model: str = "gpt-5-mini"
+    """Model that criticises a prompt: the textual gradient (Pryzant et al. 2023, section 2.1)."""
+    apply_edit_model: str = "gpt-4.1-mini"
+    """Model that rewrites a prompt so that it answers a criticism."""
+    gradient_batch_size: int = Field(default=4, ge=1)
+    """Training tasks that a prompt is tried on before it is criticised."""
+    val_batch_size: int = Field(default=16, ge=1)
+    """Validation tasks on which the candidates of a round are compared, the same ones for all."""
+    beam_width: int = Field(default=4, ge=1)
+    """Prompts that survive a round."""
+    branch_factor: int = Field(default=4, ge=1)
+    """New prompts made of each parent in a round."""
+    beam_rounds: int = Field(default=3, ge=0)
+    """Rounds."""
+    run_initial_validation: bool = True
+    """Measure the first prompt on all validation tasks, so that a worse one cannot replace it."""
     rollout_batch_timeout: float = Field(default=3600.0, gt=0)
     """Seconds that the rollouts of one prompt may take; those of n prompts, run together, get n times that. What has
     not ended by then is cancelled."""

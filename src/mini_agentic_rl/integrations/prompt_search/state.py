@@ -1,48 +1,61 @@
-"""The state of a search for a prompt. Written whole into every checkpoint."""
+"""The state of a search: its prompts with their ancestry and scores. Every checkpoint holds it whole."""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any
 
 from ...errors import UserError
 from ...files import read_json, reading
+from ...types import PromptTemplate
 
+_STATE = "apo.json"
+"""Name of the state's file, in checkpoints and in the result."""
 _BEST = "best_prompt.txt"
 
-StateT = TypeVar("StateT", bound="SearchState")
 
+@dataclass
+class Version:
+    """One prompt template."""
 
-class Candidate(Protocol):
-    """A prompt that can be tried."""
+    name: str
+    """`v0` is the first prompt; each further one has the next number."""
+    template: str
+    parent: str | None = None
+    """Name of the version that it was made of."""
+    round: int = 0
+    """The round that made it, from 1; 0 for the first prompt."""
+    critique: str | None = None
+    """The criticism of its parent that it answers."""
+    scores: list[tuple[int, float | None]] = field(default_factory=list)
+    """(round, mean reward on that round's validation batch); None where no rollout earned a reward."""
+    score: float | None = None
+    """Mean reward on all validation tasks; None where that was not measured."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def template(self) -> str: ...
-
-
-class Scored(Candidate, Protocol):
-    """A prompt whose worth may be known."""
-
-    @property
-    def score(self) -> float | None: ...
+    def latest(self) -> float | None:
+        """Its score on the newest batch that it was tried on."""
+        return self.scores[-1][1] if self.scores else None
 
 
-@dataclass(kw_only=True)
-class SearchState(ABC):
-    """State that every search has."""
+@dataclass
+class Search:
+    """State of a search: the prompts with their ancestry and scores, and which of them survive."""
 
-    algorithm: ClassVar[str]
-    """Name of the algorithm; its files carry it in small letters."""
-    unit: ClassVar[str]
-    """Name of a step of it."""
-
+    versions: list[Version]
+    beam: list[str]
+    """Names of the survivors, best first."""
+    best: str
+    """Name of the version with the highest score on all validation tasks."""
+    begun: bool = False
+    """True once the first prompt has been measured, where that is asked for."""
+    rounds: int = 0
+    """Finished rounds."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by phase."""
     logged: int = 0
     """Rows of metrics that were logged."""
     rejected: dict[str, int] = field(default_factory=dict)
@@ -52,101 +65,140 @@ class SearchState(ABC):
     rewarded: int = 0
     """Rollouts that earned one."""
 
-    @property
-    @abstractmethod
-    def steps(self) -> int:
-        """Finished steps."""
-
-    @property
-    @abstractmethod
-    def first(self) -> Candidate | None:
-        """The prompt that it began with; None before that was tried."""
-
-    @property
-    @abstractmethod
-    def winner(self) -> Scored | None:
-        """The best prompt so far; None before the first was tried."""
-
-    @property
-    @abstractmethod
-    def history(self) -> list[dict[str, Any]]:
-        """Every prompt that is kept, in the order of making."""
-
-    @property
-    @abstractmethod
-    def progress(self) -> Mapping[str, Any]:
-        """Numbers of the search's own for the summary."""
+    @classmethod
+    def begin(cls, template: str) -> Search:
+        """Return a search that starts from one prompt."""
+        return cls(versions=[Version("v0", template)], beam=["v0"], best="v0")
 
     @classmethod
-    @abstractmethod
-    def parse(cls: type[StateT], state: dict[str, Any]) -> StateT:
-        """Return the state that `dataclasses.asdict` has made a dictionary of."""
-
-    def reject(self, reason: str) -> None:
-        """Count an attempt at a new prompt that came to nothing."""
-        self.rejected[reason] = self.rejected.get(reason, 0) + 1
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The best prompt, the search's own numbers, the history, and counts of what came to nothing."""
-        if self.winner is None:
-            return {}
-        return {
-            "best_version": self.winner.name,
-            "best_prompt": self.winner.template,
-            "score": self.winner.score,
-            **self.progress,
-            "history": self.history,
-            "rejected": dict(self.rejected),
-            "unrewarded": dict(self.unrewarded),
-        }
-
-    @classmethod
-    def file(cls) -> str:
-        """Return the name of its file, in checkpoints and in the result."""
-        return f"{cls.algorithm.lower()}.json"
-
-    def write(self, folder: Path) -> None:
-        """Write the whole state, and beside it the text of the best prompt."""
-        write_json(folder / self.file(), asdict(self))
-        if self.winner is not None:
-            write_best(folder, self.winner)
-
-    @classmethod
-    def read(cls: type[StateT], folder: Path, template: str) -> StateT:
+    def read(cls, folder: Path, template: str) -> Search:
         """Read the state in a checkpoint.
 
         Raises:
             UserError: it is the checkpoint of another algorithm, or of a search from another prompt than `template`.
         """
-        path = folder / cls.file()
+        path = folder / _STATE
         if not path.is_file():
             raise UserError(
-                f"the checkpoint {folder} was not written by {cls.algorithm}: choose another `output_dir`, "
-                "or `resume=False`"
+                f"the checkpoint {folder} was not written by APO: choose another `output_dir`, or `resume=False`"
             )
         with reading(path):
-            found = cls.parse(read_json(path))
-            first = found.first
-        if first is None or first.template != template:
+            state = read_json(path)
+            versions = [
+                Version(**{**version, "scores": [tuple(pair) for pair in version["scores"]]})
+                for version in state.pop("versions")
+            ]
+            search = cls(versions=versions, **state)
+            first = search.versions[0]
+        if first.template != template:
             raise UserError(
                 f"the search in {folder} started from another prompt than `initial_resources` hold now: "
                 "give the same prompt, or `resume=False` and another `output_dir`"
             )
-        return found
+        return search
 
-    @classmethod
-    def read_logged(cls, folder: Path) -> int:
+    @staticmethod
+    def read_logged(folder: Path) -> int:
         """Return the number of rows that a search had logged when it wrote a checkpoint."""
-        with reading(folder / cls.file()):
-            return int(read_json(folder / cls.file())["logged"])
+        with reading(folder / _STATE):
+            return int(read_json(folder / _STATE)["logged"])
+
+    def write(self, folder: Path) -> None:
+        """Write the whole state, and beside it the text of the best prompt."""
+        _write_json(folder / _STATE, asdict(self))
+        self._write_best(folder)
+
+    def write_result(self, folder: Path, prompt: PromptTemplate) -> None:
+        """Write the result of a finished search: the best version, as a resource too, and the history."""
+        self._write_best(folder)
+        result = {"prompt": prompt.model_dump(), **asdict(self.winner), "history": self.history}
+        _write_json(folder / _STATE, result)
+
+    def _write_best(self, folder: Path) -> None:
+        (folder / _BEST).write_text(self.winner.template, encoding="utf-8")
+
+    @property
+    def winner(self) -> Version:
+        """The best version so far."""
+        return self.version(self.best)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row for each version, in the order of making."""
+        return [
+            {
+                "version": version.name,
+                "parent": version.parent,
+                "round": version.round,
+                "score": version.score,
+                "scores": list(version.scores),
+                "critique": version.critique,
+                "template": version.template,
+            }
+            for version in self.versions
+        ]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The best prompt, rounds and seconds, the history, and counts of what came to nothing."""
+        return {
+            "best_version": self.winner.name,
+            "best_prompt": self.winner.template,
+            "score": self.winner.score,
+            "rounds": self.rounds,
+            "seconds": dict(self.seconds),
+            "history": self.history,
+            "rejected": dict(self.rejected),
+            "unrewarded": dict(self.unrewarded),
+        }
+
+    def version(self, name: str) -> Version:
+        """Return the version of this name."""
+        return next(version for version in self.versions if version.name == name)
+
+    def survivors(self) -> list[Version]:
+        """Return the beam, best first."""
+        return [self.version(name) for name in self.beam]
+
+    def parents(self, width: int) -> list[Version]:
+        """Return `width` parents for the next round; a beam that is not full yet is gone through again."""
+        beam = self.survivors()
+        return [beam[index % len(beam)] for index in range(width)]
+
+    def add(self, template: str, parent: Version, critique: str) -> Version | None:
+        """Add and return a new version; None where the template is that of an earlier one."""
+        if any(version.template.strip() == template.strip() for version in self.versions):
+            return None
+        version = Version(f"v{len(self.versions)}", template, parent.name, self.rounds + 1, critique)
+        self.versions.append(version)
+        return version
+
+    def select(self, candidates: Sequence[Version], width: int) -> Version:
+        """Keep the `width` best candidates by their latest score, the older one first where two are equal.
+
+        Returns:
+            The best of them.
+        """
+        ordered = sorted(candidates, key=lambda v: (v.latest is None, -(v.latest or 0.0)))
+        self.beam = [version.name for version in ordered[:width]]
+        return ordered[0]
+
+    def crown(self, leader: Version) -> bool:
+        """Make `leader` the best version if its score on all validation tasks is the highest so far."""
+        best = self.winner.score
+        if leader.score is None or (best is not None and leader.score <= best):
+            return False
+        self.best = leader.name
+        return True
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to a phase's time."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    def reject(self, reason: str) -> None:
+        """Count an attempt at a new prompt that came to nothing."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
 
-def write_best(folder: Path, prompt: Candidate) -> None:
-    """Write the text of the best prompt."""
-    (folder / _BEST).write_text(prompt.template, encoding="utf-8")
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a value for a person to read."""
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -29,8 +29,8 @@ from ...types import (
     RolloutMode,
     Span,
 )
-from .settings import PromptSearchSettings
-from .state import Candidate, SearchState
+from .settings import APOSettings
+from .state import Search, Version
 
 logger = logging.getLogger(__name__)
 
@@ -69,23 +69,23 @@ class Trials:
 
     store: LightningStore
     logger: MetricsLogger
-    settings: PromptSearchSettings
+    settings: APOSettings
     name: str
     """Resource name under which the agent finds the prompt."""
     seed_prompt: PromptTemplate
     """Every version is this resource with another template."""
     resources: NamedResources
     """Everything else that the agent is given."""
-    state: SearchState
+    state: Search
     """Counts what rollouts earned."""
     _causes: CountedCauses = field(default_factory=CountedCauses, init=False)
     _ids: dict[str, str] = field(default_factory=dict, init=False)
 
-    def prompt(self, version: Candidate) -> PromptTemplate:
+    def prompt(self, version: Version) -> PromptTemplate:
         """Return the version as the agent gets it."""
         return self.seed_prompt.model_copy(update={"template": version.template})
 
-    async def publish(self, version: Candidate) -> str:
+    async def publish(self, version: Version) -> str:
         """Make it the latest resources of the store; return their id."""
         update = await self.store.add_resources({**self.resources, self.name: self.prompt(version)})
         self._ids[version.name] = update.resources_id
@@ -93,7 +93,7 @@ class Trials:
 
     async def run(
         self,
-        prompts: Sequence[tuple[Candidate, Sequence[int]]],
+        prompts: Sequence[tuple[Version, Sequence[int]]],
         dataset: Dataset[Any],
         mode: RolloutMode,
         purpose: str,

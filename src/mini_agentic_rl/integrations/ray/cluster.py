@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import pickle
 import re
 import secrets
 import shutil
@@ -17,15 +18,23 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ...config import cache_dir, refusal
 from ...errors import MissingPackageError, UserError
+from ...execution.base import ExecutionEvent, RunnerBundle, ThreadingEvent
+from ...execution.roles import keep_running
 from ...files import make_private_folder
+from ...logging import Throttle, setup_logging
+from ...runner import set_worker_label
+from ...runner.processes import RemoteFailure, begin_family, end_family
+from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities, forward_methods
+from ...types import AttemptedRollout
 
 _LONGEST_FOLDER: Final = (103 if sys.platform == "darwin" else 107) - 66
 """Characters of a folder below which Ray makes sockets: what the system takes for one, less what Ray adds."""
@@ -321,3 +330,158 @@ def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
     """Retrieve the error of a call that nobody waits for any more."""
     if not result.cancelled():
         result.exception()
+
+
+# The store of one runner, which can be kept from claiming: so a runner ends between two rollouts, and never in one.
+
+
+class ClaimGate(ForwardingStore):
+    """Store of a runner that claims one rollout after the other, and asks for the next when it is done with the last.
+
+    Once the gate is closed it hands out no rollout, and sets the event that ends the runner: at once where the runner
+    has none, otherwise when it asks for the next.
+    """
+
+    def __init__(self, store: LightningStore, event: ExecutionEvent) -> None:
+        self._store = store
+        self._event = event
+        self._lock = threading.Lock()
+        self._closed = False
+        self._busy = False
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self._store.capabilities
+
+    def otlp_traces_endpoint(self) -> str:
+        return self._store.otlp_traces_endpoint()
+
+    def shut(self) -> None:
+        """Let nothing more be claimed; from any thread."""
+        with self._lock:
+            self._closed = True
+            if not self._busy:
+                self._event.set()
+
+    async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
+        if not self._admitted():
+            return None
+        claimed: AttemptedRollout | None = None
+        try:
+            claimed = await self._store.dequeue_rollout(worker_id)
+            return claimed
+        finally:
+            with self._lock:
+                self._busy = claimed is not None
+                if self._closed and not self._busy:
+                    self._event.set()
+
+    def _admitted(self) -> bool:
+        with self._lock:
+            self._busy = not self._closed
+            if self._closed:
+                self._event.set()
+            return self._busy
+
+    async def wait_for_work(self, timeout: float) -> bool:
+        if self._closed:
+            await asyncio.sleep(timeout)  # the event ends it sooner
+            return False
+        return await self._store.wait_for_work(timeout)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await getattr(self._store, name)(*args, **kwargs)
+
+
+forward_methods(ClaimGate)
+
+
+# One runner in a process that Ray has started on some node. Nothing here knows Ray: it calls these methods.
+#
+# A runner is ended in one of three ways: it is told to `retire` and ends between two rollouts; it is told to `stop`,
+# and the rollout that it has goes back to the queue; or its process is killed, and what it had started is ended all the
+# same.
+
+
+@dataclass(frozen=True)
+class RunnerSetup:
+    """The role of a runner on another node."""
+
+    bundle: bytes
+    """Pickle of the bundle to run."""
+    store: bytes
+    """Pickle of the store, as it is seen from another node."""
+    paths: Sequence[str]
+    """Folders in which the starting process finds modules."""
+    log_level: int | None
+    """Level of what the runner logs; None leaves it to the process."""
+    run_label: str | None = None
+    """Tells the workers of this run from those of others on the same store."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place where a runner runs."""
+
+    host: str
+    pid: int
+
+
+class RunnerActor:
+    """A runner, whose methods are called from several threads: one runs it, others end it."""
+
+    def __init__(self, setup: RunnerSetup, index: int, worker_label: str | None) -> None:
+        self._setup = setup
+        self._index = index
+        self._worker_label = worker_label
+        self._event = ThreadingEvent()
+        self._mark = begin_family()
+        self._bundle: RunnerBundle | None = None
+        self._gate: ClaimGate | None = None
+
+    def load(self) -> Place | RemoteFailure:
+        """Load the bundle and the store, and tell where this is; or what kept them from being loaded."""
+        sys.path.extend(path for path in self._setup.paths if path not in sys.path)
+        if self._setup.log_level is not None:
+            setup_logging(self._setup.log_level)
+        try:
+            store: LightningStore = pickle.loads(self._setup.store)
+            self._gate = ClaimGate(store, self._event)
+            self._bundle = pickle.loads(self._setup.bundle)
+        except BaseException as error:  # importing what the bundle names runs code that may raise anything
+            return RemoteFailure.of(error)
+        return Place(socket.gethostname(), os.getpid())
+
+    def run(self) -> None:
+        """Run until the runner is ended or ends by itself; it is started again where it crashes."""
+        bundle, gate = self._bundle, self._gate
+        if bundle is None or gate is None:
+            raise RuntimeError("the runner was not loaded")
+        set_worker_label(self._worker_label)
+
+        async def work() -> None:
+            try:
+                await keep_running(bundle, gate, self._index, self._event, Throttle())
+            finally:
+                await gate.close()
+
+        try:
+            asyncio.run(work())
+        finally:
+            self.end_others()
+
+    def retire(self) -> None:
+        """Claim no more rollouts, and end after the one under way."""
+        if self._gate is not None:
+            self._gate.shut()
+
+    def stop(self) -> None:
+        """End now; the rollout under way goes back to the queue."""
+        self._event.set()
+
+    def end_others(self) -> None:
+        """Kill everything that this process has started."""
+        end_family(os.getpid(), self._mark, grace=0)

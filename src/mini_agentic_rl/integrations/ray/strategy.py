@@ -24,10 +24,8 @@ from ...http import is_loopback, reached_at
 from ...logging import PACKAGE_LOGGER
 from ...runner.processes import dumps
 from ...store import LightningStore, LightningStoreClient, LightningStoreServer
-from .actor import RunnerSetup
-from .cluster import RayCluster, connected
-from .runners import RayRunners
-from .scaling import Scaling
+from .cluster import RayCluster, RunnerSetup, connected
+from .runners import RayRunners, Scaling
 
 _KILL_SECONDS: Final = 5.0
 _EVERYWHERE: Final = ("0.0.0.0", "::")

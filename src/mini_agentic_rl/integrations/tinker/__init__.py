@@ -2,19 +2,17 @@
 
 Follow a request:
 
-    server.py          `TinkerServer`: HTTP, keys and limits of the house
-    routes.py          begin, train, sample, fetch results; records.py looks things up
-    wire/              what is sent and answered, in JSON and protobuf
-    service.py         `TinkerService`: what is done; answered at once by a promise (promises.py)
-    trainings.py       adapters that begin, learn and are saved; snapshots.py has copies of them to sample with
-    sessions.py        whose it is; turns.py puts a client's requests into their order
+    server.py          `TinkerServer`: HTTP, keys, request limits, and how a session is found by its id
+    wire/              requests and answers, in JSON and protobuf
+    routes.py          paths, and `TinkerService`, which does the work; each request is answered at once by a promise
+    promises.py        promises, and the order of a client's numbered requests
+    sessions.py        owners of adapters; copies of adapters to sample with
+    trainings.py       adapters that are created, trained and saved
+    training.py        one adapter: gradients, optimizer steps, saving and loading
     losses.py          checked data and a loss, as the learner takes them
-    training.py        a client's adapter: gradients, optimizer steps, saving and loading
-    sampling.py        continuations by the engine, with weights in slots (slots.py); scoring.py reads prompts
-    checkpoints.py     what is saved, in a folder
-
-settings.py bounds what clients hold, command_settings.py has the settings of the command, and errors.py what a client
-is told when it fetches a result that there cannot be.
+    sampling.py        continuations and log-probabilities by the engine
+    checkpoints.py     saved adapters, in a folder
+    settings.py        limits of clients, options of the command, errors of a promise
 """
 
 import lazy_loader

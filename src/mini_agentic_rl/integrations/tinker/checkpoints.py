@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ...files import read_json, reading, remove_folder, remove_leftovers, write_folder, write_json
-from .errors import NoWeightsError, RefusedError
+from .settings import NoWeightsError, RefusedError
 from .training import AdapterShape
 
 Kind = Literal["weights", "sampler_weights"]

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ...policy import LossInputs, LossOutputs, TermStreams
 from ...tokens import PackedTargets, TargetSequence, pack_targets
-from .errors import RefusedError
+from .settings import RefusedError
 from .wire.data import LossDatum
 
 Floats = npt.NDArray[np.float32]

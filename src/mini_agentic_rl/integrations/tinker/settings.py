@@ -1,10 +1,18 @@
-"""Settings of the server of the Tinker API, apart from it: reading them needs no torch."""
+"""Settings of the Tinker server, and the errors it answers with."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
 from pydantic import Field
 
-from ...config import Settings
+from ...config import Settings, restated
+from ...gateway import ServerSettings
+from ...http import RequestLimits
+from ...policy import EngineSettings, LearnerSettings, ModelSettings
+from ...trainer import RunSettings
 
 
 class ClientSettings(Settings):
@@ -36,3 +44,66 @@ class ClientSettings(Settings):
     """Seconds that an answer waits for a result before the client is told to ask again."""
     gap_seconds: float = Field(default=60.0, gt=0)
     """Seconds that a client's requests wait for one before them that has not arrived."""
+
+
+# The settings of the command `tinker`.
+
+
+class TinkerSettings(Settings):
+    """The settings of `tinker`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "server.port": 8200,
+        "server.drain_seconds": 5.0,
+        # Clients send whole batches.
+        "limits.max_body_bytes": 64 * 2**20,
+    }
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Model": ("load.*", "served_names", "client_tokenizer"),
+        "Clients": ("output_dir", "clients.*"),
+        "Memory": ("learner.max_batch_tokens", "learner.checkpointing", "engine.cache_mib", "engine.max_waiting"),
+        "Limits of requests": ("limits.*",),
+        "Server": ("server.*",),
+    }
+
+    output_dir: Path = restated(
+        RunSettings,
+        "output_dir",
+        Path("outputs/tinker"),
+        "Folder of what clients save, found again by the next server.",
+    )
+    served_names: list[str] = Field(default=[])
+    """Further names that clients may call the model, as a name that a recipe knows; give it several times for several.
+    It is always known by its own name and by its folder."""
+    client_tokenizer: str | None = None
+    """Name or folder that clients load the tokenizer from; by default the model's folder on this computer, or its
+    Hugging Face id."""
+
+    load: ModelSettings = ModelSettings()
+    clients: ClientSettings = ClientSettings()
+    learner: LearnerSettings = LearnerSettings()
+    engine: EngineSettings = EngineSettings()
+    limits: RequestLimits = RequestLimits()
+    server: ServerSettings = ServerSettings()
+
+
+# Errors of requests whose answer is fetched later: the client raises them when it waits for the result.
+
+
+GONE: Final = (
+    "these weights are gone: their checkpoint was removed, or they had no name and were not used for long "
+    "(max_snapshots)"
+)
+UNREADABLE: Final = "these weights cannot be read: they are damaged, or were overwritten meanwhile; its log says which"
+
+
+class RefusedError(Exception):
+    """A request cannot be done as it is; `category` says whose fault that is."""
+
+    def __init__(self, text: str, *, category: Literal["user", "server"] = "user") -> None:
+        super().__init__(text)
+        self.category = category
+
+
+class NoWeightsError(RefusedError):
+    """There are no weights under a path of a client, or they are gone since."""

@@ -15,16 +15,13 @@ from typing import Any
 from ...http import OverloadedError
 from ...policy import LearnerSettings, Policy
 from .checkpoints import CheckpointFolder, ClientRun, Kind, SavedCheckpoint
-from .errors import RefusedError
 from .losses import loss_batch
-from .promises import Promise, Promises
-from .sessions import ClientModel, SamplingSession, TinkerSession, TinkerSessions
-from .settings import ClientSettings
-from .snapshots import Snapshots
+from .promises import NumberedTurns, Promise, Promises
+from .sessions import ClientModel, SamplingSession, Snapshots, TinkerSession, TinkerSessions
+from .settings import ClientSettings, RefusedError
 from .training import AdamStep, AdapterShape, TrainedAdapter
-from .turns import NumberedTurns
-from .wire.bodies import CreateModelBody, LoadWeightsBody, LoraBody, OptimStepBody, SaveBody
 from .wire.data import LossRequest, sound
+from .wire.messages import CreateModelBody, LoadWeightsBody, LoraBody, OptimStepBody, SaveBody
 from .wire.results import LossAnswer
 
 

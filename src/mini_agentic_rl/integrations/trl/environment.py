@@ -14,6 +14,7 @@ import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from numbers import Real
 from typing import Any, cast
@@ -21,10 +22,158 @@ from typing import Any, cast
 from openai import BadRequestError
 
 from ...datasets import Row
+from ...emitter import emit_annotation
 from ...environments import REWARD, Endpoint, Outcome, outgrew_context, shared_client
 from ...errors import UserError
-from .rewards import TRLRewards
-from .tools import Tool, call_tool, methods_of, schemas_of
+from ...rewards import Reward, WeightedSum
+
+# TRL's reward functions over one completion: called as TRL calls them, weighted, summed.
+#
+# Every function gets `prompts`, `completions` and `completion_ids` with one item each, a list for each column of the
+# row, `environments` where there is one, and `log_metric` and `log_extra`.
+
+
+Function = Callable[..., Any]
+
+
+class TRLRewards:
+    """Scores completions, each by all functions.
+
+    Args:
+        functions: a reward function of TRL's, or several. Rewards of this package are such functions too.
+        weights: a factor for each; without them all count the same.
+
+    Raises:
+        UserError: one is no function, or asks for what only TRL's trainer has; or there are not as many weights.
+    """
+
+    def __init__(self, functions: Function | Sequence[Function] = (), weights: Sequence[float] | None = None) -> None:
+        given = [functions] if callable(functions) else list(functions)
+        for function in given:
+            _check(function)
+        if weights is not None and len(weights) != len(given):
+            raise UserError(f"{len(weights)} weights for {len(given)} reward functions", setting="reward_weights")
+        called = [function if isinstance(function, Reward) else _Called(function) for function in given]
+        self._sum = WeightedSum(called, weights) if called else None
+        self.wants_ids = any("completion_ids" in inspect.signature(function).parameters for function in given)
+        """True where a function names `completion_ids`."""
+
+    def __bool__(self) -> bool:
+        return self._sum is not None
+
+    def score(
+        self, prompt: Any, completion: Any, columns: Mapping[str, Any], *, completion_ids: Sequence[int] | None = None
+    ) -> dict[str, float]:
+        """Return the sum, as `reward`, and each function's own number; nothing where none of them gave any, or
+        one failed.
+
+        Args:
+            prompt: text or messages.
+            completion: text or messages.
+            columns: the row beside its prompt, and what else the functions may ask for.
+        """
+        given: dict[str, Any] = {
+            name: [value] for name, value in columns.items() if name not in ("prompt", "completion")
+        }
+        given |= {"completion_ids": [completion_ids], "log_metric": _log_metric, "log_extra": _log_extra}
+        if self._sum is None:
+            return {}
+        (total,), parts = self._sum.sums_and_parts([completion], [prompt], given)
+        if total is None:
+            return {}
+        return {name: value for name, (value,) in parts.items() if value is not None} | {REWARD: total}
+
+
+class _Called(Reward):
+    """A function, called as TRL calls it."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__(_name_of(function))
+        self._function = function
+
+    def score_columns(
+        self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
+    ) -> Sequence[float | None]:
+        result = self._function(prompts=prompts, completions=completions, **columns)
+        if inspect.iscoroutine(result):
+            with ThreadPoolExecutor(1, "reward") as thread:
+                result = thread.submit(asyncio.run, result).result()
+        return self.numbers_of(result, len(completions))
+
+
+def _check(function: Any) -> None:
+    if isinstance(function, str) or not callable(function) or hasattr(function, "parameters"):
+        raise UserError(
+            f"{str(function)[:80]!r} is no reward function: serve a reward model as a service, and call it through "
+            "RemoteReward(url)",
+            setting="reward_funcs",
+        )
+    named = inspect.signature(function).parameters
+    if "trainer_state" in named and named["trainer_state"].default is inspect.Parameter.empty:
+        raise UserError(
+            f"{_name_of(function)} asks for trainer_state, which only TRL's trainer has: give it a default",
+            setting="reward_funcs",
+        )
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _log_metric(name: str, value: float) -> None:
+    emit_annotation({"metric": {str(name): float(value)}})
+
+
+def _log_extra(column: str, values: Sequence[Any]) -> None:
+    emit_annotation({"extra": {str(column): str(values[0]) if values else ""}})
+
+
+# Python functions as tools of a model, as TRL and transformers have them: schema by signature and docstring.
+
+
+Tool = Callable[..., Any]
+
+_NO_TOOLS = ("reset", "get_reward")
+
+
+def methods_of(environment: Any) -> list[Tool]:
+    """Return the methods of an environment that the model may call: the public ones of its class but for `reset` and
+    `get_reward`."""
+    names = [name for name, _ in inspect.getmembers(type(environment), predicate=inspect.isfunction)]
+    return [getattr(environment, name) for name in names if name not in _NO_TOOLS and not name.startswith("_")]
+
+
+def schemas_of(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return what the model is shown of tools.
+
+    Raises:
+        UserError: one has no docstring or type hints that say what it takes.
+    """
+    from transformers.utils import get_json_schema
+
+    found = []
+    for tool in tools:
+        try:
+            found.append(get_json_schema(tool))
+        except Exception as error:  # its reader raises errors of several kinds, all of them about the function
+            name = getattr(tool, "__qualname__", repr(tool))
+            first = str(error).strip().partition("\n")[0]
+            raise UserError(f"{name} cannot be a tool: {first}", setting="environment_factory") from error
+    return found
+
+
+async def call_tool(tools: Mapping[str, Tool], name: str, arguments: str) -> str:
+    """Return the result of a tool call as text; what goes wrong is a result too, as the model reads it in TRL."""
+    try:
+        values = json.loads(arguments or "{}")
+        if name not in tools:
+            raise ValueError(f"Tool {name} not found.")
+        tool = tools[name]
+        result = await tool(**values) if inspect.iscoroutinefunction(tool) else await asyncio.to_thread(tool, **values)
+    except Exception as error:  # the model's call, or the environment's answer to it
+        result = {"error": str(error)}
+    return str(result)
+
 
 Factory = Callable[[], Any]
 

@@ -1,6 +1,5 @@
 """`VERL`: reads a verl configuration and runs it on Mini-GRPO."""
 
-from .plan import Plan, translate
-from .verl import VERL
+from .verl import VERL, Plan, translate
 
 __all__ = ["VERL", "Plan", "translate"]

@@ -3,18 +3,298 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from ...algorithm import GRPOSettings, MiniGRPO, PPOSettings
 from ...algorithm.loop.objective import Objective
+from ...algorithm.losses import LOSSES
 from ...algorithm.ppo.mini_ppo import policy_steps, ppo_objective
 from ...errors import UserError
 from ...policy import LearnerSettings, LoraSettings, Policy
 from ...types import Dataset
-from .plan import Plan, translate
+from .keys import (
+    ACTOR,
+    CRITIC_IGNORED,
+    CRITIC_SETTINGS,
+    ESTIMATORS,
+    FIXED,
+    IGNORED,
+    MODEL,
+    NO_MEANING,
+    ROLLOUT,
+    SETTINGS,
+    Fixed,
+    HonouredKey,
+    flatten,
+    truth,
+)
+
+# From a verl configuration to the settings of Mini-GRPO or Mini-PPO: pure, no torch, no I/O.
+
+
+_NEVER = 10**9
+_DEFAULT_KL_COEF = 0.001
+_FULL_TRAINING_RATE = 2e-5
+_FILTER_GROUPS = "algorithm.filter_groups.enable=True cannot be honoured"
+
+_FIXED = {fixed.key: fixed for fixed in FIXED}
+_KL_KEYS = (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type")
+_OF_CRITIC = {setting.key for setting in CRITIC_SETTINGS}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of Mini-GRPO or Mini-PPO that a configuration asks for. What is absent keeps their defaults."""
+
+    model: str | None = None
+    tokenizer: str | None = None
+    has_critic: bool = False
+    """True if it asks for PPO."""
+    grpo: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `GRPOSettings`; with a critic, of `PPOSettings`."""
+    learner: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `LearnerSettings`."""
+    lora: Mapping[str, Any] | None = field(default_factory=dict)
+    """Fields of `LoraSettings`; None trains every weight."""
+    load: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `load_model`."""
+    warmup_ratio: float | None = None
+    """Share of the optimizer steps over which the learning rate rises; None where their number is given."""
+    unmet: tuple[str, ...] = ()
+    """Keys that are not honoured, each with what happens instead."""
+    meaningless: tuple[str, ...] = ()
+    """Keys that have no meaning here."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The key that each setting (`grpo.temperature`, …) comes from."""
+
+    @property
+    def warning(self) -> str | None:
+        """All that a person should know, in one text; None where everything is honoured."""
+        parts = []
+        if self.unmet:
+            parts.append("not honoured: " + "; ".join(self.unmet))
+        if self.meaningless:
+            parts.append("no meaning here: " + ", ".join(self.meaningless))
+        return "verl configuration: " + ". ".join(parts) if parts else None
+
+
+def translate(config: Mapping[Any, Any]) -> Plan:
+    """Translate a configuration of nested mappings or dotted keys.
+
+    Raises:
+        UserError: a value that would change what is learned cannot be honoured, or is none; the message names its key.
+    """
+    flat = {key: value for key, value in flatten(config).items() if value is not None}
+    critic = flat.get("algorithm.adv_estimator") in ESTIMATORS
+    settings = (*SETTINGS, *CRITIC_SETTINGS) if critic else SETTINGS
+    ignored = (*IGNORED, *CRITIC_IGNORED) if critic else IGNORED
+    for key, value in flat.items():
+        if key in _FIXED and not (critic and key in _OF_CRITIC) and not _FIXED[key].holds(value):
+            raise UserError(f"{key}={value!r} cannot be honoured: {_FIXED[key].instead}")
+    found, sources = _settings(flat, settings)
+    own = found["own"]
+    lora = None if found["lora"].get("r") == 0 else found["lora"]
+    _set_mini_batch(own, found["grpo"], critic=critic)
+    _set_aggregation(own, found["grpo"])
+    if critic:
+        _set_critic(own, found["grpo"])
+    else:
+        _set_estimator(own, found["grpo"], flat)
+    if own.get("overlong"):
+        _set_overlong(own, found["grpo"], sources)
+    if own.get("kl_in_reward"):
+        _set_kl_in_reward(own, found["grpo"], full_training=lora is None)
+    if own.get("importance_cap", 0) > 0:
+        found["grpo"] |= {"importance_correction": "token", "importance_cap": own["importance_cap"]}
+    if own.get("use_kl_loss"):
+        found["grpo"].setdefault("kl_coef", _DEFAULT_KL_COEF)
+        if lora is None and found["grpo"]["kl_coef"] > 0:
+            raise UserError(
+                f"{ACTOR}.use_kl_loss=True cannot be honoured with {MODEL}.lora_rank=0: under full training "
+                "no reference weights are left"
+            )
+    if "total_steps" in found["grpo"]:
+        found["grpo"].pop("total_epochs", None)
+    if own.get("save_freq") is not None:
+        found["grpo"]["checkpoint_every"] = own["save_freq"] if own["save_freq"] > 0 else _NEVER
+    unmet = [
+        f"{key} ({entry.instead})"
+        for key in sorted(flat)
+        if (entry := _entry(key, ignored)) and not entry.holds(flat[key])
+    ]
+    named = {setting.key for setting in settings} | _FIXED.keys()
+    others = [key for key in sorted(flat) if key not in named and _entry(key, ignored) is None]
+    meaningless = tuple(key for key in others if any(_is_under(key, root) for root in NO_MEANING))
+    unmet += [f"{key} (unknown)" for key in others if key not in meaningless]
+    rate = found["learner"].get("learning_rate")
+    if lora is not None and "r" not in lora and rate is not None and rate < _FULL_TRAINING_RATE:
+        unmet.append(
+            f"{ACTOR}.optim.lr={rate:g} trains an adapter of low rank here, for which it is small: "
+            f"set {MODEL}.lora_rank (0 trains every weight), and with an adapter about ten times the rate"
+        )
+    return Plan(
+        model=own.get("model"),
+        tokenizer=own.get("tokenizer"),
+        has_critic=critic,
+        grpo=found["grpo"],
+        learner=found["learner"],
+        lora=lora,
+        load=found["load"],
+        warmup_ratio=None if "warmup_steps" in found["learner"] else own.get("warmup_ratio"),
+        unmet=tuple(unmet),
+        meaningless=meaningless,
+        sources=sources,
+    )
+
+
+def _settings(
+    flat: Mapping[str, Any], settings: Sequence[HonouredKey]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    found: dict[str, dict[str, Any]] = {"grpo": {}, "learner": {}, "lora": {}, "load": {}, "own": {}}
+    sources: dict[str, str] = {}
+    with_kl = _has_kl_loss(flat)
+    for setting in settings:
+        if setting.key not in flat or (setting.key in _KL_KEYS and not with_kl):
+            continue
+        try:
+            value = setting.convert(flat[setting.key])
+        except ValueError as error:
+            raise UserError(f"{setting.key}={flat[setting.key]!r} cannot be honoured: {error}") from None
+        if value is None:
+            continue
+        room, name = setting.target.split(".")
+        found[room][name] = value
+        sources[setting.target] = setting.key
+    return found, sources
+
+
+def _has_kl_loss(flat: Mapping[str, Any]) -> bool:
+    """Without it, how the KL divergence is weighed and estimated says nothing."""
+    try:
+        return truth(flat.get(f"{ACTOR}.use_kl_loss", False))
+    except ValueError:
+        return False  # the error is raised where the key itself is read
+
+
+def _set_mini_batch(own: Mapping[str, Any], grpo: dict[str, Any], *, critic: bool) -> None:
+    mini_batch, batch = own.get("mini_batch"), grpo.get("tasks_per_step")
+    if mini_batch is None:
+        return
+    if batch is None:
+        raise UserError(f"{ACTOR}.ppo_mini_batch_size={mini_batch} needs data.train_batch_size: set both to one number")
+    if critic:
+        if mini_batch < 1 or batch % mini_batch:
+            raise UserError(
+                f"{ACTOR}.ppo_mini_batch_size={mini_batch} cannot be honoured with data.train_batch_size={batch}: "
+                "a batch is divided into equal parts, so set it to one that goes into the other"
+            )
+        grpo["minibatches"] = batch // mini_batch
+    elif mini_batch != batch:
+        raise UserError(
+            f"{ACTOR}.ppo_mini_batch_size={mini_batch} cannot be honoured with data.train_batch_size={batch}: "
+            "a batch is one optimizer step here, so set both to one number"
+        )
+
+
+def _set_aggregation(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
+    aggregation = own.get("aggregation")
+    if aggregation is None:
+        return
+    if aggregation == "sum":  # a mean over rollouts of their sums is Dr. GRPO with the constant 1
+        grpo |= {"loss_aggregation": "dr_grpo", "max_trajectory_tokens": 1}
+        return
+    grpo["loss_aggregation"] = aggregation
+    if aggregation == "dr_grpo":
+        if "max_new_tokens" not in grpo:
+            raise UserError(
+                f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm needs data.max_response_length, which it divides by"
+            )
+        grpo["max_trajectory_tokens"] = grpo["max_new_tokens"]
+
+
+def _set_estimator(own: Mapping[str, Any], grpo: dict[str, Any], flat: Mapping[str, Any]) -> None:
+    grpo |= own.get("estimator", {})
+    estimator = flat.get("algorithm.adv_estimator")
+    if estimator == "reinforce_plus_plus" and str(flat.get("algorithm.gamma", 1)) not in ("1", "1.0"):
+        raise UserError(
+            f"algorithm.gamma={flat['algorithm.gamma']!r} cannot be honoured with algorithm.adv_estimator={estimator}: "
+            "set it to 1, or take gae"
+        )
+    if grpo.get("dynamic_sampling") and grpo.get("baseline") == "none":
+        raise UserError(f"{_FILTER_GROUPS} with algorithm.adv_estimator={estimator}, which compares no groups")
+    if grpo.get("samples_per_prompt") == 1 and grpo.get("baseline") != "none":
+        raise UserError(
+            f"{ROLLOUT}.n=1 cannot be honoured: rollouts of a task are compared with each other, unless "
+            "algorithm.adv_estimator is reinforce_plus_plus or gae"
+        )
+    if _clips_rollouts(grpo):  # verl averages it so whatever loss_agg_mode says
+        grpo["loss_aggregation"] = "sequence"
+
+
+def _clips_rollouts(grpo: Mapping[str, Any]) -> bool:
+    """Return True if the loss is of whole rollouts, and not of single tokens."""
+    return "policy_loss" in grpo and LOSSES[grpo["policy_loss"]].over_rollouts is not None
+
+
+def _set_critic(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
+    """PPO: rewards are compared with what the critic expected, and advantages always whitened over the batch."""
+    grpo.pop("normalize_advantage", None)
+    if grpo.get("dynamic_sampling"):
+        raise UserError(f"{_FILTER_GROUPS} with algorithm.adv_estimator=gae, which compares no groups")
+    if _clips_rollouts(grpo):
+        raise UserError(
+            f"{ACTOR}.policy_loss.loss_mode={grpo['policy_loss']!r} cannot be honoured with "
+            "algorithm.adv_estimator=gae: the ratio of a whole rollout has no place beside advantages of single tokens"
+        )
+    if own.get("use_kl_loss"):
+        grpo["kl_in_reward"] = False
+
+
+def _set_overlong(own: Mapping[str, Any], grpo: dict[str, Any], sources: Mapping[str, str]) -> None:
+    """DAPO's punishment of long replies: `len` tokens before the bound of a reply, as a share of it."""
+    key = f"{sources['own.overlong']}=True cannot be honoured"
+    length, bound = own.get("overlong_len"), grpo.get("max_new_tokens")
+    if length is None:
+        raise UserError(f"{key} without {sources['own.overlong'].rpartition('.')[0]}.len")
+    if bound is None:
+        raise UserError(f"{key} without data.max_response_length, at whose end the buffer is")
+    if own.get("overlong_max", bound) != bound:
+        raise UserError(
+            f"{sources['own.overlong_max']}={own['overlong_max']} cannot be honoured with "
+            f"data.max_response_length={bound}: set both to one number"
+        )
+    if not 0 < length <= bound:
+        raise UserError(
+            f"{sources['own.overlong_len']}={length} cannot be honoured: set it to between 1 and "
+            f"data.max_response_length={bound}"
+        )
+    grpo["overlong_buffer"] = length / bound
+
+
+def _set_kl_in_reward(own: Mapping[str, Any], grpo: dict[str, Any], *, full_training: bool) -> None:
+    key = "algorithm.use_kl_in_reward=True cannot be honoured"
+    if own.get("use_kl_loss"):
+        raise UserError(f"{key} with {ACTOR}.use_kl_loss=True: the penalty is in the reward or in the loss")
+    if full_training:
+        raise UserError(f"{key} with {MODEL}.lora_rank=0: under full training no reference weights are left")
+    if own.get("reward_kl_type", "fixed") != "fixed":
+        raise UserError(f"{key} with algorithm.kl_ctrl.type={own['reward_kl_type']!r}: set it to fixed")
+    if own.get("reward_kl_penalty", "kl") not in ("kl", "k1"):
+        raise UserError(f"{key} with algorithm.kl_penalty={own['reward_kl_penalty']!r}: set it to kl")
+    grpo |= {"kl_in_reward": True, "kl_coef": own.get("reward_kl_coef", _DEFAULT_KL_COEF)}
+
+
+def _entry(key: str, ignored: Sequence[Fixed]) -> Fixed | None:
+    return next((entry for entry in ignored if _is_under(key, entry.key)), None)
+
+
+def _is_under(key: str, root: str) -> bool:
+    return key == root or key.startswith(f"{root}.")
+
 
 logger = logging.getLogger(__name__)
 

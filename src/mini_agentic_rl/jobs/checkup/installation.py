@@ -22,7 +22,7 @@ from .checks import Check
 
 _PACKAGE: Final = "mini-agentic-rl"
 _OLDEST_PYTHON: Final = (3, 10)
-_EXTRAS: Final = ("trl", "sql", "agents", "mcp", "ray", "postgres", "mongo", "quant", "otlp", "loggers")
+_EXTRAS: Final = ("trl", "recipes", "agents", "environments", "ray", "services", "quant", "loggers")
 _CONSTRAINTS: Final = Path(__file__).parents[4] / "constraints.txt"
 """Of a clone; an installed package has none."""
 

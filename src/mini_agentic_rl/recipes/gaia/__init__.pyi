@@ -1,7 +1,7 @@
+from .agent import FunctionTool as FunctionTool
 from .agent import GaiaAgent as GaiaAgent
-from .score import final_answer as final_answer
-from .score import is_right as is_right
+from .agent import web_search_tool as web_search_tool
 from .tasks import LEVELS as LEVELS
+from .tasks import final_answer as final_answer
+from .tasks import is_right as is_right
 from .tasks import load_gaia as load_gaia
-from .toolbox import FunctionTool as FunctionTool
-from .toolbox import web_search_tool as web_search_tool

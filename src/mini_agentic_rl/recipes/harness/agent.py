@@ -18,13 +18,8 @@ from ...redaction import remember_secrets, without_secrets, without_secrets_with
 from ...semconv import CompletionSpanAttributes
 from ...types import AttemptedRollout, NamedResources, Rollout
 from ...user_code import load_object
-from .environment import given_variables
-from .make import make_sandbox
-from .readable import run_folders_in
-from .run import HarnessResult, HarnessRun
-from .sandbox import Ended, HarnessError
-from .scratch import Scratch
-from .words import split_words
+from .run import HarnessResult, HarnessRun, given_variables, make_sandbox, split_words
+from .sandbox import Ended, HarnessError, Scratch, run_folders_in
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ from ...config import MIB
 from ...errors import UserError
 from ...http import is_loopback
 from .namespaces import inner_port, loopback_url, short_socket
-from .relay import relay
-from .sandbox import Confined, Ended, HarnessError, exit_code_of
-from .supervised import PROGRAMS, new_name, run_supervised
+from .process import PROGRAMS, new_name, run_supervised
+from .sandbox import Confined, Ended, HarnessError, exit_code_of, relay
 
 HOST: Final = "host.docker.internal"
 _INSIDE: Final = "/mini-agentic-rl/inside.py"

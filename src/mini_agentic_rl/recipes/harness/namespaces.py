@@ -17,10 +17,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ...errors import UserError
-from .process import BOUNDED
-from .relay import relay
-from .sandbox import Confined, Ended, HarnessError, exit_code_of
-from .supervised import PROGRAMS, run_supervised
+from .process import BOUNDED, PROGRAMS, run_supervised
+from .sandbox import Confined, Ended, HarnessError, exit_code_of, relay
 
 _UNPRIVILEGED: Final = 1024
 _LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

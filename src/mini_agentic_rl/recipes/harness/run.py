@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,16 +20,129 @@ from urllib.parse import urlsplit
 
 from ...config import HarnessSettings
 from ...environments import Endpoint
-from ...redaction import without_secrets
-from .environment import base_variables, given_variables, model_variables, task_variables
-from .make import make_sandbox
-from .protection import added_modules, changed_files, fill_test_folder
-from .readable import readable_paths
-from .sandbox import Confined, Ended, HarnessError, SandboxLimits
-from .scratch import Scratch, write_task
-from .supervised import PROGRAMS
+from ...errors import UserError
+from ...redaction import remember_secrets, without_secrets
+from .docker import DockerSandbox
+from .kubernetes import KubernetesSandbox
+from .namespaces import BubblewrapSandbox
+from .process import PROGRAMS, ProcessSandbox, added_modules, changed_files, fill_test_folder
+from .sandbox import Confined, Ended, HarnessError, Sandbox, SandboxLimits, Scratch, readable_paths, write_task
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
-from .words import fill_words, split_words
+
+# The environment of a command: the model's address under the names that programs read, the task, and little else.
+
+
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_LONGEST: Final = 100_000
+"""Characters of a variable that every system takes."""
+
+
+def given_variables(settings: Sequence[str]) -> dict[str, str]:
+    """Return the variables that the person asks for; keys among them are hidden from now on.
+
+    Raises:
+        UserError: one has no name, or is to be taken from here, where it is not set.
+    """
+    found = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not name or (not equals and name not in os.environ):
+            why = "a variable has no name" if not name else f"{name!r} is not set here: write NAME=VALUE"
+            raise UserError(why, setting="agent_env")
+        found[name] = value if equals else os.environ[name]
+    remember_secrets({"env": found})
+    return found
+
+
+def base_variables(home: str, temporary: str) -> dict[str, str]:
+    """Return what every command gets."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {
+        **kept,
+        "HOME": home,
+        "TMPDIR": temporary,
+        "XDG_CACHE_HOME": f"{home}/.cache",
+        "XDG_CONFIG_HOME": f"{home}/.config",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+    }
+
+
+def model_variables(base_url: str, model: str, key: str, sampling: Mapping[str, Any]) -> dict[str, str]:
+    """Return the address and the name of the model, as OpenAI's and Anthropic's programs read them."""
+    return {
+        "OPENAI_BASE_URL": base_url,
+        "OPENAI_API_BASE": base_url,
+        "OPENAI_API_KEY": key,
+        "OPENAI_MODEL": model,
+        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": key,
+        "ANTHROPIC_MODEL": model,
+        "ANTHROPIC_SMALL_FAST_MODEL": model,
+        **{f"MODEL_{name.upper()}": str(value) for name, value in sampling.items() if isinstance(value, int | float)},
+    }
+
+
+def task_variables(prompt: str, task_file: str) -> dict[str, str]:
+    """Return the task: its text, where it is not too long for a variable, and its file."""
+    text = {"TASK_PROMPT": prompt} if len(prompt) <= _LONGEST and "\0" not in prompt else {}
+    return {"TASK_FILE": task_file, **text}
+
+
+# A command as it was written: its words, with what belongs to the rollout put in, and the files that it names.
+
+
+_NAMED: Final = re.compile(r"\{(prompt|task_file|model|base_url)\}")
+
+
+def split_words(command: str, setting: str) -> list[str]:
+    """Return the words of a command, as a shell would part them; nothing else of a shell is done.
+
+    A word that names a file here, relative to the working directory, becomes its absolute path: the command runs
+    elsewhere.
+
+    Raises:
+        UserError: a quotation has no end, or there is no word at all.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"{command!r} cannot be read: {str(error).lower()}", setting=setting) from None
+    if not words:
+        raise UserError("the command is empty", setting=setting)
+    return [words[0] if "/" not in words[0] else _absolute(words[0]), *map(_absolute, words[1:])]
+
+
+def fill_words(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Return the words with `{name}` replaced; other braces are left as they are."""
+    return [_NAMED.sub(lambda found: values.get(found[1], found[0]), word) for word in words]
+
+
+def _absolute(word: str) -> str:
+    return str(Path(word).absolute()) if not os.path.isabs(word) and os.path.isfile(word) else word
+
+
+# Make the sandbox that the settings name.
+
+
+def make_sandbox(settings: HarnessSettings) -> Sandbox:
+    """Return the sandbox.
+
+    Raises:
+        UserError: its program is not installed here.
+    """
+    network = settings.sandbox_network
+    match settings.sandbox:
+        case "process":
+            return ProcessSandbox(network)
+        case "bubblewrap":
+            return BubblewrapSandbox(network)
+        case "docker":
+            return DockerSandbox(network, settings.sandbox_cpus)
+        case "kubernetes":
+            return KubernetesSandbox(network, settings.sandbox_cpus, settings.sandbox_namespace)
+
 
 _REWARD: Final = "reward.txt"
 _PYTHON: Final = "python"

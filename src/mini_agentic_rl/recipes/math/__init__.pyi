@@ -9,6 +9,7 @@ from .demonstrations import TOOLS as TOOLS
 from .demonstrations import can_be_shown as can_be_shown
 from .demonstrations import demonstration as demonstration
 from .demonstrations import opening as opening
+from .demonstrations import small_talk_conversations as small_talk_conversations
 from .demonstrations import tools_for as tools_for
 from .demonstrations import use_tool as use_tool
 from .families import GENERATED_TURNS as GENERATED_TURNS
@@ -19,4 +20,3 @@ from .families import GSMSymbolic as GSMSymbolic
 from .families import Math as Math
 from .families import calculator as calculator
 from .families import examples_of_tasks as examples_of_tasks
-from .small_talk import small_talk_conversations as small_talk_conversations

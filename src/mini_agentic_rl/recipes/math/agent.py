@@ -18,8 +18,7 @@ from ...rewards import ends_cleanly, has_answer_line, has_template_tags, is_corr
 from ...semconv import CompletionSpanAttributes
 from ...tools import CALCULATOR, answer_calls
 from ...types import Hook, NamedResources, PromptTemplate, Rollout, Span
-from .demonstrations import MAX_TURNS, can_be_shown, demonstration, opening, tools_for
-from .small_talk import small_talk_conversations
+from .demonstrations import MAX_TURNS, can_be_shown, demonstration, opening, small_talk_conversations, tools_for
 
 
 def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:

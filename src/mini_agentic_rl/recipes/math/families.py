@@ -35,10 +35,9 @@ from ...datasets import (
 from ...environments import Recipe
 from ...errors import MissingPackageError
 from .arithmetic import ArithmeticDataset
-from .corruptions import Case, corrupted
 from .demonstrations import MAX_TURNS, SYSTEM_PROMPT, TEXT_PROMPT, TOOLS, demonstration, opening, tools_for, use_tool
 from .stories import LEVELS
-from .worked import Worked, worked_solution
+from .worked import Case, Worked, corrupted, worked_solution
 
 GENERATED_TURNS: Final = 6
 """Model calls on generated arithmetic, of one to four calculations, and the answer. Early in a training some rollouts
@@ -172,9 +171,7 @@ class GSMSymbolic(Math):
         try:
             import reasoning_gym
         except ImportError as error:
-            raise MissingPackageError(
-                "'gsm_symbolic'", "reasoning-gym", extra="reasoning", setting="dataset"
-            ) from error
+            raise MissingPackageError("'gsm_symbolic'", "reasoning-gym", extra="recipes", setting="dataset") from error
         rows: list[Row] = []
         used: set[str] = set()
         block, idle = seed * _BLOCK, 0

@@ -2,7 +2,7 @@
 
 `SqlAgent` is what a trainer runs, `SqlReward` how its rollouts are scored: execution match on two databases, and the
 quality of the answer. Questions, database and the words of the conversation are in `data`, the tool is in
-`tool`. Needs the extra `sql`; names are loaded when they are first asked for.
+`tool`. Needs the extra `recipes`; names are loaded when they are first asked for.
 """
 
 import lazy_loader

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from openai import BadRequestError
 
+from ...emitter import emit_reward
+from ...environments import Demonstrations, Recipe, find_llm, outgrew_context, rollout_client
 from ...errors import MissingPackageError
+from ...litagent import LitAgent
+from ...types import LLM, NamedResources, Rollout
+from .data import (
+    HIDDEN_TABLES,
+    HINT,
+    QUERY_TOOL,
+    SCHEMA_TOOL,
+    SQL_TOOLS,
+    demonstration,
+    medical_database,
+    question_of,
+    system_prompt,
+)
+from .reward import Queries, SqlReward
+from .tool import QueryLimits, SqlDatabase
 
 try:
     from agents import (
@@ -23,23 +41,7 @@ try:
     )
     from agents.tool_context import ToolContext
 except ImportError as error:
-    raise MissingPackageError("the SQL agent", "openai-agents", extra="sql") from error
-
-from ...emitter import emit_reward
-from ...environments import find_llm, outgrew_context, rollout_client
-from ...litagent import LitAgent
-from ...types import LLM, NamedResources, Rollout
-from .data import (
-    HIDDEN_TABLES,
-    HINT,
-    QUERY_TOOL,
-    SCHEMA_TOOL,
-    medical_database,
-    question_of,
-    system_prompt,
-)
-from .reward import Queries, SqlReward
-from .tool import QueryLimits, SqlDatabase
+    raise MissingPackageError("the SQL agent", "openai-agents", extra="recipes") from error
 
 _SETTINGS: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens"})
 """Sampling parameters that the SDK has names for."""
@@ -152,3 +154,20 @@ def _settings(sampling: dict[str, Any]) -> ModelSettings:
     known = {name: value for name, value in sampling.items() if name in _SETTINGS}
     others = {name: value for name, value in sampling.items() if name not in _SETTINGS}
     return ModelSettings(**known, extra_args=others or None)
+
+
+# The SQL agent as a job takes it. The extra is looked for here: without it the error says what to install.
+
+
+def sql_recipe(database: Path | None = None, **reward: Any) -> Recipe:
+    """Return the SQL agent over the medical database unless there is another; `reward` are the fields of `SqlReward`.
+
+    Raises:
+        MissingPackageError: the extra is not installed.
+        UserError: a setting cannot work.
+    """
+    from .reward import SqlReward
+
+    agent = SqlAgent(database=database, reward=SqlReward(**reward))
+    shown = partial(demonstration, prompt=agent.system_prompt)
+    return Recipe(agent, (), Demonstrations(shown, lambda task: SQL_TOOLS, lambda task: "rows" in task))

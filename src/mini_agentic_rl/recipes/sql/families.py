@@ -20,7 +20,7 @@ class Sql(TaskFamily):
 
     def recipe(self) -> Recipe:
         """Return the SQL agent over the medical database."""
-        from .recipe import sql_recipe
+        from .agent import sql_recipe
 
         return sql_recipe()
 

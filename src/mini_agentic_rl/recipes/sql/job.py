@@ -17,7 +17,7 @@ from ...gateway import GatewayLimits, LLMProxy
 from ...jobs import TrainConfig, current_role
 from ...rewards import RemoteReward
 from ...trainer import DEFAULT_SERVER
-from .recipe import sql_recipe
+from .agent import sql_recipe
 
 logger = logging.getLogger(__name__)
 

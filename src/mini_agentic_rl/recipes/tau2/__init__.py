@@ -1,7 +1,7 @@
 """An assistant trained on tau2-bench: the suite's own orchestrator, tools, databases and evaluator around our endpoint.
 
-`Tau2Agent` is what a trainer runs on the rows of `load_tau2`. One task is played by `episode`, by two roles
-(`roles`) that call their models through `speaker`; `evaluation` is the reward. `suite` alone imports the package.
+`Tau2Agent` is what a trainer runs on the rows of `load_tau2`. `episode` plays one task and scores it; it
+alone imports the package. Both roles call their models through `speaker`.
 """
 
 from .agent import ASSISTANT_AGENT_ID, USER_SIMULATOR_ID, Tau2Agent

@@ -278,7 +278,7 @@ class PostgresBackend(SqlBackend):
                 pool_pre_ping=True,  # the server may have been restarted in the meantime
             )
         except ImportError as error:
-            raise MissingPackageError(f"the store {name}", "psycopg", extra="postgres") from error
+            raise MissingPackageError(f"the store {name}", "psycopg", extra="services") from error
         milliseconds = max(1, round(busy_timeout_seconds * 1000))
 
         def configure(connection: psycopg.Connection[Any], _: ConnectionPoolEntry) -> None:

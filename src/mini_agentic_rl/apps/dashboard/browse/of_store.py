@@ -9,17 +9,297 @@ a rollout changes any more.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from ....store import LightningStore, LightningStoreStatistics
-from ....types import Attempt, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
-from .base import MAX_GROUP, MAX_RESOURCES, MAX_SPANS, GroupRow, RolloutFilter, RolloutPage, RolloutRow, preview_of
-from .group_index import GroupIndex, IndexedGroup
-from .known_rewards import KnownRewards, is_settled
-from .store_rows import is_wanted_reward, may_pass, row_of, span_text, stands_in, texts_of
+from ....emitter import find_final_reward
+from ....store import LightningStore, LightningStoreStatistics, body_json
+from ....types import Attempt, AttemptedRollout, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
+from .base import (
+    GROUP_KEY,
+    MAX_GROUP,
+    MAX_RESOURCES,
+    MAX_SPANS,
+    GroupRow,
+    RolloutFilter,
+    RolloutPage,
+    RolloutRow,
+    preview_of,
+    reason_of,
+    rl_step,
+    spellings,
+)
+
+# Lines of rollouts made of the objects of a store, and the tests of a filter on them.
+
+
+def texts_of(rollout: Rollout) -> Iterator[str]:
+    """Yield the texts in which one is looked for, but those of spans: the id, the task, the metadata."""
+    yield rollout.rollout_id
+    yield json_text(rollout.input)
+    yield json_text(rollout.metadata)
+    if isinstance(rollout, AttemptedRollout):
+        yield json_text(rollout.attempt.metadata)
+
+
+def row_of(rollout: Rollout) -> RolloutRow:
+    """Return the line of a rollout, without its reward."""
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    metadata = rollout.metadata or {}
+    step, group, evaluation = (metadata.get(name) for name in ("step", GROUP_KEY, "evaluation"))
+    return RolloutRow(
+        number=None,
+        id=rollout.rollout_id,
+        status=rollout.status,
+        mode=rollout.mode,
+        start=rollout.start_time,
+        end=rollout.end_time,
+        task=preview_of(rollout.input),
+        attempts=0 if attempt is None else attempt.sequence_id,
+        worker=None if attempt is None else attempt.worker_id,
+        reward=None,
+        group=None if group is None else str(group),
+        step=rl_step(step),
+        evaluation=None if evaluation is None else str(evaluation),
+        why=reason_of(metadata, None if attempt is None else attempt.metadata),
+    )
+
+
+def may_pass(rollout: Rollout, row: RolloutRow, wanted: RolloutFilter) -> bool:
+    """Return whether a rollout passes all but what its spans tell."""
+    return (
+        (not wanted.mode or row["mode"] == wanted.mode)
+        and (not wanted.worker or wanted.worker in (row["worker"] or ""))
+        and (not wanted.group or wanted.group == row["group"])
+        and (wanted.step is None or wanted.step == row["step"])
+        and (not wanted.task or stands_in(wanted.task, (json_text(rollout.input),)))
+    )
+
+
+def is_wanted_reward(reward: float | None, wanted: RolloutFilter) -> bool:
+    """Return True if there is a reward, within the bounds of a filter."""
+    if reward is None:
+        return False
+    return (wanted.reward_min is None or reward >= wanted.reward_min) and (
+        wanted.reward_max is None or reward <= wanted.reward_max
+    )
+
+
+def stands_in(text: str, texts: Iterable[str]) -> bool:
+    """Return True if a text stands in one of these, in either spelling that JSON has for it."""
+    wanted = spellings(text)
+    return any(one in each for each in texts for one in wanted)
+
+
+def json_text(value: Any) -> str:
+    """Return a task or metadata as databases keep them."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def span_text(span: Span) -> str:
+    """Return what a text is looked for in of a span."""
+    try:
+        return body_json(span)
+    except ValueError:  # a store in memory takes what is no JSON
+        return str(span.attributes)
+
+
+# Rewards of rollouts, read of many at once and remembered of those that have ended.
+
+
+_REWARDS_AT_ONCE: Final = 200
+"""Rollouts whose rewards are read at once."""
+_KEPT: Final = 200_000
+_SETTLED_SECONDS: Final = 10.0
+"""Time after the end of a rollout in which spans of it may still come."""
+
+
+def is_settled(rollout: Rollout) -> bool:
+    """Return True if nothing about a rollout changes any more."""
+    return rollout.end_time is not None and time.time() > rollout.end_time + _SETTLED_SECONDS
+
+
+class KnownRewards:
+    """Final rewards of the latest attempts in a store.
+
+    Args:
+        store: read from the event loop that asks for the rewards.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._known: OrderedDict[str, float | None] = OrderedDict()
+
+    async def of(self, rollouts: Sequence[Rollout]) -> list[float | None]:
+        """Return the reward of each rollout; None where nobody gave one."""
+        settled = [one.rollout_id for one in rollouts if is_settled(one)]
+        rewards = await self.of_ids([one.rollout_id for one in rollouts], settled)
+        return [rewards[one.rollout_id] for one in rollouts]
+
+    async def of_ids(self, ids: Sequence[str], settled: Collection[str]) -> dict[str, float | None]:
+        """Return the rewards of rollouts by their ids.
+
+        Args:
+            ids: of the rollouts.
+            settled: ids of those whose rewards stay as they are.
+        """
+        rewards: dict[str, float | None] = {one: self._known[one] for one in settled if one in self._known}
+        asked = [one for one in ids if one not in rewards]
+        parts = [asked[start : start + _REWARDS_AT_ONCE] for start in range(0, len(asked), _REWARDS_AT_ONCE)]
+        for found in await asyncio.gather(*map(self._read, parts)):
+            rewards |= found
+        self._known |= {one: rewards[one] for one in settled}
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return rewards
+
+    async def _read(self, ids: Sequence[str]) -> dict[str, float | None]:
+        spans: dict[str, list[Span]] = {one: [] for one in ids}
+        for span in await self._store.get_reward_spans(ids):
+            spans[span.rollout_id].append(span)
+        await asyncio.sleep(0)  # a store in memory answers at once, and others wait for the event loop
+        return {one: find_final_reward(each) for one, each in spans.items()}
+
+
+# Groups of a store that no query asks for by group: each rollout is read once, the oldest first, and then what comes.
+#
+# Reading goes on in a task of the event loop, which rests as long as it has worked, so that pages are answered
+# meanwhile.
+
+
+_ROLLOUTS_AT_ONCE: Final = 250
+"""Rollouts that are read at once."""
+_REMEMBERED: Final = 100
+"""Rollouts read last of which one has to be there still for the reading to go on."""
+
+
+@dataclass
+class IndexedGroup:
+    """Rollouts of a group."""
+
+    name: str
+    number: int
+    """Number of its first rollout, counted as they were read."""
+    step: int | None
+    ids: list[str] = field(default_factory=list)
+    """Ids of its rollouts; those that were deleted since may be among them."""
+    unsettled: list[str] = field(default_factory=list)
+    """Ids of those about which something may change, as far as is known."""
+
+    def settle(self, ids: Iterable[str]) -> None:
+        """Note that nothing changes about these any more."""
+        done = set(ids)
+        self.unsettled = [one for one in self.unsettled if one not in done]
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Take out rollouts that were deleted."""
+        gone = set(ids)
+        self.ids = [one for one in self.ids if one not in gone]
+        self.settle(gone)
+
+
+class GroupIndex:
+    """The groups of a store, in the order of their first rollouts.
+
+    Args:
+        store: read from the event loop that asks for the groups.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._task: asyncio.Task[None] | None = None
+        self._groups: dict[str, IndexedGroup] = {}
+        self._numbers: list[int] = []
+        self._names: list[str] = []
+        self._last: deque[str] = deque(maxlen=_REMEMBERED)
+        self.read = 0
+        """Number of rollouts that were read."""
+        self.whole = False
+        """True once all that the store held were read."""
+
+    async def follow(self, seconds: float) -> bool:
+        """Read on, for at most so many seconds; True once all that the store holds was read.
+
+        Raises:
+            LightningStoreError: the store cannot be read.
+        """
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._read_on())
+            self._task.add_done_callback(_look_at)
+        done, _ = await asyncio.wait({self._task}, timeout=seconds)
+        if done:
+            self._task.result()
+        return bool(done)
+
+    def group(self, name: str) -> IndexedGroup | None:
+        """Return a group, or None where none of its rollouts was read."""
+        return self._groups.get(name)
+
+    def before(self, number: int | None, limit: int) -> list[IndexedGroup]:
+        """Return the groups whose first rollout has a number below this, the newest first; None: the newest of all."""
+        end = len(self._numbers) if number is None else bisect_left(self._numbers, number)
+        return [self._groups[name] for name in reversed(self._names[max(0, end - limit) : end])]
+
+    async def close(self) -> None:
+        """End the reading."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._task
+
+    async def _read_on(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                found = await self._store.walk_rollouts(self._last[-1] if self._last else None, limit=_ROLLOUTS_AT_ONCE)
+            except ValueError:
+                if not self._last:
+                    raise
+                self._go_back()
+                continue
+            for rollout in found:
+                self._add(rollout)
+            if len(found) < _ROLLOUTS_AT_ONCE:
+                self.whole = True
+                return
+            await asyncio.sleep(time.monotonic() - began)
+
+    def _add(self, rollout: Rollout) -> None:
+        metadata = rollout.metadata or {}
+        name = metadata.get(GROUP_KEY)
+        if name is not None:
+            group = self._groups.get(str(name))
+            if group is None:
+                group = IndexedGroup(str(name), self.read, rl_step(metadata.get("step")))
+                self._groups[group.name] = group
+                self._numbers.append(self.read)
+                self._names.append(group.name)
+            group.ids.append(rollout.rollout_id)
+            if not is_settled(rollout):
+                group.unsettled.append(rollout.rollout_id)
+        self.read += 1
+        self._last.append(rollout.rollout_id)
+
+    def _go_back(self) -> None:
+        """Read on beyond the rollout before the one that was read last, which was deleted; begin anew where so many
+        were that none is remembered."""
+        self._last.pop()
+        if not self._last:
+            self._groups, self._numbers, self._names = {}, [], []
+            self.read, self.whole = 0, False
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Retrieve the error of a reading for which nobody waits any more."""
+    if not task.cancelled():
+        task.exception()
+
 
 _SECONDS: Final = 0.025
 """Time after which a page ends with what it has found."""

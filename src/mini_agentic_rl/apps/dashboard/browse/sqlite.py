@@ -24,7 +24,7 @@ from ....store.sql import SAME_TABLES_SINCE, SCHEMA_VERSION
 from ....types import Attempt, ResourcesUpdate, Rollout, Span, Worker
 from . import sqlite_rows as read
 from .base import MAX_GROUP, MAX_RESOURCES, MAX_SPANS, GroupRow, RolloutFilter, RolloutPage, RolloutRow
-from .facts import StoreFacts
+from .sqlite_rows import StoreFacts
 
 T = TypeVar("T")
 

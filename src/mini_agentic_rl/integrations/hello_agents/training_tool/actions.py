@@ -9,8 +9,14 @@ from typing import Any, cast
 from ....datasets import load_examples
 from ....errors import UserError
 from .. import REWARD_TYPES, STAND_IN, create_reward_function, local_copy, usual_dataset
-from .parameters import DataParameters, EvaluateParameters, LoadDatasetParameters, RewardParameters, ToolError
-from .paths import AllowedPaths
+from .parameters import (
+    AllowedPaths,
+    DataParameters,
+    EvaluateParameters,
+    LoadDatasetParameters,
+    RewardParameters,
+    ToolError,
+)
 
 _SHOWN_ROWS = 2
 _SHOWN_TEXT = 600

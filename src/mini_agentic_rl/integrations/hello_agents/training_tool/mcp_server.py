@@ -3,7 +3,7 @@
     python -m mini_agentic_rl.integrations.hello_agents.training_tool.mcp_server --root FOLDER --max-trainings 1
 
 It offers one tool, `rl_training`. Clients give up after a while: for what takes long, `start` is the action, not
-`train`. Needs the extra `mcp`.
+`train`. Needs the extra `recipes`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ try:
     from mcp.server.stdio import stdio_server
     from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
 except ImportError as error:
-    missing = MissingPackageError("the MCP server of the training tool", "mcp 2", extra="mcp")
+    missing = MissingPackageError("the MCP server of the training tool", "mcp 2", extra="recipes")
     if __name__ == "__main__":
         sys.exit(f"error: {missing}")
     raise missing from error

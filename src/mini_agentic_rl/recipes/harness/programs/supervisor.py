@@ -17,16 +17,129 @@ import math
 import os
 import resource
 import selectors
+import stat
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
 from . import family
 from .confine import confine, user_without_rights
-from .folder_size import FolderSize
-from .output import KeptOutput
+
+# The size of folders that somebody else is writing to, looked at as often as that is cheap.
+
+
+_BLOCK: Final = 512
+_LEAST: Final = 4096
+"""Bytes that a file or a folder counts at least, so that many empty ones are bounded too."""
+DEPTH: Final = 200
+"""Folders within folders, beyond which a command has reached its limit of disk."""
+_OPEN: Final = stat.S_IRUSR | stat.S_IXUSR
+_FIRST_SECONDS: Final = 0.2
+_SIZE_SHARE: Final = 20
+"""Times the duration of a look that passes until the next one."""
+
+
+class FolderSize:
+    """The bytes that folders take on disk."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
+        self._size = 0.0
+        self._next = 0.0
+
+    def look(self, *, now: bool = False) -> float:
+        """Return the size as it was at the last look, or with `now` as it is."""
+        begun = time.monotonic()
+        if now or begun >= self._next:
+            self._size = sum(map(_size, self._folders))
+            done = time.monotonic()
+            self._next = done + max(_FIRST_SECONDS, _SIZE_SHARE * (done - begun))
+        return self._size
+
+
+def _size(folder: str) -> float:
+    """Return the bytes of a folder; infinite if it is nested deeper than its bound."""
+    total = 0
+    if not os.path.isdir(folder):
+        return total
+    for place, below, names, opened in os.fwalk(folder):
+        if place.count(os.sep) - folder.count(os.sep) > DEPTH:
+            return math.inf
+        for name in (*below, *names):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                found = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                total += max(_LEAST, found.st_blocks * _BLOCK)
+                if stat.S_ISDIR(found.st_mode) and found.st_mode & _OPEN != _OPEN:
+                    _open(name, opened, stat.S_IMODE(found.st_mode) | _OPEN)
+    return total
+
+
+def _open(name: str, above: int, mode: int) -> None:
+    """Let the owner of a folder see what it holds, without following a link that has taken its place."""
+    if sys.platform == "linux":
+        folder = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=above)
+        try:
+            os.chmod(f"/proc/self/fd/{folder}", mode)
+        finally:
+            os.close(folder)
+
+
+# The output of a command: its beginning and its end are kept, and of what lies between only the number of bytes.
+
+
+_FLOOD: Final = 16 << 20
+_BREATH_SECONDS: Final = 0.002
+
+
+class KeptOutput:
+    """Bytes that were read from a pipe, bounded."""
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        """`descriptor` is the pipe's, which does not block; `limit` is in bytes."""
+        self.descriptor = descriptor
+        self._half = max(1, limit // 2)
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._in_tail = 0
+        self._total = 0
+
+    def read(self) -> bool:
+        """Take what there is; False once the pipe has ended."""
+        try:
+            data = os.read(self.descriptor, 1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._total += len(data)
+        if self._total > _FLOOD:  # whoever floods a pipe waits for its reader, who then leaves others the processor
+            time.sleep(_BREATH_SECONDS)
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        rest = data[max(0, room) :]
+        if rest:
+            self._tail.append(rest)
+            self._in_tail += len(rest)
+            while self._in_tail - len(self._tail[0]) >= self._half:
+                self._in_tail -= len(self._tail.popleft())
+        return bool(data)
+
+    def drain(self) -> None:
+        """Take what is still in the pipe, without waiting for more."""
+        before = -1
+        while before != self._total and self.read():
+            before = self._total
+
+    def text(self) -> str:
+        """Return the output, with a line that says what was left out."""
+        tail = b"".join(self._tail)[-self._half :]
+        left_out = self._total - len(self._head) - len(tail)
+        between = f"\n[... {left_out} bytes are left out ...]\n".encode() if left_out else b""
+        return (bytes(self._head) + between + tail).decode("utf-8", "replace")
+
 
 _LOOK_SECONDS: Final = 0.05
 _SHARE: Final = 5

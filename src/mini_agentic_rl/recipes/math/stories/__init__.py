@@ -9,9 +9,7 @@ from __future__ import annotations
 import random
 
 from .grammar import compose
-from .problem import Problem
-from .templates import Story
-from .transfer import TRANSFER
+from .scenes import TRANSFER, Problem, Story
 from .written import read_written
 
 __all__ = ["LEVELS", "STORIES", "TRANSFER", "Problem", "Story", "draw_problem"]

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, TypeAlias
 
-from .problem import NAMES, Problem
-from .scenes import ASIDES, SCENES, Scene
+from .scenes import ASIDES, NAMES, SCENES, Problem, Scene
 
 Beginning: TypeAlias = Literal["has", "packed"]
 Event: TypeAlias = Literal["gain", "loss", "packs", "times", "part"]

@@ -23,8 +23,7 @@ from functools import cached_property
 from importlib.resources import files
 
 from ..worked import Operation, operations, results
-from .problem import Operand
-from .templates import Story
+from .scenes import Operand, Story
 
 _KIND = re.compile(r"== *([^|]+?) *\| *([^|]+?) *\| *([^|]+?)(?: *\| things: ([^|]+))?")
 _RANGE = re.compile(r"([a-e]) (\d+(?:\.\d\d)?)-(\d+(?:\.\d\d)?)(?: by (\d+))?")

@@ -1,0 +1,284 @@
+"""The critic: any OpenAI-compatible model that criticises a prompt template, and rewrites it to answer a criticism.
+
+Whatever its endpoint does wrong becomes a `CriticError` with a reason, so that one bad answer costs one candidate. Only
+a refusal that no later call can escape (wrong key, no such model) is a `UserError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import string
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openai import AuthenticationError, NotFoundError, PermissionDeniedError
+
+from ...errors import UserError
+from ...types import PromptTemplate
+from .settings import APOSettings
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_POML_NAME = re.compile(r"\{\{\s*([A-Za-z_]\w*)")
+_TAGGED = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
+_FENCED = re.compile(r"\A```[\w-]*\n(.*?)\n?```\Z", re.DOTALL)
+_ONE_CALL_A_CONNECTION = {"Connection": "close"}
+"""A connection kept open would belong to the event loop of this run, and break the client in the next one."""
+_REFUSALS = (AuthenticationError, PermissionDeniedError, NotFoundError)
+
+_ROLE = """\
+You improve the prompt template of an AI agent. The agent fills in the placeholders of the template with a task and
+follows the result. Each attempt at a task earns a reward; higher is better."""
+
+_EDIT_AGAIN = """\
+That template cannot be used: {reason}. {rules}
+Answer with a template that can, between <prompt> and </prompt> and nothing else."""
+
+_NO_PLACEHOLDERS = "It has no placeholders, and the new one must have none either."
+
+_PLACEHOLDERS = (
+    "Keep each of the placeholders {placeholders} exactly as it is written, at least once, "
+    "and add no other placeholder."
+)
+
+_LITERAL_BRACES = " Write a brace that is meant as such twice: {{ and }}."
+
+_CRITIQUE = """\
+The prompt template:
+<template>
+{template}
+</template>
+
+What the agent did with it:
+
+{transcripts}
+
+{angle}
+
+Write down, in at most five short points, what about the template held the reward back and what a better template would
+say instead. Speak about the template in general: no advice that only helps one of the tasks above, and no answers to
+them. Do not write the new template."""
+
+_ANGLES = (
+    "Begin with the attempts that earned least: find what in the template led to each failure.",
+    "Compare the attempts that earned most with those that earned least: find what the template should demand so that "
+    "all go like the best.",
+    "Look for what the template leaves unsaid: the form of the answer, the steps on the way, what to do in doubt.",
+)
+"""Points of view that a criticism takes first; the children of a parent take turns, so that they differ."""
+
+_EDIT = """\
+The prompt template:
+<template>
+{template}
+</template>
+
+A criticism of it:
+<criticism>
+{critique}
+</criticism>
+
+Rewrite the template so that the criticism no longer applies. {rules}
+Answer with the new template between <prompt> and </prompt> and nothing else."""
+
+
+class CriticError(Exception):
+    """Report that the critic gave nothing that can be used; the message says why."""
+
+
+class Critic:
+    """Criticises templates, and writes templates that can replace the first one.
+
+    Args:
+        client: OpenAI client of the endpoint.
+        settings: models, temperature, limits.
+        seed_prompt: the template of the first prompt, whose placeholders every other must keep.
+    """
+
+    def __init__(self, client: AsyncOpenAI, settings: APOSettings, seed_prompt: PromptTemplate) -> None:
+        self._client = client
+        self._settings = settings
+        self._seed_prompt = seed_prompt
+        self._turns = asyncio.Semaphore(settings.critic_concurrency)
+
+    async def criticise(self, template: str, transcripts: Sequence[str], angle: int) -> str:
+        """Return the textual gradient: what holds the template back, judged by what an agent did with it.
+
+        Args:
+            angle: number of the point of view to take, modulo their count.
+
+        Raises:
+            CriticError: there is no usable answer.
+            UserError: the endpoint refuses every call.
+        """
+        question = _CRITIQUE.format(
+            template=template, transcripts="\n\n".join(transcripts), angle=_ANGLES[angle % len(_ANGLES)]
+        )
+        return await self._answer(self._settings.gradient_model, "gradient_model", _conversation(question))
+
+    async def rewrite(self, template: str, critique: str) -> str:
+        """Return the template, rewritten to answer a criticism; it takes the same placeholders.
+
+        Raises:
+            CriticError: there is no usable answer.
+            UserError: the endpoint refuses every call.
+        """
+        wanted = placeholders(self._seed_prompt)
+        rules = _PLACEHOLDERS.format(placeholders=", ".join(wanted.values())) if wanted else _NO_PLACEHOLDERS
+        if self._seed_prompt.engine == "f-string":
+            rules += _LITERAL_BRACES
+        messages = _conversation(_EDIT.format(template=template, critique=critique, rules=rules))
+        reason = ""
+        for _ in range(self._settings.edit_attempts):
+            answer = await self._answer(self._settings.apply_edit_model, "apply_edit_model", messages)
+            rewritten = _template_in(answer)
+            problem = why_unusable(self._seed_prompt, rewritten)
+            if problem is None:
+                return rewritten
+            reason = problem
+            again = _EDIT_AGAIN.format(reason=reason, rules=rules)
+            messages = [*messages, {"role": "assistant", "content": answer}, {"role": "user", "content": again}]
+        raise CriticError(f"rewritten template rejected: {reason}")
+
+    async def _answer(self, model: str, setting: str, messages: Sequence[dict[str, str]]) -> str:
+        """Return the text that `model` answers with; `setting` is the name of the setting that chose the model."""
+        options: dict[str, Any] = {
+            "timeout": self._settings.critic_timeout,
+            "extra_headers": _ONE_CALL_A_CONNECTION,
+        }
+        if self._settings.diversity_temperature is not None:
+            options["temperature"] = self._settings.diversity_temperature
+        try:
+            async with self._turns:
+                completion: Any = await self._client.chat.completions.create(
+                    model=model,
+                    messages=list(messages),  # type: ignore[arg-type]  # plain dictionaries are what it sends
+                    **options,
+                )
+            text = completion.choices[0].message.content
+        except _REFUSALS as error:
+            raise UserError(
+                f"the critic refuses {model!r} at {self._client.base_url}: {_one_line(error)}; "
+                f"check `{setting}` and the client's `api_key` and `base_url`",
+                setting=setting,
+            ) from error
+        except (AttributeError, LookupError, TypeError) as error:
+            raise CriticError("malformed answer: it holds no message") from error
+        except RuntimeError as error:
+            if "event loop" not in str(error):
+                raise CriticError(f"RuntimeError: {_one_line(error)}") from error
+            raise UserError(
+                "the client of the search is in use in another event loop, as that of an agent: connections belong to "
+                "one; give the search an AsyncOpenAI of its own"
+            ) from error
+        except Exception as error:  # the transport, rate limits, what is no JSON: each costs this candidate alone
+            raise CriticError(f"{type(error).__name__}: {_one_line(error)}") from error
+        if not isinstance(text, str) or not text.strip():
+            raise CriticError("empty answer")
+        return text.strip()
+
+
+def _conversation(question: str) -> list[dict[str, str]]:
+    """Return the messages of a question."""
+    return [{"role": "system", "content": _ROLE}, {"role": "user", "content": question}]
+
+
+def _template_in(answer: str) -> str:
+    """Return the text between the last pair of tags; without tags all of it, out of a code fence if it stands in
+    one."""
+    tagged = _TAGGED.findall(answer)
+    if tagged:
+        return str(tagged[-1])
+    fenced = _FENCED.match(answer)
+    return fenced[1] if fenced else answer
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def placeholders(prompt: PromptTemplate) -> dict[str, str]:
+    """Return the name of each value that the template takes, and the placeholder as it is first written.
+
+    Raises:
+        ValueError: the template's syntax is wrong.
+    """
+    if prompt.engine == "f-string":
+        return dict(reversed(list(_f_string_fields(prompt.template))))
+    if prompt.engine == "jinja":
+        return {name: f"{{{{ {name} }}}}" for name in sorted(_jinja_names(prompt.template))}
+    return {name: f"{{{{ {name} }}}}" for name in _POML_NAME.findall(prompt.template)}
+
+
+def why_unusable(original: PromptTemplate, template: str) -> str | None:
+    """Return why `template` cannot replace that of `original`; None when it can."""
+    if not template.strip():
+        return "it is empty"
+    changed = original.model_copy(update={"template": template})
+    try:
+        wanted, found = placeholders(original), placeholders(changed)
+    except ValueError as error:
+        return f"its placeholders cannot be read ({error})"
+    lost = [wanted[name] for name in wanted if name not in found]
+    if lost:
+        return f"it lost the placeholder {', '.join(lost)}"
+    new = [found[name] for name in found if name not in wanted]
+    if new:
+        return f"nothing fills in its placeholder {', '.join(new)}"
+    return _why_unformattable(changed, wanted) if original.engine == "f-string" else None
+
+
+class _Probe:
+    """Stands for any value: every attribute, item, conversion and format of it is its mark."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+
+    def __getattr__(self, name: str) -> _Probe:
+        return self
+
+    def __getitem__(self, key: Any) -> _Probe:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return self._mark
+
+    def __str__(self) -> str:
+        return self._mark
+
+    __repr__ = __str__
+
+
+def _why_unformattable(prompt: PromptTemplate, names: dict[str, str]) -> str | None:
+    marks = {name: f"\x00{index}\x00" for index, name in enumerate(names)}
+    try:
+        text = prompt.format(**{name: _Probe(mark) for name, mark in marks.items()})
+    except (ValueError, LookupError, TypeError) as error:
+        return f"it cannot be filled in ({type(error).__name__}: {error})"
+    lost = [names[name] for name, mark in marks.items() if mark not in text]
+    return f"it never shows the value of {', '.join(lost)}" if lost else None
+
+
+def _f_string_fields(template: str) -> Iterator[tuple[str, str]]:
+    for _, field, spec, conversion in string.Formatter().parse(template):
+        if field is None:
+            continue
+        written = field + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+        yield re.split(r"[.\[]", field, maxsplit=1)[0], f"{{{written}}}"
+        if spec:
+            yield from _f_string_fields(spec)
+
+
+def _jinja_names(template: str) -> set[str]:
+    from jinja2 import TemplateSyntaxError
+    from jinja2.meta import find_undeclared_variables
+    from jinja2.sandbox import SandboxedEnvironment
+
+    environment = SandboxedEnvironment()
+    try:
+        environment.from_string(template)  # also refuses filters that do not exist
+        return find_undeclared_variables(environment.parse(template))
+    except TemplateSyntaxError as error:
+        raise ValueError(f"line {error.lineno}: {error.message}") from error

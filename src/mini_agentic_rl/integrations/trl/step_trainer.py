@@ -1,0 +1,228 @@
+"""The update by TRL: groups in, TRL's advantages, loss and steps, metrics out. See `Objective`.
+
+What is different from the native backend, rewards and settings being the same: the standard deviation of a group is
+that of a sample (divided by G - 1), with 1e-4 added; rollouts that gave nothing to train on, and groups of equal
+rewards, count in the mean over rollouts; log-probabilities are computed from padded rows and not from a tree, the first
+ratio is 1 by definition, and no step is shortened (`max_update_kl`). Runs on the torch thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from datasets import Dataset
+
+from ...algorithm.loop.groups import Group, group_metrics, has_signal
+from ...algorithm.loop.objective import Learners, SeenCall, with_kl_penalty, with_overlong_penalty
+from ...algorithm.seeds import derive_seed
+from ...algorithm.settings import GRPOSettings
+from ...logging import only_errors_of
+from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
+from .mapping import TRLRow, empty_row, masked, row_of, trainer_options
+
+
+class TRLObjective:
+    """Learns one adapter, or all weights. The native optimizer takes the steps, so the loop's checkpoints are whole."""
+
+    def __init__(
+        self, model: PolicyModel, learners: Learners, tokenizer: PreTrainedTokenizerBase, settings: GRPOSettings
+    ) -> None:
+        self.learners = learners
+        self._model = model
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._trainer: StepTrainer | None = None
+
+    def has_signal(self, group: Group) -> bool:
+        return has_signal(group.credits)
+
+    def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
+        metrics = group_metrics(groups)
+        if not any(self.has_signal(group) for group in groups) and not self._settings.kl_in_loss:
+            return metrics
+        learner = self.learners[adapter]
+        shaped, kl = self._shaped(groups, learner)
+        rows = self._rows(shaped)
+        metrics |= kl | {"learning_rate": learner.learning_rate(learner.steps)}
+        before = learner.steps
+        with self._model.using(adapter), self._model.callable_by_others():
+            if self._trainer is None:
+                self._trainer = StepTrainer(self._model, learner, self._tokenizer, self._settings)
+            metrics |= self._trainer.step(rows, derive_seed(self._settings.seed, "trl", learner.steps))
+        self._model.versions[adapter] += learner.steps - before
+        return metrics
+
+    def take_seen(self) -> Sequence[SeenCall]:
+        return ()
+
+    def save_state(self, folder: Path) -> None:
+        """Do nothing: all is in the optimizer."""
+
+    def load_state(self, folder: Path) -> None:
+        """Do nothing: all is in the optimizer."""
+
+    def _shaped(self, groups: Sequence[Group], learner: Learner) -> tuple[Sequence[Group], dict[str, float]]:
+        settings = self._settings
+        kl: dict[str, float] = {}
+        if settings.overlong_buffer > 0:
+            groups = with_overlong_penalty(
+                groups, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
+            )
+        if settings.kl_coef > 0 and settings.kl_in_reward:
+            groups, kl["kl"] = with_kl_penalty(groups, learner, settings.kl_coef)
+        return groups, kl
+
+    def _rows(self, groups: Sequence[Group]) -> list[TRLRow]:
+        """Return the rows group by group, each filled up to its size."""
+        settings, rows = self._settings, []
+        pad = self._tokenizer.pad_token_id
+        filling = empty_row(self._tokenizer.eos_token_id if pad is None else pad)
+        for group in groups:
+            trained = [row_of(t, settings.temperature) for t in group.trajectories]
+            if settings.mask_truncated:
+                pairs = zip(trained, group.trajectories, strict=True)
+                trained = [masked(row) if trajectory.truncated else row for row, trajectory in pairs]
+            rows += trained + [filling] * (settings.samples_per_prompt - len(trained))
+        return rows
+
+
+# TRL's GRPOTrainer, run one step at a time: rollouts in, its optimizer steps taken, its metrics out.
+#
+# The trainer learns on the modules that the policy samples with, and takes its steps with the policy's own optimizer
+# and learning rates. Its data set has a row for each task of a step and no content: which tasks those are is for the
+# loop to say, and what was sampled of them comes in through `rollout_func`. So all that a run has to keep for going on
+# from a checkpoint is kept by the loop.
+
+
+_REWARD = "rollout_reward"
+_NAMES = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "entropy": "entropy",
+    "kl": "kl",
+    "clip_ratio/region_mean": "clip_fraction",
+    "cispo_clip_ratio": "clip_fraction",
+}
+"""TRL's metrics that mean what one of ours means."""
+
+
+class StepTrainer:
+    """Use it on the torch thread, while the model is `callable_by_others`."""
+
+    def __init__(
+        self, model: PolicyModel, learner: Learner, tokenizer: PreTrainedTokenizerBase, settings: GRPOSettings
+    ) -> None:
+        """
+        Args:
+            learner: whose optimizer takes the steps, and counts them.
+            tokenizer: TRL wants one for what it decodes for its reward functions; nothing that is trained is decoded.
+        """
+        self._rows: Sequence[TRLRow] = ()
+        self._watch = _Watch(learner, model.threads)
+        rate = learner.settings.learning_rate
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # it makes the folder, and leaves it
+            warnings.filterwarnings("ignore", message=".*'rollout_func'.*experimental")
+            warnings.simplefilter("ignore", FutureWarning)  # TRL's own use of transformers
+            options = GRPOConfig(
+                output_dir=folder,
+                **trainer_options(settings, learner.settings),
+                shuffle_dataset=False,
+                use_cpu=model.device.type == "cpu",
+                bf16=False,
+                fp16=False,
+                seed=settings.seed % 2**32,
+                logging_steps=1,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                dataloader_pin_memory=False,
+            )
+            self._trainer = GRPOTrainer(
+                model.base if model.peft_model is None else model.peft_model,
+                reward_funcs=_rewards,
+                args=options,
+                train_dataset=Dataset.from_dict({"prompt": [str(task) for task in range(settings.tasks_per_step)]}),
+                processing_class=tokenizer,
+                callbacks=[self._watch],
+                optimizers=(
+                    learner.optimizer,
+                    LambdaLR(learner.optimizer, lambda _: learner.learning_rate(learner.steps) / rate),
+                ),
+                rollout_func=self._rollouts,
+            )
+        self._trainer.remove_callback(PrinterCallback)
+        if model.peft_model is not None and "ref" in model.peft_model.peft_config:
+            # TRL's reference is a copy of the adapter as it was at the start; ours is the model without an adapter,
+            # which TRL takes where there is no such copy.
+            model.peft_model.delete_adapter("ref")
+            model.peft_model.set_adapter(DEFAULT_ADAPTER)
+
+    def step(self, rows: Sequence[TRLRow], seed: int) -> dict[str, float]:
+        """All optimizer steps on the rollouts of one step of the loop.
+
+        Args:
+            rows: `tasks_per_step` groups of `samples_per_prompt` rollouts.
+            seed: of the order in which TRL puts them into passes, and of dropout.
+        """
+        self._rows = rows
+        self._watch.logs.clear()
+        torch.manual_seed(seed)
+        gc.freeze()  # at every start it collects garbage, and would look through all that is there
+        try:
+            with only_errors_of("transformers"):
+                self._trainer.train()
+        finally:
+            gc.unfreeze()
+        self._trainer.optimizer.zero_grad(set_to_none=True)
+        last = self._watch.logs[-1]
+        return {_NAMES[name]: value for name, value in last.items() if name in _NAMES}
+
+    def _rollouts(self, prompts: list[str], _: GRPOTrainer) -> dict[str, Any]:
+        """TRL's `rollout_func`: what the loop has sampled already."""
+        if len(prompts) != len(self._rows):
+            raise ValueError(f"{len(self._rows)} rollouts for the {len(prompts)} that TRL asks for")
+        return {
+            "prompt_ids": [row.prompt_ids for row in self._rows],
+            "completion_ids": [row.completion_ids for row in self._rows],
+            "logprobs": [row.logprobs for row in self._rows],
+            "env_mask": [row.mask for row in self._rows],
+            _REWARD: [row.reward for row in self._rows],
+        }
+
+
+class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
+    """Counts the steps where the policy counts its own, keeps what is logged, and leaves cores to others."""
+
+    def __init__(self, learner: Learner, threads: ThreadCount) -> None:
+        self.logs: list[dict[str, float]] = []
+        self._learner = learner
+        self._threads = threads
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._threads.adapt()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._threads.adapt()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._learner.steps += 1
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        if logs is not None and "loss" in logs:
+            self.logs.append(dict(logs))
+
+
+def _rewards(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
+    """TRL's reward function: what hooks and agent gave, None for a row that stands for no rollout."""
+    rewards: list[float | None] = columns[_REWARD]
+    return rewards
