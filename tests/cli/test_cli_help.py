@@ -9,9 +9,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.help_pages import SHORT_HELP
-from mini_agentic_rl.cli.options import option_name
-from mini_agentic_rl.jobs import TrainConfig
+from mini_agentic_rl.commands import TrainConfig
+from mini_agentic_rl.commands.options import SHORT_HELP, option_name
 
 
 def _page(*arguments: str) -> str:

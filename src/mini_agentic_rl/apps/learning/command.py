@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ...cli.options import TRAIN, settings_command
+from ...commands.options import TRAIN, settings_command
 from ...metrics import counted
 from .settings import LearnSettings
 

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Final
 from pydantic import Field
 
 from ...algorithm.grpo.settings import GRPOSettings
-from ...config import Settings, restated
-from ...jobs import PollSettings
+from ...config import PollSettings, Settings, restated
 from ...policy import LearnerSettings
 
 USE_LOOP: Final[Mapping[str, Any]] = {

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from ...commands import ServeSettings
 from ...errors import UserError, log_failure
 from ...gateway import ServedPolicy
-from ...jobs import ServeSettings
 from ...policy import load_weights
 from ...store import LightningStore, LightningStoreThreaded, open_store
 from .folder import Published, UseFolder

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...algorithm import Measure
+from ...commands import check_model
 from ...errors import UserError
-from ...jobs import check_model
 from ...metrics import ConsoleLogger, MetricsLogger
 from ...trainer import Trainer, accuracy_row
 from .datasets import create_rl_dataset

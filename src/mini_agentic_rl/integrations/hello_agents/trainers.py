@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithm import Backend
+from ...commands import PPO
 from ...environments import Environment, EnvironmentAgent
 from ...errors import UserError
 from ...gateway import load_tokenizer
-from ...jobs import PPO
 from ...litagent import LitAgent
 from ...plugins import load_part
 from ...rewards import RemoteReward

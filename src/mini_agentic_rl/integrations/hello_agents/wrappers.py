@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...commands import check_model
 from ...errors import UserError
-from ...jobs import check_model
 from ...policy import ADAPTER_CONFIG
 from .config import TrainingConfig
 from .models import model_source

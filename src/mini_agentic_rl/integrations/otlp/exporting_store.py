@@ -12,7 +12,7 @@ from opentelemetry.sdk.resources import Resource
 
 from ...semconv import LightningResourceAttributes
 from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities, LightningStoreClient, forward_methods
-from ...trainer.trace_export import TraceExportSettings
+from ...trainer.settings import TraceExportSettings
 from ...types import Attempt, Span
 from .attempt_trace import AttemptFacts
 from .conventions import PROVIDER, ExportedContent

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from transformers import PreTrainedModel
 
+from ...commands import accepted_keys
 from ...files import one_writer
 from ...gateway import load_tokenizer
 from ...http import (
@@ -27,7 +28,6 @@ from ...http import (
     json_response,
     new_app,
 )
-from ...jobs import accepted_keys
 from ...policy import EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError, resolve_model
 from .checkpoints import CheckpointFolder
 from .command_settings import TinkerSettings
