@@ -1,7 +1,7 @@
-from .app import PluginSettings as PluginSettings
-from .app import app as app
-from .app import plugins_job as plugins_job
 from .chat import ChatSettings as ChatSettings
+from .command_line import PluginSettings as PluginSettings
+from .command_line import app as app
+from .command_line import plugins_job as plugins_job
 from .compare import CompareSettings as CompareSettings
 from .compare import compare_job as compare_job
 from .data import ConvertSettings as ConvertSettings
@@ -15,7 +15,6 @@ from .new_project import NewSettings as NewSettings
 from .new_project import new_job as new_job
 from .parity import ParitySettings as ParitySettings
 from .parity import parity_job as parity_job
-from .plan import PlanSettings as PlanSettings
 from .planning import plan_job as plan_job
 from .serve import ServeSettings as ServeSettings
 from .serve import accepted_keys as accepted_keys
@@ -29,7 +28,9 @@ from .tasks import check_model as check_model
 from .tasks import current_role as current_role
 from .tasks import trained_as as trained_as
 from .train import make_algorithm as make_algorithm
+from .train import train_and_show as train_and_show
 from .train import train_job as train_job
 from .train_config import PPO as PPO
+from .train_config import PlanSettings as PlanSettings
 from .train_config import TrainConfig as TrainConfig
 from .train_config import with_agent_defaults as with_agent_defaults

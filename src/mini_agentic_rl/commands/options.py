@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperCommand
 
-from ..config import COMMAS, VALUES, Setting, Settings, called_here, extra_of
+from ..config import COMMAS, VALUES, WITHOUT_OPTION, Setting, Settings, called_here, extra_of
 from ..errors import UserError
 from ..logging import setup_logging
 from ..metrics import shared_console
@@ -39,7 +39,16 @@ _POST_TRAINING = (
 
 SHORT_HELP: Mapping[str, Sequence[str]] = {
     "train": _TRAIN,
-    "train-sql": (*_TRAIN, "database", "reward_model_url", "ci_fast", "external_store_address"),
+    "train-sql": (*_TRAIN, "database", "reward_model_url", "ci_fast"),
+    "eval": (
+        *("model", "adapter", "device", "env", "agent", "dataset", "difficulty", "split", "size", "agent_command"),
+        *("samples", "temperature", "max_new_tokens", "n_runners", "seed", "output", "json_output"),
+    ),
+    "serve": (
+        *("model", "adapter", "dtype", "device", "quantization", "served_model_name", "tool_format"),
+        *("learn_from_use", "host", "port", "api_key", "api_key_file", "drain_seconds", "cache_mib"),
+        *("max_requests_per_minute", "max_concurrent_requests"),
+    ),
     "sweep": ("vary", "seeds", *_TRAIN),
     "sft": (*_POST_TRAINING, "packing"),
     "dpo": (*_POST_TRAINING, "beta", "loss_type"),
@@ -132,10 +141,9 @@ def settings_command(
             with_errors(work, debug=debug, kind=kind)
 
         short = SHORT_HELP.get(name)
-        settings = kind.settings()
+        settings = [setting for setting in kind.settings().values() if setting.panel != WITHOUT_OPTION]
         parameters = [
-            _parameter(kind, setting, is_hidden=short is not None and setting.name not in short)
-            for setting in settings.values()
+            _parameter(kind, setting, is_hidden=short is not None and setting.name not in short) for setting in settings
         ]
         if has_file:
             about = "File with settings, YAML, TOML or JSON: its values are the defaults; options win."
@@ -143,7 +151,7 @@ def settings_command(
             parameters.append(_parameter_of_command("config", None, Path | None, about))
             parameters.append(_parameter_of_command("print_config", False, bool, shown))
         if short is not None:
-            about = f"Show all {len(settings)} settings, and exit."
+            about = f"Show all {len(settings)} options, and exit."
             how: Any = {"is_eager": True, "callback": show_all}
             parameters.append(_parameter_of_command("help_all", False, bool, about, **how))
         parameters += [
@@ -175,6 +183,9 @@ def _refusing(kind: type[Settings]) -> type[PagedCommand]:
             for word in args:
                 flag = word.partition("=")[0]
                 here = called_here(flag.removeprefix("--").replace("-", "_"), kind.settings())
+                if flag.startswith("--") and flag not in known and has_no_option(kind, flag):
+                    name = flag.removeprefix("--").replace("-", "_")
+                    raise typer.BadParameter(f"there is no {flag}: give {name} in a file of --config", ctx=ctx)
                 if flag.startswith("--") and flag not in known and here is not None:
                     value = VALUES.get(flag.removeprefix("--").replace("-", "_"))
                     option = option_name(kind.settings()[here]) + ("" if value is None else f" {value}")
@@ -239,7 +250,13 @@ def spelling(kind: type[Settings], name: str) -> str | None:
     named = kind.settings().get(name)
     fields = [one for one in kind.settings().values() if one.path[-1] == name]
     found = named or (fields[0] if fields else None)
-    return None if found is None else option_name(found)
+    return None if found is None or found.panel == WITHOUT_OPTION else option_name(found)
+
+
+def has_no_option(kind: type[Settings], flag: str) -> bool:
+    """Return True if a flag is the name of a setting that only a file or Python sets."""
+    setting = kind.settings().get(flag.removeprefix("--").replace("-", "_"))
+    return setting is not None and setting.panel == WITHOUT_OPTION
 
 
 def _complaint(kind: type[Settings], problem: Any, values: Mapping[str, Any], file: Path | None) -> str:
@@ -249,7 +266,13 @@ def _complaint(kind: type[Settings], problem: Any, values: Mapping[str, Any], fi
     if setting is None and (not path or problem["type"] == "value_error"):
         return message
     in_file = file is not None and (setting is None or setting.name not in values)
-    name = ".".join(path) if setting is None else setting.name if in_file else option_name(setting)
+    name = (
+        ".".join(path)
+        if setting is None
+        else setting.name
+        if in_file or setting.panel == WITHOUT_OPTION
+        else option_name(setting)
+    )
     return f"{f'{file}: ' if in_file else ''}{name} {problem['input']}: {message[:1].lower()}{message[1:]}"
 
 

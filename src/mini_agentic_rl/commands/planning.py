@@ -36,8 +36,7 @@ from ..policy import (
     step_seconds,
 )
 from ..trainer import RunFolder
-from .plan import PlanSettings
-from .train_config import TrainConfig
+from .train_config import PlanSettings, TrainConfig
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from ..policy import (
 from ..processes import CoreWatch, allowed_cores
 from ..tokens import CompletionRecord, SamplingParams, TokenDelta, TokenRequest, TokenTree, pack
 from .checkup import HARDWARE, INSTALLATION, Check, available_memory, ports
-from .plan import PlanSettings
 from .planning import plan_job
+from .train_config import PlanSettings
 
 _ROLLOUTS: Final = 32
 _PROMPT: Final = 160

@@ -266,7 +266,9 @@ def _shared(settings: SweepSettings) -> dict[str, Any]:
     """Return the settings that all runs share, as JSON values."""
     axes = {text.partition("=")[0].strip().removeprefix("--").replace("-", "_") for text in settings.vary}
     left_out = {"vary", "seeds", "seed", "output_dir", "resume", "overwrite", "json_output", "console"}
-    left_out |= {one.name for one in settings.settings().values() if one.panel == "Runners"}  # where, and not what
+    left_out |= {
+        one.name for one in settings.settings().values() if one.panel == "Runners" or one.path[0] == "ray"
+    }  # where, and not what
     found = {name: value for name, value in settings.flat().items() if name not in left_out | axes}
     shared: dict[str, Any] = json.loads(json.dumps(without_secrets_within(found)))
     return shared

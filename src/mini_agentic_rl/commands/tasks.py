@@ -12,7 +12,6 @@ from pydantic import Field
 
 from ..config import COMMAS, HarnessSettings, LightningEnvVar, Settings, resolve_str_env_var
 from ..datasets import MATH, family_type
-from ..environments import ENV
 from ..errors import UserError
 from ..execution import Role
 from ..files import read_json
@@ -88,6 +87,8 @@ def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
     Raises:
         UserError: an agent or a data set is given as well.
     """
+    from ..environments import ENV
+
     family = family_type(env)
     has_name = family is not None and family.is_environment
     meant = {"agent": env.partition(":")[0] if has_name else ENV + env, "dataset": env if has_name else ENV + env}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, WrapValidator, field_validator
 
 from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
-from ..config import COMMANDS_AT_ONCE, TOKENS_OF_COMMAND, HarnessSettings, JsonSettings
+from ..config import COMMANDS_AT_ONCE, TOKENS_OF_COMMAND, WITHOUT_OPTION, HarnessSettings, JsonSettings, Settings
 from ..datasets import MATH, family_type
-from ..environments import ENV, tokens_of_call, training_defaults
+from ..environments import tokens_of_call, training_defaults
 from ..errors import UserError
 from ..execution import RaySettings
 from ..gateway import RolloutLimits
@@ -42,6 +42,72 @@ GRPO_ALONE: Sequence[str] = [name for name in GRPOSettings.model_fields if name 
 """Settings of the loop that only GRPO and its variants have: what is compared, taught and imitated."""
 _UNSAFE = re.compile(r"[^\w.-]+")
 """Characters that a folder's name is not to have."""
+
+
+_RARE: Final[Sequence[str]] = (
+    "loop.normalize_advantage",
+    "run.metrics_host",
+    "export.otlp_messages",
+    "export.otlp_tokens",
+    "harness.agent_fields",
+    "harness.scratch_folder",
+    "harness.tampering",
+    "harness.sandbox_image",
+    "harness.sandbox_namespace",
+    "harness.test_seconds",
+    "harness.sandbox_cpu_seconds",
+    "harness.sandbox_cpus",
+    "harness.sandbox_processes",
+    "harness.sandbox_file_mib",
+    "harness.sandbox_disk_mib",
+    "harness.sandbox_output_kib",
+    "loop.eval_every",
+    "loop.validation_every",
+    "loop.patience",
+    "loop.credit_discount",
+    "loop.max_sampling_rounds",
+    "loop.replay_groups",
+    "loop.replay_steps",
+    "loop.max_attempts",
+    "loop.separate_reward_weights",
+    "loop.advantage_normalization",
+    "loop.divergence_bound",
+    "loop.max_trajectory_tokens",
+    "loop.importance_cap",
+    "loop.importance_floor",
+    "loop.kl_estimator",
+    "loop.kl_in_reward",
+    "loop.overlong_penalty",
+    "loop.teacher_coef",
+    "loop.teacher_top_k",
+    "loop.teacher_reward",
+    "loop.echo_coef",
+    "loop.minibatches",
+    "loop.value_coef",
+    "loop.value_learning_rate",
+    "loop.value_warmup_steps",
+    "loop.value_trains_adapter",
+    "warm_start.until",
+    "warm_start.schedule",
+    "learner.warmup_steps",
+    "learner.flex_attention",
+    "ranks.rank_timeout",
+    "sampling.sampler_cpus",
+    "sampling.sampler_gpus",
+    "sampling.sampler_args",
+    "sampling.sampler_timeout",
+    "sampling.sampler_silence",
+    "sampling.parity_bound",
+    "ray.runner_gpus",
+    "ray.min_runners",
+    "ray.runner_idle_seconds",
+)
+"""Settings that a file of `--config` or Python sets: they have no option of their own."""
+
+
+def _with_option(group: str, kind: type[Settings]) -> tuple[str, ...]:
+    """Return the paths of the settings of a group that have an option."""
+    return tuple(f"{group}.{name}" for name in kind.model_fields if f"{group}.{name}" not in _RARE)
 
 
 def _main_job_defaults() -> Mapping[str, Any]:
@@ -88,28 +154,22 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "run.output_dir",
             "loop.seed",
             "loop.deterministic",
-            "loop.eval_every",
             "loop.transfer_size",
             "loop.validation_size",
-            "loop.validation_every",
-            "loop.patience",
             "loop.checkpoint_every",
             "run.console",
             "run.loggers",
             "run.metrics_port",
-            "run.metrics_host",
-            "export.*",
+            "export.otlp",
             "run.resume",
             "run.overwrite",
             "json_output",
         ),
-        "Agent that is a command": ("harness.*",),
+        "Agent that is a command": _with_option("harness", HarnessSettings),
         "Warm-up (SFT)": (
             "warm_start.examples",
-            "warm_start.until",
             "warm_start.learning_rate",
             "warm_start.batch_size",
-            "warm_start.schedule",
         ),
         "Reinforcement learning": (
             "algorithm",
@@ -121,25 +181,18 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.temperature",
             "loop.max_new_tokens",
             "learner.learning_rate",
-            "learner.warmup_steps",
             "learner.schedule",
             "loop.credit",
-            "loop.credit_discount",
             "loop.dynamic_sampling",
-            "loop.max_sampling_rounds",
             "loop.curriculum",
-            "loop.replay_groups",
-            "loop.replay_steps",
             "loop.expert_prefix",
             "loop.epochs_per_batch",
             "loop.max_staleness",
             "loop.sampling_share",
             "learner.max_batch_tokens",
             "learner.checkpointing",
-            "learner.flex_attention",
             "engine.cache_mib",
             "engine.cuda_graphs",
-            "ranks.rank_timeout",
             "ranks.shard",
             "engine.sampler_device",
             "loop.gateway_port",
@@ -147,48 +200,34 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.gateway_url",
             "loop.rollout_timeout",
             "loop.on_failure",
-            "loop.max_attempts",
         ),
-        "Servers that sample": ("sampling.*",),
+        "Servers that sample": _with_option("sampling", SamplerSettings),
         "Rewards and loss": (
             "loop.separate_rewards",
-            "loop.separate_reward_weights",
             "loop.baseline",
-            "loop.normalize_advantage",
-            "loop.advantage_normalization",
             "loop.policy_loss",
             "loop.clip_ratio",
             "loop.clip_ratio_high",
-            "loop.divergence_bound",
             "loop.loss_aggregation",
-            "loop.max_trajectory_tokens",
             "loop.importance_correction",
-            "loop.importance_cap",
-            "loop.importance_floor",
             "loop.max_update_kl",
             "loop.kl_coef",
-            "loop.kl_estimator",
-            "loop.kl_in_reward",
             "loop.entropy_coef",
             "loop.mask_truncated",
             "loop.overlong_buffer",
-            "loop.overlong_penalty",
         ),
         "Teachers, and what is imitated": (
             "loop.reward_coef",
             "loop.teacher",
             "loop.teacher_model",
-            "loop.teacher_coef",
             "loop.distillation",
-            "loop.teacher_top_k",
-            "loop.teacher_reward",
-            "loop.echo_coef",
             "loop.sft_coef",
             "loop.sft_per_step",
         ),
-        "Critic (PPO)": tuple(f"loop.{name}" for name in PPO_ALONE),
+        "Critic (PPO)": tuple(f"loop.{name}" for name in PPO_ALONE if f"loop.{name}" not in _RARE),
         "Limits of a rollout": ("limits.*",),
-        "Runners": ("n_runners", "strategy", "ray.*"),
+        "Runners": ("n_runners", "strategy", *_with_option("ray", RaySettings)),
+        WITHOUT_OPTION: _RARE,
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
@@ -277,6 +316,8 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     Raises:
         UserError: agent and data set do not belong together.
     """
+    from ..environments import ENV
+
     own_config = config_of_agent(config.tasks.agent)
     if own_config is not None and not isinstance(config, own_config):
         config = own_config(**config.model_dump(exclude_unset=True))
@@ -311,3 +352,56 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         if name not in settings.model_fields_set and getattr(settings, name) != value:
             changes.setdefault(group, {})[name] = value
     return config.changed(**changes) if changes else config
+
+
+class PlanSettings(JsonSettings):
+    """The settings of `plan`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"loop.max_new_tokens": 512}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Model": ("load.*",),
+        "Memory": (
+            "vram",
+            "lora.r",
+            "lora.dropout",
+            "learner.checkpointing",
+            "learner.max_batch_tokens",
+            "engine.cache_mib",
+            "engine.cuda_graphs",
+            "engine.sampler_device",
+        ),
+        "Reinforcement learning": (
+            "loop.tasks_per_step",
+            "loop.samples_per_prompt",
+            "prompt_tokens",
+            "loop.max_new_tokens",
+            "loop.max_staleness",
+        ),
+        "Spread": ("ranks", "team.shard", "sampling.sampler", "replicas", "rates"),
+        "Run": ("json_output",),
+    }
+    helps: ClassVar[Mapping[str, str]] = {
+        "loop.max_new_tokens": "Tokens that a rollout samples in all its calls together.",
+    }
+
+    vram: str | None = None
+    """Memory to fit into, as 4GB or 3500MB; settings that save memory are then chosen as needed. Without it the
+    settings are planned as they are given. On a card bitsandbytes (the `quant` extra) is taken to be there."""
+    prompt_tokens: int = Field(default=512, ge=1)
+    """Tokens of a task's prompt, system prompt and tools included."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that learn, each with a share of the step's tasks."""
+    replicas: int = Field(default=0, ge=0)
+    """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own` or the base is in parts, else
+    each rank samples its share itself."""
+    rates: Path | None = None
+    """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
+    none for a card."""
+
+    load: ModelSettings = ModelSettings()
+    lora: LoraSettings = LoraSettings()
+    learner: LearnerSettings = LearnerSettings()
+    engine: EngineSettings = EngineSettings()
+    sampling: SamplerSettings = SamplerSettings()
+    team: RankSettings = RankSettings()
+    loop: GRPOSettings = GRPOSettings()

@@ -16,6 +16,7 @@ from .other_names import called_here as called_here
 from .other_names import misspelt as misspelt
 from .other_names import refusal as refusal
 from .settings import COMMAS as COMMAS
+from .settings import WITHOUT_OPTION as WITHOUT_OPTION
 from .settings import JsonSettings as JsonSettings
 from .settings import PollSettings as PollSettings
 from .settings import SeedSettings as SeedSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Final, get_args
 
 from pydantic import (
     AliasChoices,
@@ -39,6 +39,10 @@ COMMAS = BeforeValidator(_parted)
 
 
 _BOUNDS = ("ge", "gt", "le", "lt")
+
+
+WITHOUT_OPTION: Final = "Without an option: in a file of --config, or in Python"
+"""Name of the panel of settings that have a name, but no command-line option."""
 
 
 class Settings(BaseModel):

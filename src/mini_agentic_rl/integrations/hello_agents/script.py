@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
-from ...commands.app import app
+from ...commands.command_line import app
 from ...commands.options import USER_ERROR, PagedCommand
 from ...config import called_here, misspelt
 from ...errors import UserError

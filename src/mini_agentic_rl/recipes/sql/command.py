@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from ...commands import train_and_show
 from ...commands.options import TRAIN, settings_command
-from ...commands.train import train_and_show
 from .job import SqlTrainConfig
 
 

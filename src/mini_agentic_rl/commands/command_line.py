@@ -36,7 +36,7 @@ from .evaluate import EvalSettings, evaluate
 from .new_project import NewSettings, new
 from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, settings_command, with_errors
 from .parity import ParitySettings, parity
-from .plan import PlanSettings, plan
+from .plan import plan
 from .post_training import dpo, export, kto, merge, orpo, reward, sft
 from .serve import ServeSettings, serve
 from .store_commands import (
@@ -51,7 +51,7 @@ from .store_server import ServeStoreSettings, serve_store
 from .sweep import SweepSettings, sweep
 from .tables import show
 from .train import train
-from .train_config import TrainConfig
+from .train_config import PlanSettings, TrainConfig
 
 
 class PluginSettings(JsonSettings):
