@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from mini_agentic_rl.jobs import PlanSettings, plan_job
+from mini_agentic_rl.commands import PlanSettings, plan_job
 from mini_agentic_rl.policy import resolve_device
 from output import deliver, make_parser, tell
 from random_model import SHAPES, make_model

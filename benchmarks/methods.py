@@ -26,7 +26,7 @@ from rich.table import Table
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, llm_rollout
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.trainer.run_folder import RunFolder
-from mini_agentic_rl.trainer.seed_means import seed_interval
+from mini_agentic_rl.trainer.statistics import seed_interval
 from output import add_model_options, deliver, make_parser, tell
 
 Task = dict[str, str]

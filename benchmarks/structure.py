@@ -122,7 +122,7 @@ class Checkout:
     def _spelled_options(self) -> Iterator[Path]:
         """Yield files outside the command line with a string that spells an option of it."""
         for path, tree in self.trees.items():
-            if self.room(path) in ("cli", "__main__"):
+            if self.room(path) in ("cli", "commands", "__main__"):
                 continue
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -18,7 +18,7 @@ from openai import OpenAI
 
 from mini_agentic_rl import Sessions, session
 from mini_agentic_rl.apps.learning import LearnSettings, learn_job
-from mini_agentic_rl.jobs import ServeSettings, open_server
+from mini_agentic_rl.commands import ServeSettings, open_server
 
 THINGS = ("rain", "a river", "bread", "a bicycle", "music", "a bee", "snow", "glass")
 QUESTIONS = [f"What is {thing}?" for thing in THINGS]

@@ -4,7 +4,7 @@ python scripts/reward_modeling.py --dataset_name converted.jsonl --model_name_or
 accelerate launch scripts/reward_modeling.py --dataset_name converted.jsonl --output_dir outputs/reward-model
 """
 
-from mini_agentic_rl.cli.script import run_script
+from mini_agentic_rl.integrations.hello_agents.script import run_script
 
 if __name__ == "__main__":
     run_script(

@@ -11,7 +11,7 @@ Without `--dataset` it trains on GSM8K where that can be had, else on generated 
 
 from mini_agentic_rl.rl import usual_dataset
 
-from mini_agentic_rl.cli.script import number, run_script
+from mini_agentic_rl.integrations.hello_agents.script import number, run_script
 
 
 def prepare(options: dict[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ agent of `train_gsm8k_agent.py` is to have, with its calculator. `--dataset text
 
 from mini_agentic_rl.rl import usual_dataset
 
-from mini_agentic_rl.cli.script import run_script
+from mini_agentic_rl.integrations.hello_agents.script import run_script
 
 USUAL = "gsm8k where it can be had, else arithmetic"
 

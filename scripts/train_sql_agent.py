@@ -14,7 +14,7 @@ The data are invented; nothing in them is medical advice. Each run replaces the 
 
 import sys
 
-from mini_agentic_rl.cli.script import run_script
+from mini_agentic_rl.integrations.hello_agents.script import run_script
 
 if __name__ == "__main__":
     new = [] if "--resume" in sys.argv else ["--overwrite"]

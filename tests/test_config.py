@@ -14,6 +14,7 @@ import pytest
 from pydantic import Field, ValidationError
 from rich.console import Console
 
+from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.config import (
     COMMAS,
     LightningEnvVar,
@@ -22,7 +23,6 @@ from mini_agentic_rl.config import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
-from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl import MiniGRPO
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.config_file import read_config
+from mini_agentic_rl.commands import TrainConfig
+from mini_agentic_rl.commands.config_file import read_config
 from mini_agentic_rl.config import OTHER_NAMES
 from mini_agentic_rl.errors import UserError, nearest
 from mini_agentic_rl.integrations.hello_agents import TrainingConfig
-from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.post_training import SFTSettings
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.algorithm import LOSSES, PRESETS, GRPOSettings
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.datasets import load_examples, load_task_dataset
 from mini_agentic_rl.environments import load_recipe
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.metrics import make_logger
 from mini_agentic_rl.plugins import installed_plugins, load_plugin, plugin_names
 from mini_agentic_rl.rewards import load_reward

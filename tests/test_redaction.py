@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import mini_agentic_rl
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.config_file import as_yaml, read_config
+from mini_agentic_rl.commands.config_file import as_yaml, read_config
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.files import make_private_file, make_private_folder, write_text

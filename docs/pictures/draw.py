@@ -35,7 +35,7 @@ from mini_agentic_rl.policy import (
     plan_memory,
 )
 from mini_agentic_rl.store import SqlLightningStore
-from mini_agentic_rl.trainer.charts import line_chart
+from mini_agentic_rl.trainer.report import line_chart
 
 HERE = Path(__file__).parent
 COLUMNS = 100

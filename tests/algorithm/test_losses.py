@@ -14,8 +14,8 @@ from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings, Trainer
 from mini_agentic_rl.algorithm import PRESETS, register_loss
 from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, LossTerms, PolicyLoss, Surrogate, trajectory_sum
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
+from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LossInputs, TermStreams
 from tiny import tiny_model, tiny_tokenizer

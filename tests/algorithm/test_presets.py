@@ -20,8 +20,8 @@ from mini_agentic_rl.algorithm.loop.objective import with_kl_penalty
 from mini_agentic_rl.algorithm.presets import PRESETS
 from mini_agentic_rl.algorithm.seeds import tasks_of_step
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.jobs.config import TrainConfig
-from mini_agentic_rl.jobs.train import make_algorithm
+from mini_agentic_rl.commands.train import make_algorithm
+from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.tokens import TokenTree, pack

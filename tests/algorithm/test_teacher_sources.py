@@ -9,9 +9,9 @@ from letters import TASKS, CountLetters, Letters, algorithm
 from pydantic import ValidationError
 
 from mini_agentic_rl import Trainer
+from mini_agentic_rl.commands.train import make_algorithm
+from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.config import TrainConfig
-from mini_agentic_rl.jobs.train import make_algorithm
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings, load_model
 from mini_agentic_rl.policy.load import save_weights
 from tiny import tiny_model, tiny_tokenizer

@@ -13,8 +13,8 @@ from mini_agentic_rl.algorithm.loop import measuring
 from mini_agentic_rl.algorithm.loop.curriculum import LevelSource, learnability, level_means, levels_of
 from mini_agentic_rl.algorithm.loop.measuring import is_due, is_stalled
 from mini_agentic_rl.algorithm.loop.state import RunProgress
+from mini_agentic_rl.commands import TrainConfig, train_job
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import TrainConfig, train_job
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
 
 SMALL = {"tasks_per_step": 1, "samples_per_prompt": 2, "eval_size": 1, "checkpoint_every": 1, "validation_every": 1}

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl import __version__
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands import EvalSettings, ServeSettings
+from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.config import TrainConfig
-from mini_agentic_rl.jobs.settings import EvalSettings, ServeSettings
 from mini_agentic_rl.trainer import RunFolder, what_next
 from mini_agentic_rl.trainer.statistics import accuracy_row
 
@@ -33,9 +33,9 @@ def jobs(monkeypatch):
     def unknown_model(settings):
         raise UserError(f"--model {settings.load.model}: there is no such model")
 
-    monkeypatch.setattr("mini_agentic_rl.jobs.train_job", job)
-    monkeypatch.setattr("mini_agentic_rl.jobs.eval_job", job)
-    monkeypatch.setattr("mini_agentic_rl.jobs.serve_job", unknown_model)
+    monkeypatch.setattr("mini_agentic_rl.commands.train.train_job", job)
+    monkeypatch.setattr("mini_agentic_rl.commands.evaluate.eval_job", job)
+    monkeypatch.setattr("mini_agentic_rl.commands.serve.serve_job", unknown_model)
     return seen
 
 

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from openai import OpenAI
 from rich.console import Console
 
-from mini_agentic_rl.cli.chat import Conversation, talk
+from mini_agentic_rl.commands.chat import Conversation, talk
 from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expres'}}

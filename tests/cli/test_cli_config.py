@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.config_file import as_yaml
-from mini_agentic_rl.cli.options import read_settings
+from mini_agentic_rl.commands.config_file import as_yaml
+from mini_agentic_rl.commands.options import read_settings
+from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.config import TrainConfig
 
 YAML = "total_steps: 3\nlearner:\n  weight_decay: 0.1\n  learning_rate: 1e-4\nclip_ratio: null\n"
 TOML = "total_steps = 3\n[learner]\nweight_decay = 0.1\nlearning_rate = 1e-4\n"

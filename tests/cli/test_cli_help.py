@@ -9,9 +9,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.help_pages import SHORT_HELP
-from mini_agentic_rl.cli.options import option_name
-from mini_agentic_rl.jobs import TrainConfig
+from mini_agentic_rl.commands import TrainConfig
+from mini_agentic_rl.commands.options import SHORT_HELP, option_name
+from mini_agentic_rl.config import WITHOUT_OPTION
 
 
 def _page(*arguments: str) -> str:
@@ -42,8 +42,29 @@ def test_the_short_help_of_train_begins_with_the_tasks_and_the_long_one_has_ever
     assert _panels(short)[:3] == _panels(whole)[:3] == ["Tasks", "Model", "Run"]
     of_command = {"--config", "--print-config", "--help-all", "--debug", "--help"}
     assert 15 <= len(_options(short) - of_command) <= 22
-    assert _options(whole) - of_command == {option_name(setting) for setting in TrainConfig.settings().values()}
-    assert f"Show all {len(TrainConfig.settings())} settings" in short
+    with_option = [one for one in TrainConfig.settings().values() if one.panel != WITHOUT_OPTION]
+    assert _options(whole) - of_command == {option_name(setting) for setting in with_option}
+    assert len(_options(whole)) <= 110
+    assert f"Show all {len(with_option)} options" in short
+
+
+@pytest.mark.parametrize(
+    "command", ["train", "train-sql", "sweep", "eval", "serve", "plan", "parity", "chat", "sft", "dpo"]
+)
+def test_the_help_of_a_command_shows_at_most_thirty_options(command):
+    parameters = [parameter.name for parameter in get_command(app).commands[command].params]
+    of_command = 4 + (
+        command in SHORT_HELP
+    )  # --config, --print-config, --debug, --help; --help-all beside a short page
+    assert len(SHORT_HELP.get(command, parameters)) + of_command <= 30
+
+
+def test_a_setting_without_an_option_is_set_in_a_file(tmp_path):
+    (tmp_path / "train.yaml").write_text("patience: 3")
+    assert "patience: 3" in _page("train", "--config", str(tmp_path / "train.yaml"), "--print-config")
+    refused = CliRunner().invoke(app, ["train", "--patience", "3"], env={"COLUMNS": "200"})
+    assert refused.exit_code == 2
+    assert "give patience in a file of --config" in refused.output
 
 
 @pytest.mark.parametrize("command", sorted(SHORT_HELP))

@@ -11,7 +11,7 @@ import typer
 from pydantic import Field, model_validator
 from typer.testing import CliRunner
 
-from mini_agentic_rl.cli.options import settings_command
+from mini_agentic_rl.commands.options import settings_command
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.errors import UserError
 

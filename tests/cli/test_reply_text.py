@@ -10,8 +10,7 @@ from rich.console import Console
 
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
-from mini_agentic_rl.cli.chat import Conversation
-from mini_agentic_rl.cli.reply_text import ReplyText, Said
+from mini_agentic_rl.commands.chat import Conversation, ReplyText, Said
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.recipes.math import TOOLS
 

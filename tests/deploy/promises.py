@@ -7,7 +7,7 @@ from typing import Any
 from typer.main import get_command
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.store_server import ServeStoreSettings
+from mini_agentic_rl.commands.store_server import ServeStoreSettings
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 
 from .compose import ROOT

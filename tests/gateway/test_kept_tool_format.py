@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transformers import AutoTokenizer
 
+from mini_agentic_rl.commands import TrainConfig, train_job
 from mini_agentic_rl.gateway import ChatRenderer, ServedPolicy, keep_tool_format, load_tokenizer
-from mini_agentic_rl.jobs import TrainConfig, train_job
 
 from .small_tokenizer import CHATML_TOOLS, small_tokenizer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from mini_agentic_rl.cli.app import app
+from mini_agentic_rl.commands.command_line import app
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.http import ApiKeys, AuthenticationError, ServerStartError, is_from_web_page, is_loopback
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.jobs.config import TrainConfig, with_agent_defaults
+from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaults
 from mini_agentic_rl.recipes.sql.job import SqlTrainConfig, _components
 
 

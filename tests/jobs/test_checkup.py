@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.jobs.checkup import HARDWARE, INSTALLATION, Speed, hardware, installation, measure_speed, recommend
-from mini_agentic_rl.jobs.checkup.installation import ports
+from mini_agentic_rl.commands import checkup
+from mini_agentic_rl.commands.checkup import HARDWARE, INSTALLATION, ports
+from mini_agentic_rl.commands.speed_test import Speed, measure_speed, recommend
 
 FAST = Speed("a model", "bfloat16", 2, sampled=450.0, learned=560.0)
 ROOMY = {"memory": 30 * 10**9, "free": 1.0, "card_memory": None, "planned_peak": 2 * 10**9}
@@ -43,18 +44,18 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
     monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "new" / "cache"))
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert installation.folders().state == "ok"
+    assert checkup.folders().state == "ok"
     monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(file / "cache"))
-    found = installation.folders()
+    found = checkup.folders()
     assert (found.state, "MINI_AGENTIC_RL_CACHE" in found.advice) == ("fault", True)
 
 
 def test_packages_that_are_missing_or_too_old_are_told(monkeypatch):
-    monkeypatch.setattr(installation.metadata, "requires", lambda _: ["numpy>=1", 'absent>=2; extra == "other"'])
-    monkeypatch.setattr(installation, "_CONSTRAINTS", installation._CONSTRAINTS / "none")
-    assert installation.packages().state == "ok"
-    monkeypatch.setattr(installation.metadata, "requires", lambda _: ["numpy>=999", "no-such-package>=1"])
-    found = installation.packages()
+    monkeypatch.setattr(checkup.metadata, "requires", lambda _: ["numpy>=1", 'absent>=2; extra == "other"'])
+    monkeypatch.setattr(checkup, "_CONSTRAINTS", checkup._CONSTRAINTS / "none")
+    assert checkup.packages().state == "ok"
+    monkeypatch.setattr(checkup.metadata, "requires", lambda _: ["numpy>=999", "no-such-package>=1"])
+    found = checkup.packages()
     assert found.state == "fault"
     assert "no-such-package is missing" in found.found
     assert "not >=999" in found.found
@@ -62,17 +63,17 @@ def test_packages_that_are_missing_or_too_old_are_told(monkeypatch):
 
 def test_other_versions_than_were_tested_are_a_note(monkeypatch, tmp_path):
     (tmp_path / "constraints.txt").write_text("# pins\nnumpy==0.1\nno-such-package==1\n")
-    monkeypatch.setattr(installation.metadata, "requires", lambda _: ["numpy>=1"])
-    monkeypatch.setattr(installation, "_CONSTRAINTS", tmp_path / "constraints.txt")
-    found = installation.packages()
+    monkeypatch.setattr(checkup.metadata, "requires", lambda _: ["numpy>=1"])
+    monkeypatch.setattr(checkup, "_CONSTRAINTS", tmp_path / "constraints.txt")
+    found = checkup.packages()
     assert (found.state, "numpy is" in found.found, "no-such-package" in found.found) == ("note", True, False)
 
 
 def test_little_memory_is_a_fault(monkeypatch):
-    monkeypatch.setattr(hardware, "available_memory", lambda: 10**9)
-    assert hardware.memory().state == "fault"
-    monkeypatch.setattr(hardware, "available_memory", lambda: 10**10)
-    assert hardware.memory().state == "ok"
+    monkeypatch.setattr(checkup, "available_memory", lambda: 10**9)
+    assert checkup.memory().state == "fault"
+    monkeypatch.setattr(checkup, "available_memory", lambda: 10**10)
+    assert checkup.memory().state == "ok"
 
 
 def test_every_check_answers_in_words():

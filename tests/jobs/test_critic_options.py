@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mini_agentic_rl.algorithm import MiniGRPO, MiniPPO
-from mini_agentic_rl.cli.options import read_settings
+from mini_agentic_rl.commands.options import read_settings
+from mini_agentic_rl.commands.train import make_algorithm
+from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.config import TrainConfig
-from mini_agentic_rl.jobs.train import make_algorithm
 
 
 def test_ppo_takes_its_options_and_shares_the_others():

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
 from mini_agentic_rl.algorithm.loop import measuring
-from mini_agentic_rl.jobs import train
-from mini_agentic_rl.jobs.config import TrainConfig
+from mini_agentic_rl.commands import train
+from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
 from mini_agentic_rl.policy import LoraSettings, load_model, save_weights
 from mini_agentic_rl.trainer import recorded_run

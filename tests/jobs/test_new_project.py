@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.jobs import TrainConfig, train_job
+from mini_agentic_rl.commands import TrainConfig, train_job
 
 FILES = ["README.md", "agent.py", "reward.py", "tasks/test.jsonl", "tasks/train.jsonl", "test_agent.py", "train.yaml"]
 

@@ -10,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands.planning import apply_preset, plan_job, read_size
+from mini_agentic_rl.commands.train_config import PlanSettings, TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.config import TrainConfig
-from mini_agentic_rl.jobs.plan import apply_preset, plan_job, read_size
-from mini_agentic_rl.jobs.settings import PlanSettings
 from tiny import tiny_model
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
+from mini_agentic_rl.commands import EvalSettings, TrainConfig, eval_job, train_job, trained_as
+from mini_agentic_rl.commands.tasks import matching_tasks
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import EvalSettings, TrainConfig, eval_job, train_job, trained_as
-from mini_agentic_rl.jobs.agents import matching_tasks
 from mini_agentic_rl.policy import AdaptedModelSettings
 
 

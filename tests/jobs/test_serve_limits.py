@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands import serve
+from mini_agentic_rl.commands.serve import ServeSettings
 from mini_agentic_rl.http import RequestLimits
-from mini_agentic_rl.jobs import serve
-from mini_agentic_rl.jobs.settings import ServeSettings
 from mini_agentic_rl.policy import EngineSettings
 
 

@@ -13,13 +13,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.cli.training import show_sweep
+from mini_agentic_rl.commands import SweepSettings, sweep_job, train_job
+from mini_agentic_rl.commands.sweep import _show_sweep as show_sweep
+from mini_agentic_rl.commands.sweep import swept_runs, train_in_process
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import SweepSettings, sweep_job, train_job
-from mini_agentic_rl.jobs.sweep import train_in_process
-from mini_agentic_rl.jobs.sweep_settings import swept_runs
 from mini_agentic_rl.trainer import RunFolder, accuracy_row, sweep_rows
-from mini_agentic_rl.trainer.seed_means import seed_interval, student_quantile
+from mini_agentic_rl.trainer.statistics import seed_interval, student_quantile
 
 SMALL = {"sft_examples": 0, "total_steps": 1, "eval_size": 2, "tasks_per_step": 1, "samples_per_prompt": 2}
 SMALL |= {"max_new_tokens": 4, "n_runners": 4, "transfer_size": 0, "console": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from mini_agentic_rl.jobs import TrainConfig
+from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.metrics import RULES, ConsoleLogger, RolloutFacts, RunView, RunWatch, diagnose
 
 HEALTHY = {

@@ -14,7 +14,7 @@ from documentation.markdown import anchors, links, slug, with_links, without_bre
 from documentation.sources import pages, resolved, text_of
 
 from mini_agentic_rl.algorithm import GRPOSettings
-from mini_agentic_rl.jobs import TrainConfig
+from mini_agentic_rl.commands import TrainConfig
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 from mini_agentic_rl import SqlLightningStore
+from mini_agentic_rl.commands.train import train_job
+from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.gateway import served_policy
-from mini_agentic_rl.jobs.config import TrainConfig
-from mini_agentic_rl.jobs.train import train_job
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.samplers import SamplerPool, make_sampler
 from mini_agentic_rl.samplers import pool as pool_module

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaults
 from mini_agentic_rl.datasets import find_family
 from mini_agentic_rl.environments import (
     Endpoint,
@@ -20,7 +21,6 @@ from mini_agentic_rl.environments import (
     load_tasks,
 )
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs.config import TrainConfig, with_agent_defaults
 from mini_agentic_rl.types import Attempt, AttemptedRollout
 from recipes.test_math_agent import ScriptedServer, _server
 

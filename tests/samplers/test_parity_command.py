@@ -8,9 +8,9 @@ import json
 import pytest
 from rich.console import Console
 
-from mini_agentic_rl.cli.tables import show_parity
+from mini_agentic_rl.commands import ParitySettings, parity_job
+from mini_agentic_rl.commands.parity import show_parity
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import ParitySettings, parity_job
 from mini_agentic_rl.policy import LoraSettings
 from samplers.vllm_wire import VllmWireServer
 from tiny import tiny_model, tiny_tokenizer

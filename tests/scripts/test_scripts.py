@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.cli import script as script_module
-from mini_agentic_rl.cli.script import run_script
 from mini_agentic_rl.integrations.hello_agents import datasets
+from mini_agentic_rl.integrations.hello_agents import script as script_module
+from mini_agentic_rl.integrations.hello_agents.script import run_script
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 

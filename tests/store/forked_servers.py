@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mini_agentic_rl.cli.store_server import ServeStoreSettings, serve
+from mini_agentic_rl.commands.store_server import ServeStoreSettings, serve_store
 
 
 class ForkedServers:
@@ -60,7 +60,7 @@ def _serve(place: str) -> None:
     print(f"pid {os.getpid()}", flush=True)
     try:
         where = {"url": place} if "://" in place else {"path": Path(place)}
-        serve(ServeStoreSettings(port=0, **where))
+        serve_store(ServeStoreSettings(port=0, **where))
     finally:
         print(f"ended {os.getpid()}", flush=True)
         os._exit(0)

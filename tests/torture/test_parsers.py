@@ -17,14 +17,14 @@ from typing import Any
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.cli.config_file import read_config
+from mini_agentic_rl.commands import TrainConfig
+from mini_agentic_rl.commands.config_file import read_config
 from mini_agentic_rl.datasets import load_task_dataset
 from mini_agentic_rl.datasets.formats import FORMS, examples_of
 from mini_agentic_rl.datasets.messages import ShapeError
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThoughtScanner, default_tags
 from mini_agentic_rl.gateway.tool_formats import FORMATS, ToolCall, parse_arguments, split_tool_calls
-from mini_agentic_rl.jobs import TrainConfig
 from mini_agentic_rl.rewards.base import Sample
 from mini_agentic_rl.rewards.extract import extract_answer, extract_option
 from mini_agentic_rl.rewards.format import has_answer_line, has_boxed_answer, has_thinking, tool_calls

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.cli.tables import span_table, worker_table
+from mini_agentic_rl.commands.rollout_tables import span_table, worker_table
 from mini_agentic_rl.logging import setup_logging
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.types import Span, Worker

@@ -9,10 +9,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mini_agentic_rl.trainer.intervals import bootstrap_interval, mean_row
-from mini_agentic_rl.trainer.majority import majority_at_k
-from mini_agentic_rl.trainer.paired import compare_shares, holm, newcombe_interval, sign_flip_p
-from mini_agentic_rl.trainer.statistics import wilson_interval
+from mini_agentic_rl.trainer.statistics import (
+    bootstrap_interval,
+    compare_shares,
+    holm,
+    majority_at_k,
+    mean_row,
+    newcombe_interval,
+    sign_flip_p,
+    wilson_interval,
+)
 
 ZERO, ONE, HALF = Fraction(0), Fraction(1), Fraction(1, 2)
 

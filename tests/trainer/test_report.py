@@ -7,8 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from mini_agentic_rl.trainer.charts import line_chart
-from mini_agentic_rl.trainer.report import write_report
+from mini_agentic_rl.trainer.report import line_chart, write_report
 from mini_agentic_rl.trainer.run_folder import RunFolder
 from mini_agentic_rl.trainer.statistics import accuracy_row
 

@@ -1,5 +1,4 @@
 from .command_line import lightning_cli as lightning_cli
-from .commas import COMMAS as COMMAS
 from .environment import CACHE_VARIABLE as CACHE_VARIABLE
 from .environment import KERNELS_VARIABLE as KERNELS_VARIABLE
 from .environment import LightningEnvVar as LightningEnvVar
@@ -16,7 +15,10 @@ from .other_names import VALUES as VALUES
 from .other_names import called_here as called_here
 from .other_names import misspelt as misspelt
 from .other_names import refusal as refusal
+from .settings import COMMAS as COMMAS
+from .settings import WITHOUT_OPTION as WITHOUT_OPTION
 from .settings import JsonSettings as JsonSettings
+from .settings import PollSettings as PollSettings
 from .settings import SeedSettings as SeedSettings
 from .settings import Setting as Setting
 from .settings import Settings as Settings

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .commas import COMMAS
-from .settings import Settings
+from .settings import COMMAS, Settings
 
 MIB = 1 << 20
 

@@ -1,20 +1,48 @@
-"""Settings: declared once, nested by jobs as groups, and given by their names or paths."""
+"""Settings: declared once, nested by commands as groups, and given by their names or paths."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Final, get_args
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from .other_names import refusal
 
+
+def _parted(value: Any) -> Any:
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        return value
+    return [part for item in items for part in (_parts(item) if isinstance(item, str) else [item])]
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+COMMAS = BeforeValidator(_parted)
+"""Marks a list whose items may be given one by one, or several in one text: `Annotated[list[int], COMMAS]`."""
+
+
 _BOUNDS = ("ge", "gt", "le", "lt")
+
+
+WITHOUT_OPTION: Final = "Without an option: in a file of --config, or in Python"
+"""Name of the panel of settings that have a name, but no command-line option."""
 
 
 class Settings(BaseModel):
@@ -139,6 +167,15 @@ class JsonSettings(Settings):
 
     json_output: bool = Field(default=False, json_schema_extra={"option": "--json"})
     """Print the result as JSON on standard output."""
+
+
+class PollSettings(Settings):
+    """The pace of a command that looks again and again at what others write."""
+
+    once: bool = False
+    """Do what can be done now, and end; otherwise go on until Ctrl-C."""
+    poll_seconds: float = Field(default=5.0, gt=0, allow_inf_nan=False)
+    """Seconds between two looks."""
 
 
 def restated(kind: type[Settings], path: str, default: Any, help: str | None = None, **bounds: float) -> Any:

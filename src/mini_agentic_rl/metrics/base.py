@@ -12,10 +12,66 @@ measured on held-out examples; one that begins with `sft/`, or has it inside, be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
+
+from ..redaction import without_secrets
+
+
+def number(value: float) -> str:
+    """Return a number with four digits that count, and the digits of large ones in groups: 0.02537, 21,910."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.4g}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share of one with so many digits after the point: 0.77 is 77.0 %."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a number with what it counts: 1 step, 2,000 steps.
+
+    Args:
+        one: the word for one.
+        many: the word for any other number; None puts an s behind that for one.
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def latest(count: int, one: str) -> str:
+    """Return the newest of something: the last step, the last 5 steps."""
+    return f"the last {one}" if count == 1 else f"the last {counted(count, one)}"
+
+
+def every(count: int, one: str) -> str:
+    """Return all of something, as the beginning of a sentence: all 8 rollouts, the one rollout."""
+    return f"the one {one}" if count == 1 else f"all {counted(count, one)}"
+
+
+def quantity(family: str, value: float | None) -> str:
+    """Return the number of a family of metrics, as its column shows it; empty where there is none."""
+    if value is None:
+        return ""
+    if family == "accuracy":
+        return percent(value)
+    if family == "memory_gib":
+        return f"{value:.2f} GiB"
+    if family == "tokens_per_second" and value >= 99.5:
+        return f"{value:,.0f}"
+    return number(value)
+
+
+def duration(seconds: float) -> str:
+    """Return a time: 12.3 s, 4 min 05 s, 2 h 01 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
 
 HEADLINE_FAMILIES = ("reward", "accuracy", "loss", "kl", "entropy", "tokens_per_second", "mismatch", "memory_gib")
 """Families that a person watches, in the order in which they are shown."""
@@ -136,3 +192,65 @@ class MultiLogger(MetricsLogger):
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+logger = logging.getLogger(__name__)
+
+_FAILURES: Final = 5
+
+
+class GuardedLogger(MetricsLogger):
+    """Passes everything on to one logger, and keeps what that raises from the run.
+
+    The first failure is told. After five in a row the logger is left alone, so that one whose service is away cannot
+    hold up every step.
+
+    Args:
+        name: of the logger, for the log.
+        inner: the logger.
+    """
+
+    def __init__(self, name: str, inner: MetricsLogger) -> None:
+        self.name = name
+        self.inner = inner
+        self._in_a_row = 0
+        self._told = False
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self._try(lambda: self.inner.phase(name, total))
+
+    def advance(self, n: int = 1) -> None:
+        self._try(lambda: self.inner.advance(n))
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        self._try(lambda: self.inner.log(metrics, step=step))
+
+    def note(self, message: str) -> None:
+        self._try(lambda: self.inner.note(message))
+
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._try(lambda: self.inner.table(name, rows))
+
+    def artifact(self, name: str, files: Sequence[Path]) -> None:
+        self._try(lambda: self.inner.artifact(name, files))
+
+    def close(self) -> None:
+        self._try(self.inner.close, last=True)
+
+    def _try(self, call: Callable[[], None], *, last: bool = False) -> None:
+        if self._in_a_row >= _FAILURES and not last:
+            return
+        try:
+            call()
+        except Exception as error:  # of a foreign package, and of the network behind it
+            self._in_a_row += 1
+            reason = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))
+            if not self._told:
+                self._told = True
+                logger.warning("the %s logger fails (%s); the run goes on without what it missed", self.name, reason)
+            elif self._in_a_row == _FAILURES:
+                logger.warning(
+                    "the %s logger failed %d times in a row and is left alone (%s)", self.name, _FAILURES, reason
+                )
+        else:
+            self._in_a_row = 0

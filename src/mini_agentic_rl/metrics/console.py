@@ -29,9 +29,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..visible_text import VisibleConsole
-from .base import HEADLINE_FAMILIES, MetricsLogger, headline, headline_name, held_out, step_label
-from .doctor import Finding, RunWatch
-from .readable import duration, quantity
+from .base import HEADLINE_FAMILIES, MetricsLogger, duration, headline, headline_name, held_out, quantity, step_label
+from .doctor import RunWatch
+from .view import Finding
 
 _WIDTH_WITHOUT_TERMINAL = 200
 _FORETELLING = 0.1

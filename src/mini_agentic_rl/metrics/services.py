@@ -9,19 +9,26 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import netrc
 import os
 import re
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from ..errors import MissingPackageError
-from .base import MetricsLogger
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
+
+from ..errors import MissingPackageError, UserError
+from ..plugins import choices_or_plugin, load_plugin, or_plugin
+from ..redaction import without_secrets
+from .base import GuardedLogger, MetricsLogger, MultiLogger
+from .console import ConsoleLogger
+from .jsonl import JsonlLogger
 
 PROJECT: Final = "mini-agentic-rl"
 """Project of the runs, for the services that have projects."""
@@ -261,3 +268,166 @@ def _markdown_cell(value: Any) -> str:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = "mini_agentic_rl_training"
+
+
+class PrometheusLogger(MetricsLogger):
+    """Serves the latest number of every metric as `http://host:port/metrics` until it is closed.
+
+    Args:
+        port: 0 takes a free one.
+        host: address to listen on.
+
+    Raises:
+        UserError: the port cannot be had.
+    """
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        registry = CollectorRegistry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"{PREFIX}_{name}", text, labels, registry=registry)
+
+        self._metric = gauge("metric", "Latest number of a metric of metrics.jsonl.", "name")
+        self._step = gauge("step", "Step that the latest numbers belong to.")
+        self._logged = gauge("logged_seconds", "Time of the latest numbers, in seconds since the epoch.")
+        self._done = gauge("phase_done", "Units of a phase that are done.", "phase")
+        self._total = gauge("phase_total", "Units of a phase, where their number is known.", "phase")
+        self._phase = ""
+        self._closed = False
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise UserError(
+                f"port {port} at {host} cannot be had for the numbers of the run: {error.strerror or error}",
+                setting="metrics_port",
+            ) from error
+        self.port: int = self._server.server_port
+        logger.info("Prometheus reads the numbers of the run at http://%s:%d/metrics", host, self.port)
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        self._phase = name
+        self._done.labels(name).set(0)
+        if total is not None:
+            self._total.labels(name).set(total)
+
+    def advance(self, n: int = 1) -> None:
+        self._done.labels(self._phase).inc(n)
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        for name, value in metrics.items():
+            self._metric.labels(name).set(float(value))
+        self._step.set(step)
+        self._logged.set(time.time())
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+
+
+_Known = Literal["console", "jsonl", "tensorboard", "wandb"]
+LOGGERS: Final[tuple[str, ...]] = get_args(_Known)
+"""The loggers that are built in."""
+
+
+Maker: TypeAlias = Callable[[Path, Mapping[str, Any]], MetricsLogger]
+"""Makes a logger, called with the run's folder and the run's configuration as JSON values."""
+
+if TYPE_CHECKING:
+    LoggerName: TypeAlias = str
+else:  # the choices that the doors offer, and those of plugins
+    LoggerName = Annotated[_Known, choices_or_plugin("loggers")]
+
+_FILES: Final = ("console", "jsonl")
+_SERVICES: Final[dict[str, Maker]] = {
+    "tensorboard": TensorBoardLogger,
+    "wandb": WandbLogger,
+}
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Import what the loggers need, so that a run which cannot have them ends before it begins.
+
+    Raises:
+        UserError: an unknown name, or the package of a logger is not installed or cannot be loaded beside the others.
+    """
+    makers = [_maker(name) for name in names if name not in _FILES]
+    try:
+        for maker in makers:
+            if isinstance(maker, type) and issubclass(maker, ServiceLogger):
+                maker.load()
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(str(error), setting="loggers") from error
+
+
+def make_logger(
+    names: Sequence[str],
+    run_dir: str | Path,
+    *,
+    keep_rows: int | None = None,
+    hyperparameters: Mapping[str, Any] | None = None,
+) -> MultiLogger:
+    """Return one logger that passes everything on to those named; those made already are closed if a later one fails.
+
+    Args:
+        names: Any of `LOGGERS` or of a plugin; a name that is given twice counts once.
+        run_dir: Existing folder of the run; files go there.
+        keep_rows: Rows of metrics that stay when a run is continued (see `JsonlLogger`).
+        hyperparameters: The configuration of the run, as JSON values, for the services that keep one.
+
+    A service that cannot begin is left out, which the log says.
+
+    Raises:
+        UserError: see `check_loggers`.
+    """
+    check_loggers(names)
+    made: list[MetricsLogger] = []
+    try:
+        for name in dict.fromkeys(names):
+            made.append(_make(name, Path(run_dir), keep_rows, hyperparameters or {}))
+    except BaseException:
+        MultiLogger(made).close()
+        raise
+    return MultiLogger(made)
+
+
+def _maker(name: str) -> Maker:
+    """Return what makes a logger that is no file or console.
+
+    Raises:
+        UserError: there is no such logger, or it is a plugin's that cannot be loaded.
+    """
+    make: Maker | None = _SERVICES.get(name) or load_plugin("loggers", name, setting="loggers")
+    if make is None:
+        raise UserError(
+            f"unknown logger {name!r}; choose from {', '.join(LOGGERS)}{or_plugin('loggers')}", setting="loggers"
+        )
+    return make
+
+
+def _make(name: str, run_dir: Path, keep_rows: int | None, hyperparameters: Mapping[str, Any]) -> MetricsLogger:
+    if name == "console":
+        return ConsoleLogger()
+    if name == "jsonl":
+        return JsonlLogger(run_dir / "metrics.jsonl", keep_rows=keep_rows)
+    maker = _maker(name)
+    try:
+        made = maker(run_dir, hyperparameters)
+        if not isinstance(made, MetricsLogger):
+            raise TypeError(f"a {type(made).__name__} is no MetricsLogger")
+        return GuardedLogger(name, made)
+    except Exception as error:  # of a foreign package, and of the network behind it
+        first = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))
+        setting = getattr(maker, "offline_setting", None)
+        hint = f"; {setting} keeps it on this computer" if setting else ""
+        logger.warning("the %s logger could not begin (%s): the run goes on without it%s", name, first, hint)
+        return MetricsLogger()

@@ -1,26 +1,21 @@
 """The trainer, the run folder that it writes, and the report on it.
 
-Follow `Trainer.fit`:
+`Trainer.fit`:
 
-    trainer.py           `Trainer`: keywords become parts, an agent and tasks become a run
-    keywords.py          the refusal of a keyword that it does not know
-    components.py        a part from an instance, a class, a factory, a path or a mapping
-    parts.py             strategy, store and runner: those asked for, those of the environment, or the usual ones
-    recorded_run.py      a run in its folder: begun or resumed, and its summary written at the end
-    run_folder.py        `RunFolder`: its files and checkpoints; changed_settings.py tells what a resume would change
-    run.py               `Run`: the bundles of the algorithm and of the runners, which a strategy runs on one store
+    trainer.py           `Trainer`: keywords become parts; an agent and tasks become a run
+    components.py        a part from an instance, a class, a factory, a path or a mapping; default parts
+    recorded_run.py      a run in its folder: begun or resumed; its summary is written at the end
+    run_folder.py        `RunFolder`: files and checkpoints of a run
+    run.py               `Run`: algorithm and runners on one store, executed by a strategy
 
-Follow the answers of a run to its report:
+Results:
 
-    evaluations.py       every answer, kept; statistics.py and intervals.py say how sure a share of right ones is,
-                         majority.py what a vote of several answers gives
-    summary.py           `summary.json`
-    report.py            `report.html`, with charts.py
-    verdict.py           whether rewards made the policy better on held-out tasks
-    comparison.py        runs on the same problems, by paired tests (paired.py)
-    sweep_table.py       the runs of a sweep, as means over their seeds (seed_means.py)
+    evaluations.py       every answer of every measurement; accuracies, comparisons, the table of a sweep
+    statistics.py        intervals, pass@k, maj@k, paired tests
+    summary.py           `summary.json` and the verdict: whether rewards improved the policy on held-out tasks
+    report.py            `report.html`
 
-settings.py holds the settings of runners and folder; all else loads when it is asked for.
+`settings.py` holds the settings of runners and folder; everything else loads when it is first used.
 """
 
 import lazy_loader

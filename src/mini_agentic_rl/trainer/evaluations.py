@@ -1,22 +1,33 @@
-"""`evaluations.jsonl`: every answer of every measurement of a run, and what they come to.
+"""`evaluations.jsonl`: every answer of every measurement of a run, their accuracies, and comparisons of runs by them.
 
-The file is written whole at each measurement (`algorithm.answers` says what a row holds). A run that is resumed makes
-the measurements after its checkpoint again, and their rows are replaced.
+The file is written whole at each measurement (`algorithm.answers` documents a row). A resumed run repeats the
+measurements after its checkpoint, and their rows are replaced.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from statistics import mean
 from typing import Any, Final, Literal, TypeAlias
 
+from ..algorithm import OF_TRANSFER
 from ..errors import UserError
-from ..files import write_text
-from .intervals import bootstrap_interval, mean_row
-from .majority import ballot, majority_at_k
-from .statistics import AccuracyRow, pass_at_k
+from ..files import read_json, write_text
+from .statistics import (
+    AccuracyRow,
+    ballot,
+    bootstrap_interval,
+    compare_shares,
+    holm,
+    majority_at_k,
+    mean_row,
+    pass_at_k,
+    seed_interval,
+)
 
 AnswerRows: TypeAlias = Sequence[Mapping[str, Any]]
 Check: TypeAlias = Literal["correct", "lenient"]
@@ -156,3 +167,193 @@ def check_rows(rows: AnswerRows) -> list[dict[str, Any]]:
 
 def _line(name: str, check: str, mean: float, low: float, high: float, count: int) -> dict[str, Any]:
     return {"name": name, "check": check, "mean": mean, "low": low, "high": high, "count": count}
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """One measurement of a run."""
+
+    name: str
+    """Name of the run on the command line."""
+    evaluation: str
+    """Name of the measurement."""
+    rows: AnswerRows
+    """Its answers."""
+
+
+def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
+    """Return a measurement of a run folder, or of a file that `eval --output` wrote.
+
+    Args:
+        spec: the path; with ":NAME" behind it, that measurement.
+        evaluation: the measurement where the path names none; None takes the last, not counting those of the
+            split `transfer` where there are others.
+
+    Raises:
+        UserError: there is no such path or measurement, or it kept no answers.
+    """
+    path, wanted = Path(spec), evaluation
+    if not path.exists() and ":" in spec:
+        before, _, after = spec.rpartition(":")
+        path, wanted = Path(before), after
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give the folder of a run, or what `eval --output` wrote")
+    found = by_evaluation(_answers(path))
+    if not found:
+        raise UserError(f"{path} kept no answers: measure it again, by `eval --output FILE`")
+    name = _last(found) if wanted is None else wanted
+    if name not in found:
+        raise UserError(f"{path} has no measurement {name!r}: it has {', '.join(map(repr, found))}")
+    return MeasuredRun(spec, name, found[name])
+
+
+def _last(evaluations: Collection[str]) -> str:
+    """Return the last measurement on the run's own held-out tasks, or the last of all where there is none on them."""
+    own = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
+    return (own or list(evaluations))[-1]
+
+
+def _answers(path: Path) -> AnswerRows:
+    if path.is_dir():
+        return read_answers(path / "evaluations.jsonl")
+    if path.suffix == ".jsonl":
+        return read_answers(path)
+    try:
+        rows = read_json(path).get("answers", [])
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and {"evaluation", "hash", "correct"} <= set(row) for row in rows
+    ):
+        raise UserError(f"{path} holds no answers of a measurement")
+    return rows
+
+
+def compare_runs(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """Compare every run with the first, on the problems that both have, by the strict check and, where every answer
+    of both has it, by the lenient one.
+
+    Returns:
+        `runs`: `run`, `evaluation`, `problems`, `answers`, and by check the accuracy on all of its problems.
+        `comparisons`: `first`, `second`, `check`, `problems` (that both have), `left_out` (of each of the two),
+        `accuracy` (of the two), `difference`, `low`, `high` (the 95 % interval), `better`, `worse` (problems on which
+        the second does better and worse), `p` (exact, two-sided), and `p_holm`, corrected for the number of
+        comparisons by one check.
+
+    Raises:
+        UserError: fewer than two runs, or two without a common problem.
+    """
+    if len(runs) < 2:
+        raise UserError("give two runs or more: the folder of a run, or what `eval --output` wrote")
+    comparisons: list[dict[str, Any]] = []
+    for check in CHECKS:
+        checked = [run for run in runs if is_checked(run.rows, check)]
+        found = [_comparison(runs[0], run, check) for run in checked if run is not runs[0] and runs[0] in checked]
+        for row, p in zip(found, holm([row["p"] for row in found]), strict=True):
+            comparisons.append({**row, "p_holm": p})
+    return {"runs": [_described(run) for run in runs], "comparisons": comparisons}
+
+
+def _described(run: MeasuredRun) -> dict[str, Any]:
+    found: dict[str, Any] = {"run": run.name, "evaluation": run.evaluation, "answers": len(run.rows)}
+    for check, word in CHECKS.items():
+        if is_checked(run.rows, check):
+            values = [float(share) for share in shares(run.rows, check).values()]
+            row = mean_row(word, values, binary=len(values) == len(run.rows))
+            found |= {"problems": len(values), word: {name: row[name] for name in ("accuracy", "low", "high")}}
+    return found
+
+
+def _comparison(first: MeasuredRun, second: MeasuredRun, check: Check) -> dict[str, Any]:
+    one, other = shares(first.rows, check), shares(second.rows, check)
+    common = [problem for problem in one if problem in other]
+    if not common:
+        raise UserError(
+            f"{first.name} ({first.evaluation}) and {second.name} ({second.evaluation}) have no problem in common: "
+            "measure them on the same ones, with the same `dataset`, `split`, `size` and `seed`"
+        )
+    pairs = [(one[problem], other[problem]) for problem in common]
+    found = compare_shares([a for a, _ in pairs], [b for _, b in pairs])
+    return {
+        "first": first.name,
+        "second": second.name,
+        "check": CHECKS[check],
+        "problems": len(common),
+        "left_out": [len(one) - len(common), len(other) - len(common)],
+        "accuracy": [float(sum(a for a, _ in pairs)) / len(pairs), float(sum(b for _, b in pairs)) / len(pairs)],
+        "difference": found.difference,
+        "low": found.low,
+        "high": found.high,
+        "better": sum(b > a for a, b in pairs),
+        "worse": sum(b < a for a, b in pairs),
+        "p": found.p,
+    }
+
+
+Finished: TypeAlias = tuple[Mapping[str, str], int, Mapping[str, Any]]
+"""Varied settings, seed and summary of a run."""
+
+LENIENT = "lenient"
+
+
+def sweep_rows(runs: Sequence[Finished]) -> list[dict[str, Any]]:
+    """Return a row for each setting, in order.
+
+    Returns:
+        `settings`, `seeds`, `measurements`: for each by its name (the lenient check's as "NAME, lenient") `mean`, `low`
+        and `high` over the seeds, and `values`. With a single seed the interval is that of its own problems.
+        `seconds`: mean time of a run. `against_first`: of the last measurement, the mean difference to the first
+        setting over the seeds that both have, with its interval where there are two or more.
+    """
+    by_setting: dict[tuple[tuple[str, str], ...], dict[int, Mapping[str, Any]]] = {}
+    for varied, seed, summary in runs:
+        by_setting.setdefault(tuple(varied.items()), {})[seed] = summary
+    first = next(iter(by_setting.values()), {})
+    rows = []
+    for setting, summaries in by_setting.items():
+        measured = [_measurements(summary) for summary in summaries.values()]
+        names = list(dict.fromkeys(name for one in measured for name in one))
+        rows.append(
+            {
+                "settings": dict(setting),
+                "seeds": list(summaries),
+                "measurements": {name: _over_seeds([one[name] for one in measured if name in one]) for name in names},
+                "seconds": mean(_seconds(summary) for summary in summaries.values()),
+                "against_first": None if summaries is first else _difference(first, summaries),
+            }
+        )
+    return rows
+
+
+def _measurements(summary: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    """Return the accuracies of a run by name, in order, the lenient check's behind the strict one's."""
+    lenient = {
+        f"{row['name']}, {LENIENT}": {"accuracy": row["mean"], "low": row["low"], "high": row["high"]}
+        for row in summary.get("checks") or []
+        if row["check"] == LENIENT
+    }
+    return {row["name"]: row for row in summary.get("accuracy") or []} | lenient
+
+
+def _over_seeds(rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    values = [float(row["accuracy"]) for row in rows]
+    interval = seed_interval(values) or (rows[0]["low"], rows[0]["high"])
+    return {"mean": mean(values), "low": max(0.0, interval[0]), "high": min(1.0, interval[1]), "values": values}
+
+
+def _difference(
+    first: Mapping[int, Mapping[str, Any]], other: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    differences = [
+        float(other[seed]["accuracy"][-1]["accuracy"]) - float(first[seed]["accuracy"][-1]["accuracy"])
+        for seed in first
+        if seed in other and first[seed].get("accuracy") and other[seed].get("accuracy")
+    ]
+    if not differences:
+        return None
+    low, high = seed_interval(differences) or (None, None)
+    return {"difference": mean(differences), "low": low, "high": high, "seeds": len(differences)}
+
+
+def _seconds(summary: Mapping[str, Any]) -> float:
+    return float(sum(spent for phase, spent in (summary.get("seconds") or {}).items() if phase != "this process"))

@@ -24,7 +24,7 @@ from ..litagent import LitAgent
 from ..runner import Runner
 from ..store import LightningStore
 from ..types import Dataset, Hook
-from .trace_export import TraceExportSettings, exported
+from .settings import TraceExportSettings, exported
 
 logger = logging.getLogger(__name__)
 

@@ -1,14 +1,21 @@
-"""The settings of a run: how many runners it has, and the folder that it writes."""
+"""Settings of runners, of the run folder and of the trace export; the store that exports traces."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
 from ..config import COMMAS, Settings
 from ..metrics import LoggerName
+from ..plugins import load_part
+
+if TYPE_CHECKING:
+    from ..store import LightningStore
 
 StrategyName: TypeAlias = Literal["shm", "cs", "ray"]
 """Name of an execution strategy."""
@@ -43,3 +50,40 @@ class RunSettings(Settings):
     """Continue the run in the output folder from its last checkpoint."""
     overwrite: bool = False
     """Replace the run in the output folder."""
+
+
+_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+class TraceExportSettings(Settings):
+    """Spans that are sent to other tools."""
+
+    otlp: str | None = None
+    """Address that gets the spans of every attempt over OTLP (http/protobuf), named as OpenTelemetry's conventions for
+    generative AI have them, as http://localhost:6006 for Phoenix; by default OTEL_EXPORTER_OTLP_ENDPOINT. Keys belong
+    into OTEL_EXPORTER_OTLP_HEADERS."""
+    otlp_messages: bool = True
+    """Export what was said: messages, arguments of tools and their results."""
+    otlp_tokens: bool = False
+    """Export the token ids and log-probabilities of each call as well."""
+
+
+@contextmanager
+def exported(
+    store: LightningStore, settings: TraceExportSettings, *, agent: str = "agent", run: Path | None = None
+) -> Iterator[LightningStore]:
+    """Yield the store, with an exporter in front of it where the settings or the environment name an address.
+
+    Args:
+        store: an open store of this process.
+        agent: name of the agent.
+        run: folder of the run.
+
+    Raises:
+        UserError: the address cannot be used.
+    """
+    if settings.otlp is None and not any(os.environ.get(name) for name in _VARIABLES):
+        yield store
+        return
+    with load_part("otlp", setting="otlp").exported(store, settings, agent=agent, run=run) as exporting:
+        yield exporting

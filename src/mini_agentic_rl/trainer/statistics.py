@@ -1,11 +1,18 @@
-"""The uncertainty of a measured accuracy: Wilson's interval, and the unbiased pass@k."""
+"""Uncertainty of measured accuracies: Wilson and bootstrap intervals, pass@k, maj@k, paired tests, means over seeds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from statistics import NormalDist
-from typing import TypedDict
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import comb
+from statistics import NormalDist, mean, stdev
+from typing import Final, NamedTuple, TypedDict
+
+import numpy as np
+
+from ..rewards import extract_answer, normalise_answer
 
 
 class AccuracyRow(TypedDict):
@@ -88,3 +95,238 @@ def accuracy_row(name: str, correct: float, count: int) -> AccuracyRow:
     return AccuracyRow(
         name=name, accuracy=correct / count if count else 0.0, correct=correct, count=count, low=low, high=high
     )
+
+
+RESAMPLES: Final = 10_000
+_SEED: Final = 0
+_MAX_CELLS: Final = 2_000_000
+"""Numbers that are drawn at once."""
+
+
+def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the percentile interval of the mean of `values`, a number each problem, from `RESAMPLES` resamples.
+
+    The draw is the same at every call. Without values nothing is known: (-inf, inf).
+
+    Raises:
+        ValueError: `confidence` is not in (0, 1).
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, not {confidence}")
+    if len(values) == 0:
+        return -np.inf, np.inf
+    numbers = np.asarray(values, np.float64)
+    rng = np.random.default_rng(_SEED)
+    rows = max(1, _MAX_CELLS // numbers.size)
+    means = np.concatenate(
+        [
+            numbers[rng.integers(0, numbers.size, (min(rows, RESAMPLES - begin), numbers.size))].mean(axis=1)
+            for begin in range(0, RESAMPLES, rows)
+        ]
+    )
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def mean_row(name: str, shares: Sequence[float], *, binary: bool = False) -> AccuracyRow:
+    """Return the table line of a share that was found for each problem, with its 95 % interval.
+
+    Args:
+        shares: one a problem, each in [0, 1].
+        binary: one answer was given to each problem, so that Wilson's interval is the one for them.
+    """
+    count, total = len(shares), float(sum(shares))
+    if binary or (len(set(shares)) <= 1 and total in (0.0, float(count))):
+        low, high = wilson_interval(total, count)
+    else:
+        low, high = bootstrap_interval(shares)
+    return AccuracyRow(
+        name=name, accuracy=total / count if count else 0.0, correct=total, count=count, low=low, high=high
+    )
+
+
+def ballot(text: str | None) -> str | None:
+    """Return the answer that a reply votes for, in its plain form; None abstains."""
+    answer = None if text is None else extract_answer(text)
+    return None if answer is None else normalise_answer(answer)
+
+
+def majority_at_k(ballots: Sequence[str | None], right: Mapping[str, bool], k: int) -> float:
+    """Return the chance that the majority of `k` of these answers is right; who abstains takes a place and no vote.
+
+    Args:
+        ballots: what each answer votes for.
+        right: which votes are right.
+
+    Raises:
+        ValueError: not 1 <= k <= len(ballots).
+    """
+    if not 1 <= k <= len(ballots):
+        raise ValueError(f"k must be between 1 and the number of answers, not {k} of {len(ballots)}")
+    counts = Counter(vote for vote in ballots if vote is not None)
+    abstained = len(ballots) - counts.total()
+    total = 0.0
+    for vote, count in counts.items():
+        if not right.get(vote, False):
+            continue
+        others = [number for other, number in counts.items() if other != vote]
+        for most in range(1, min(count, k) + 1):
+            ways = _ways(others, abstained, k - most, most)
+            total += comb(count, most) * sum(number / (tied + 1) for tied, number in ways.items())
+    return total / comb(len(ballots), k)
+
+
+def _ways(counts: Sequence[int], abstained: int, drawn: int, most: int) -> dict[int, int]:
+    """Return in how many ways `drawn` answers come from these, none from more than `most` of one; by how many have as
+    many as `most`."""
+    states: dict[tuple[int, int], int] = {(0, 0): 1}
+    for count in counts:
+        following: dict[tuple[int, int], int] = {}
+        for (taken, tied), ways in states.items():
+            for number in range(min(count, most, drawn - taken) + 1):
+                key = (taken + number, tied + (number == most))
+                following[key] = following.get(key, 0) + ways * comb(count, number)
+        states = following
+    found: dict[int, int] = {}
+    for (taken, tied), ways in states.items():
+        if drawn - taken <= abstained:
+            found[tied] = found.get(tied, 0) + ways * comb(abstained, drawn - taken)
+    return found
+
+
+class PairedDifference(NamedTuple):
+    """The difference between two runs: how much better the second is."""
+
+    difference: float
+    """Mean of the second less that of the first, from -1 to 1."""
+    low: float
+    """Lower end of its 95 % interval."""
+    high: float
+    """Upper end of its 95 % interval."""
+    p: float
+    """Two-sided, exact."""
+
+
+def sign_flip_p(differences: Sequence[Fraction]) -> float:
+    """Return the two-sided p of the exact sign-flip test; 1 where no problem differs."""
+    scale = math.lcm(1, *(difference.denominator for difference in differences))
+    sizes = [abs(int(difference * scale)) for difference in differences if difference]
+    observed = abs(int(sum(differences) * scale))
+    reach = sum(sizes)
+    chances = np.zeros(2 * reach + 1)
+    chances[reach] = 1.0
+    for size in sizes:
+        flipped = np.zeros_like(chances)
+        flipped[size:] += 0.5 * chances[: chances.size - size]
+        flipped[: chances.size - size] += 0.5 * chances[size:]
+        chances = flipped
+    sums = np.abs(np.arange(-reach, reach + 1))
+    return min(1.0, float(chances[sums >= observed].sum()))
+
+
+def newcombe_interval(
+    both: int, first: int, second: int, neither: int, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of the share of the second less that of the first (Newcombe 1998, Statistics in Medicine 17,
+    2635, method 10): Wilson's intervals of both shares, put together by their correlation.
+
+    Args:
+        both, first, second, neither: problems that both, only the first, only the second and none of the two solve.
+
+    Raises:
+        ValueError: there is no problem.
+    """
+    count = both + first + second + neither
+    if count == 0:
+        raise ValueError("there is no problem to compare")
+    one, other = (both + first) / count, (both + second) / count
+    one_low, one_high = wilson_interval(both + first, count, confidence=confidence)
+    other_low, other_high = wilson_interval(both + second, count, confidence=confidence)
+    phi = _correlation(both, first, second, neither)
+    below, above = (other - other_low, one_high - one), (other_high - other, one - one_low)
+
+    def width(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+    return max(-1.0, other - one - width(*below)), min(1.0, other - one + width(*above))
+
+
+def _correlation(both: int, first: int, second: int, neither: int) -> float:
+    """Return the phi of the two, with Newcombe's correction for continuity; 0 where a margin is empty."""
+    margins = (both + first) * (second + neither) * (both + second) * (first + neither)
+    if margins == 0:
+        return 0.0
+    count, cross = both + first + second + neither, float(both * neither - first * second)
+    if cross > 0:
+        cross = max(0.0, cross - count / 2)
+    return cross / math.sqrt(margins)
+
+
+def compare_shares(first: Sequence[Fraction], second: Sequence[Fraction]) -> PairedDifference:
+    """Compare the shares of right answers of two runs, problem by problem.
+
+    With one answer a problem the interval is Newcombe's, else that of the bootstrap over problems.
+
+    Raises:
+        ValueError: there is no problem, or not the same number of them.
+    """
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    if not differences:
+        raise ValueError("there is no problem to compare")
+    if all(share in (0, 1) for share in (*first, *second)):
+        pairs = Counter((a > 0, b > 0) for a, b in zip(first, second, strict=True))
+        low, high = newcombe_interval(pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False])
+    else:
+        low, high = bootstrap_interval([float(difference) for difference in differences])
+    return PairedDifference(float(sum(differences) / len(differences)), low, high, sign_flip_p(differences))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values of several comparisons made at once, by Holm's step-down correction (Holm 1979)."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def seed_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the interval of the mean of a number that each seed gave; None for a single one, which says nothing of
+    others.
+
+    mean ± t · s / sqrt(n), with t of Student's distribution with n - 1 degrees of freedom.
+    """
+    if len(values) < 2:
+        return None
+    half = student_quantile(len(values) - 1, confidence) * stdev(values) / math.sqrt(len(values))
+    return mean(values) - half, mean(values) + half
+
+
+def student_quantile(freedom: int, confidence: float) -> float:
+    """Return the t that a variable of Student's distribution stays within with this probability.
+
+    Raises:
+        ValueError: `freedom` is below 1, or `confidence` not in (0, 1).
+    """
+    if freedom < 1 or not 0 < confidence < 1:
+        raise ValueError(f"needs 1 degree of freedom and a confidence in (0, 1), not {freedom} and {confidence}")
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < confidence:
+        high *= 2
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """Return the probability of [-t, t] (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for index in range(2 + odd, freedom + 1, 2):
+        total += term
+        term *= cosine * cosine * (index - 1) / index
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if odd else total

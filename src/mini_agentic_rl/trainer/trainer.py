@@ -26,14 +26,18 @@ from ..runner import Runner
 from ..store import LightningStore
 from ..tracer import Tracer
 from ..types import Dataset, Hook, NamedResources
-from .components import Component, build, build_all, build_any, read_inputs
-from .keywords import refuses_unknown_keywords
-from .parts import (
+from .components import (
+    Component,
+    build,
+    build_all,
+    build_any,
     is_external,
     is_store_of,
     make_runner,
     make_store,
     make_strategy,
+    read_inputs,
+    refuses_unknown_keywords,
     run_store,
     runners_of,
     runs_algorithm,
@@ -43,9 +47,8 @@ from .parts import (
 from .recorded_run import recorded
 from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch, label
 from .run_folder import RunFolder
-from .settings import RunSettings
+from .settings import RunSettings, TraceExportSettings
 from .summary import what_next
-from .trace_export import TraceExportSettings
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from mini_agentic_rl import Sessions
 from mini_agentic_rl.apps.learning import UseFolder, delete_old
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands import ServeSettings, open_server
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.jobs import ServeSettings, open_server
 from mini_agentic_rl.store import open_store
 
 

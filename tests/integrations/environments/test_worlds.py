@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaults
 from mini_agentic_rl.environments import (
     Endpoint,
     EnvironmentAgent,
@@ -19,7 +20,6 @@ from mini_agentic_rl.environments import (
 )
 from mini_agentic_rl.errors import MissingPackageError, UserError
 from mini_agentic_rl.integrations.environments import GymnasiumEnvironment
-from mini_agentic_rl.jobs.config import TrainConfig, with_agent_defaults
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer

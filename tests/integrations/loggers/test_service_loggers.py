@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from metrics import service_checks
 from mini_agentic_rl import metrics
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands import TrainConfig, train_job
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.integrations import loggers
-from mini_agentic_rl.jobs import TrainConfig, train_job
 from mini_agentic_rl.metrics import check_loggers, make_logger
 from mini_agentic_rl.plugins import installed_plugins, load_plugin
 from mini_agentic_rl.trainer import RunSettings

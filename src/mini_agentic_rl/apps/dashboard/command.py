@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import typer
 from pydantic import Field
 
-from ...cli.options import STORE, settings_command
-from ...cli.store_commands import StoreSettings
+from ...commands import CompareSettings
+from ...commands.options import STORE, settings_command
+from ...commands.store_commands import StoreSettings
 from ...config import LightningEnvVar, resolve_str_env_var, restated
 from ...errors import UserError
 from ...gateway import AddressSettings, ServerSettings
-from ...jobs import CompareSettings
 from ...processes import pass_over_what_is_there, until_asked_to_stop
 
 _EXAMPLE = "mini-agentic-rl dashboard outputs/math-agent"
@@ -50,7 +50,7 @@ class DashboardSettings(AddressSettings):
 
 def show_dashboard(settings: DashboardSettings) -> None:
     """Show runs, rollouts, groups and tokens in a browser, live while a training writes, until Ctrl-C. Only reads."""
-    from ...jobs import accepted_keys
+    from ...commands import accepted_keys
     from ...store import open_store
     from . import DashboardServer, run_sources, store_source
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from ...cli.doctor import DoctorSettings
-from ...cli.options import MEASURE, settings_command
+from ...commands.doctor import DoctorSettings
+from ...commands.options import MEASURE, settings_command
 from ...config import Settings, restated
 from ...errors import UserError
 

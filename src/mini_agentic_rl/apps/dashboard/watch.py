@@ -16,12 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...cli.doctor import DoctorSettings
-from ...cli.options import MEASURE, settings_command
-from ...config import Settings, restated
+from ...commands.doctor import DoctorSettings
+from ...commands.options import MEASURE, settings_command
+from ...config import PollSettings, Settings, restated
 from ...errors import UserError
 from ...files import is_written
-from ...jobs import PollSettings
 from ...metrics import (
     ConsoleLogger,
     finding_text,

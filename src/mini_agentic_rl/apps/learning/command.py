@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from ...cli.options import TRAIN, settings_command
+from ...commands.options import TRAIN, settings_command
 from ...files import one_writer
 from ...gateway import load_tokenizer
 from ...metrics import JsonlLogger, counted

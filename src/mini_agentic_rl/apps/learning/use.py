@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Final
 from pydantic import Field
 
 from ...algorithm.settings import GRPOSettings
-from ...config import Settings, restated
+from ...commands import ServeSettings
+from ...config import PollSettings, Settings, restated
 from ...errors import UserError, log_failure
 from ...files import make_private_folder, read_json, remove_folder, write_folder, write_json
 from ...gateway import ServedPolicy
-from ...jobs import PollSettings, ServeSettings
 from ...policy import LearnerSettings, load_weights
 from ...store import LightningStore, LightningStoreThreaded, open_store
 from .record import is_session

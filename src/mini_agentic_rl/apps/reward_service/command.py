@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...cli.options import SERVE, settings_command
+from ...commands.options import SERVE, settings_command
 from ...gateway import GatewayLimits
 from ...http import RequestLimits
 from .rendering import BatchSettings, ScoreServerSettings, TextLimits
@@ -24,7 +24,7 @@ def open_score_server(settings: ScoreServerSettings) -> Iterator[ScoreServer]:
     Raises:
         UserError: the model cannot be loaded, the file of keys cannot be read, or the port cannot be had.
     """
-    from ...jobs import accepted_keys
+    from ...commands import accepted_keys
     from ...policy import TorchThread
     from .reward_model import load_scorer
     from .server import ScoreServer
@@ -60,7 +60,7 @@ def score_job(settings: ScoreServerSettings) -> None:
     Raises:
         UserError: see `open_score_server`.
     """
-    from ...jobs import serve_until_stopped
+    from ...commands import serve_until_stopped
 
     serve_until_stopped(open_score_server(settings))
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...algorithm import Measure
+from ...commands import check_model
 from ...environments import Endpoint, Message, converse, find_llm, rollout_url
 from ...errors import UserError
-from ...jobs import check_model
 from ...litagent import LitAgent
 from ...metrics import ConsoleLogger, MetricsLogger
 from ...rewards import FunctionReward, Reward, RewardFunction

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ...algorithm import Backend
+from ...commands import PPO, check_model
 from ...environments import Environment, EnvironmentAgent
 from ...errors import UserError
 from ...gateway import load_tokenizer
-from ...jobs import PPO, check_model
 from ...litagent import LitAgent
 from ...plugins import load_part
 from ...policy import ADAPTER_CONFIG

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from ... import post_training
 from ...algorithm import PRESETS, Backend, ReinforcementLearning
+from ...commands import PPO, TrainConfig, check_model
+from ...commands import make_algorithm as make_from_config
 from ...errors import UserError
-from ...jobs import PPO, TrainConfig, check_model
-from ...jobs import make_algorithm as make_from_config
 from ...litagent import LitAgent
 from ...metrics import check_loggers
 from ...policy import adapter_folder

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from ...errors import UserError
 from ...redaction import without_secrets
-from ...trainer.trace_export import TraceExportSettings
+from ...trainer.settings import TraceExportSettings
 
 logger = logging.getLogger(__name__)
 

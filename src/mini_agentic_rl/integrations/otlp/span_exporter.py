@@ -34,7 +34,7 @@ from ...metrics import counted
 from ...redaction import without_secrets
 from ...semconv import LightningResourceAttributes
 from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities, LightningStoreClient, forward_methods
-from ...trainer.trace_export import TraceExportSettings
+from ...trainer.settings import TraceExportSettings
 from ...types import Attempt, Attributes, Span
 from .attempt_trace import AttemptFacts, ExportedSpan, TracePlace, attempt_trace
 from .conventions import PROVIDER, ExportedContent, as_json, is_token_fact

@@ -6,7 +6,7 @@ import asyncio
 
 import typer
 
-from ...cli.options import SERVE, settings_command
+from ...commands.options import SERVE, settings_command
 from ...processes import until_asked_to_stop
 from . import TinkerSettings
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from transformers import PreTrainedModel
 
+from ...commands import accepted_keys
 from ...files import one_writer
 from ...gateway import load_tokenizer
 from ...http import (
@@ -30,7 +31,6 @@ from ...http import (
     json_response,
     new_app,
 )
-from ...jobs import accepted_keys
 from ...policy import EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError, resolve_model
 from .checkpoints import SCHEME, CheckpointFolder, ClientRun, SavedCheckpoint
 from .routes import TinkerModel, TinkerRoutes, TinkerService, refused, work_routes

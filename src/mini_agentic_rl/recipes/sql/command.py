@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from ...cli.options import TRAIN, settings_command
-from ...cli.training import train_and_show
+from ...commands import train_and_show
+from ...commands.options import TRAIN, settings_command
 from .job import SqlTrainConfig
 
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Final
 
 import httpx
 
+from ...commands import TrainConfig, current_role
 from ...config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ...datasets import SHORT_IMITATION
 from ...environments import Recipe
 from ...errors import UserError
 from ...gateway import GatewayLimits, LLMProxy
-from ...jobs import TrainConfig, current_role
 from ...rewards import RemoteReward
 from ...trainer import DEFAULT_SERVER
 from .agent import sql_recipe

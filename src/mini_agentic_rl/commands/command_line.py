@@ -1,0 +1,220 @@
+"""The command-line application `mini-agentic-rl`: the table of its commands. Importing this module imports no torch."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from importlib import metadata
+from typing import Any, ClassVar, get_args
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .. import __version__
+from ..config import JsonSettings
+from ..errors import UserError
+from ..metrics import LOGGERS
+from ..plugins import Plugin, entries, installed_plugins, own_names
+from ..post_training import (
+    DPOSettings,
+    KTOSettings,
+    ORPOSettings,
+    RewardModelSettings,
+    SFTSettings,
+)
+from ..post_training.export import ExportSettings, MergeSettings
+from ..samplers import SamplerSettings
+from ..visible_text import visible_line
+from .chat import ChatSettings, chat
+from .compare import CompareSettings, compare
+from .data import ConvertSettings, DatasetSettings, convert_dpo, dataset
+from .doctor import DoctorSettings, doctor
+from .evaluate import EvalSettings, evaluate
+from .new_project import NewSettings, new
+from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, settings_command, with_errors
+from .parity import ParitySettings, parity
+from .plan import plan
+from .post_training import dpo, export, kto, merge, orpo, reward, sft
+from .serve import ServeSettings, serve
+from .store_commands import (
+    ImportSettings,
+    WorkerSettings,
+    import_records,
+    rollouts_app,
+    show_workers,
+    spans_app,
+)
+from .store_server import ServeStoreSettings, serve_store
+from .sweep import SweepSettings, sweep
+from .tables import show
+from .train import train
+from .train_config import PlanSettings, TrainConfig
+
+
+class PluginSettings(JsonSettings):
+    """The settings of `plugins`."""
+
+    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the plugins as JSON."}
+
+
+def plugins(settings: PluginSettings) -> None:
+    """List what other distributions offer by entry points, and why one of it cannot be used."""
+    result = plugins_job(settings)
+    show(settings, result, lambda console: _show_plugins(console, result))
+
+
+app = typer.Typer(
+    help="Train the LLM agent you already have, on the computer you already have, by reinforcement learning.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+models_app = typer.Typer(help="The models kept on this computer.", no_args_is_help=True)
+
+settings_command(app, "train", TrainConfig, panel=TRAIN)(train)
+settings_command(app, "sweep", SweepSettings, panel=TRAIN)(sweep)
+settings_command(app, "new", NewSettings, panel=TRAIN, has_file=False)(new)
+settings_command(app, "sft", SFTSettings, panel=TRAIN)(sft)
+settings_command(app, "dpo", DPOSettings, panel=TRAIN)(dpo)
+settings_command(app, "kto", KTOSettings, panel=TRAIN)(kto)
+settings_command(app, "orpo", ORPOSettings, panel=TRAIN)(orpo)
+settings_command(app, "reward", RewardModelSettings, panel=TRAIN)(reward)
+settings_command(app, "eval", EvalSettings, panel=MEASURE)(evaluate)
+settings_command(app, "compare", CompareSettings, panel=MEASURE, has_file=False)(compare)
+settings_command(app, "plan", PlanSettings, panel=MEASURE)(plan)
+settings_command(app, "parity", ParitySettings, panel=MEASURE)(parity)
+settings_command(app, "doctor", DoctorSettings, log_level="WARNING", panel=MEASURE, has_file=False)(doctor)
+settings_command(app, "serve", ServeSettings, panel=SERVE)(serve)
+settings_command(app, "chat", ChatSettings, log_level="WARNING", panel=SERVE)(chat)
+settings_command(app, "merge", MergeSettings, panel=SERVE)(merge)
+settings_command(app, "export", ExportSettings, panel=SERVE)(export)
+settings_command(app, "dataset", DatasetSettings, panel=DATA)(dataset)
+settings_command(app, "convert-dpo", ConvertSettings, panel=DATA)(convert_dpo)
+settings_command(app, "store", ServeStoreSettings, log_level="WARNING", panel=STORE)(serve_store)
+app.add_typer(rollouts_app, name="rollouts", no_args_is_help=True, rich_help_panel=STORE)
+app.add_typer(spans_app, name="spans", no_args_is_help=True, rich_help_panel=STORE)
+settings_command(app, "import", ImportSettings, log_level="WARNING", panel=STORE, has_file=False)(import_records)
+settings_command(app, "workers", WorkerSettings, log_level="WARNING", panel=STORE, has_file=False)(show_workers)
+
+
+def add_commands_of_plugins(app: typer.Typer) -> None:
+    """Add the commands of the optional parts of this package and of other distributions. Each is a function that adds
+    itself to `app`. One that cannot be loaded becomes a command that says why."""
+    for plugin in entries():
+        if plugin.kind != "commands":
+            continue
+        try:
+            add = plugin.load()
+        except Exception as error:  # importing the module of a plugin may raise anything
+            _add_missing_command(app, plugin, f"{type(error).__name__}: {error}")
+        else:
+            add(app)
+
+
+def _add_missing_command(app: typer.Typer, plugin: Plugin, why: str) -> None:
+    text = f"the command {plugin.name!r} of {plugin.distribution} is not available here ({plugin.value}): {why}"
+
+    @app.command(plugin.name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def missing() -> None:
+        def refuse() -> None:
+            raise UserError(text)
+
+        with_errors(refuse, debug=False)
+
+
+add_commands_of_plugins(app)
+settings_command(app, "plugins", PluginSettings, panel=INSTALLED, has_file=False)(plugins)
+app.add_typer(models_app, name="models", rich_help_panel=INSTALLED)
+
+
+def plugins_job(settings: PluginSettings) -> dict[str, Any]:
+    """Import every installed plugin, and return `plugins`: each with its kind, name, object, distribution and version,
+    and as `error` the reason why it cannot be used, None where it can."""
+    all_entries = entries()
+    return {"plugins": [asdict(_tried(plugin, all_entries)) for plugin in installed_plugins()]}
+
+
+def _tried(plugin: Plugin, all_entries: Iterable[Plugin]) -> Plugin:
+    """Return the plugin with its error, if it has one."""
+    if plugin.error is not None:
+        return plugin
+    if plugin.name in _built_in(plugin.kind):
+        return replace(plugin, error="the name is built in, and means what is built in")
+    others = [other.distribution for other in all_entries if (other.kind, other.name) == (plugin.kind, plugin.name)]
+    if len(others) > 1:
+        return replace(plugin, error=f"offered by {' and '.join(others)}: uninstall one of them")
+    try:
+        plugin.load()
+    except Exception as error:  # importing the module of a plugin may raise anything
+        return replace(plugin, error=f"{type(error).__name__}: {error}")
+    return plugin
+
+
+def _built_in(kind: str) -> Iterable[str]:
+    """Return the names of a kind that this package defines itself, which no plugin replaces."""
+    from ..algorithm import LOSSES, PRESETS
+    from ..rewards import NAMES as REWARDS
+
+    recipes = own_names("recipes")
+    names: Mapping[str, Iterable[str]] = {
+        "agents": recipes,
+        "environments": recipes,
+        "rewards": REWARDS,
+        "datasets": recipes,
+        "losses": {*LOSSES, *PRESETS},
+        "samplers": get_args(SamplerSettings.model_fields["sampler"].annotation),
+        "loggers": LOGGERS,
+    }
+    return names.get(kind, ())
+
+
+def _show_plugins(console: Console, result: Mapping[str, Any]) -> None:
+    if not result["plugins"]:
+        console.print("no plugins are installed", highlight=False)
+        return
+    table = Table("kind", "name", "from", "object", "state")
+    for plugin in result["plugins"]:
+        state = Text("ready", "green") if plugin["error"] is None else Text(visible_line(plugin["error"]), "red")
+        source = f"{plugin['distribution']} {plugin['version']}"
+        cells = (plugin["kind"], plugin["name"], source, plugin["value"])
+        table.add_row(*(Text(visible_line(cell)) for cell in cells), state)
+    console.print(table)
+
+
+@models_app.command("pull")
+def models_pull(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Fetch and convert the embedded model, unless that was done before; print its folder."""
+
+    def run() -> None:
+        from ..policy import pull_embedded
+
+        typer.echo(pull_embedded(progress=lambda line: typer.echo(line, err=True)))
+
+    with_errors(run, debug=debug)
+
+
+@models_app.command("list")
+def models_list() -> None:
+    """Say which models are here."""
+    from ..policy import embedded_is_pulled, embedded_path
+
+    state = f"in {embedded_path()}" if embedded_is_pulled() else "not here yet: mini-agentic-rl models pull"
+    typer.echo(f"embedded  SmolLM2-135M-Instruct  {state}")
+
+
+@app.command(rich_help_panel=INSTALLED)
+def version() -> None:
+    """Print the versions of the package and of what it computes with."""
+    rows = {"mini-agentic-rl": __version__, "python": platform.python_version()}
+    for package in ("torch", "transformers", "peft"):
+        try:
+            rows[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            rows[package] = "not installed"
+    for name, number in rows.items():
+        typer.echo(f"{name} {number}")

@@ -1,0 +1,95 @@
+"""`compare`: compare runs on the same problems, by the answers that they kept. Loads no model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..config import JsonSettings
+from ..metrics import counted, percent
+from ..trainer import compare_runs, load_run
+from ..visible_text import visible_line
+from .tables import show
+
+
+class CompareSettings(JsonSettings):
+    """The settings of `compare`."""
+
+    runs: list[str] = Field(default=[], json_schema_extra={"argument": True})
+    """Folders of runs, or files that `eval --output` wrote, the one to compare with first. FOLDER:NAME takes the
+    measurement NAME of a run, as "outputs/mine:before"."""
+    evaluation: str | None = None
+    """Measurement to take of every run, as "after RL"; by default the last of each on its own held-out tasks, not on
+    those of `transfer`."""
+
+
+def compare_job(settings: CompareSettings) -> dict[str, Any]:
+    """Return what `compare_runs` finds, each run compared with the first.
+
+    Raises:
+        UserError: fewer than two runs, one that kept no answers, or two without a common problem.
+    """
+    return compare_runs([load_run(run, settings.evaluation) for run in settings.runs])
+
+
+_SIGNIFICANT = 0.05
+
+
+def compare(settings: CompareSettings) -> None:
+    """Compare runs, or outputs of `eval`, on the problems that they share: each with the first, by a paired test."""
+    result = compare_job(settings)
+    show(settings, result, lambda console: _show_comparison(console, result))
+
+
+def _show_comparison(console: Console, result: Mapping[str, Any]) -> None:
+    """Print the accuracies of the runs, the differences to the first, and what follows from them, a line each."""
+    table = Table("", "run", "measurement", "problems", "strict", "lenient", title="Runs")
+    for number, run in enumerate(result["runs"], 1):
+        accuracies = (_accuracy(run.get(check)) for check in ("strict", "lenient"))
+        names = (Text(visible_line(str(run[key]))) for key in ("run", "evaluation"))
+        table.add_row(str(number), *names, str(run["problems"]), *accuracies)
+    console.print(table)
+    numbers = {run["run"]: str(number) for number, run in enumerate(result["runs"], 1)}
+    table = Table("", "check", "difference", "95 % interval", "better", "worse", "p", title="Differences")
+    for row in result["comparisons"]:
+        points = f"{100 * row['low']:+.1f} – {100 * row['high']:+.1f}"
+        p = _p(row["p"]) if row["p_holm"] == row["p"] else f"{_p(row['p'])} ({_p(row['p_holm'])})"
+        pair = f"{numbers[row['second']]} against {numbers[row['first']]}"
+        table.add_row(
+            pair,
+            row["check"],
+            f"{100 * row['difference']:+.1f}",
+            points,
+            str(row["better"]),
+            str(row["worse"]),
+            p,
+        )
+    console.print(table)
+    for row in result["comparisons"]:
+        console.print(_conclusion(row), highlight=False, soft_wrap=True, markup=False)
+
+
+def _conclusion(row: Mapping[str, Any]) -> str:
+    """Return what a comparison says, and on how many problems."""
+    second = visible_line(str(row["second"]))
+    where = f"on {counted(row['problems'], 'problem')} that both have"
+    left = sum(row["left_out"])
+    where += f" ({left} that only one has are left out)" if left else ""
+    if row["p_holm"] >= _SIGNIFICANT:
+        return f"{row['check']}: no difference of {second} is shown {where}"
+    return f"{row['check']}: {second} is {'better' if row['difference'] > 0 else 'worse'} {where}"
+
+
+def _accuracy(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{percent(row['accuracy'])} ({100 * row['low']:.1f} – {100 * row['high']:.1f})"
+
+
+def _p(value: float) -> str:
+    return "<0.0001" if value < 0.0001 else f"{value:.4f}"

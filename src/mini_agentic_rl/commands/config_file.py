@@ -1,0 +1,118 @@
+"""Settings files: `--config FILE` reads YAML, TOML or JSON; `--print-config` writes YAML."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from inspect import isclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from ..config import Settings, extra_of, refusal
+from ..errors import UserError
+from ..redaction import without_secrets_within
+
+MAX_BYTES: Final = 1 << 18
+"""Bytes of a file of settings."""
+MAX_VALUES: Final = 100_000
+"""Values in it, with every anchor of YAML written out."""
+
+
+def read_config(path: Path, kind: type[Settings]) -> dict[str, Any]:
+    """Return the settings in a file, by name or in their groups.
+
+    Raises:
+        UserError: the file cannot be read, or names what is no setting.
+    """
+    try:
+        found = _parse(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}", setting="config") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: nested too deeply", setting="config") from error
+    except (ValueError, ImportError) as error:  # of YAML, TOML and JSON
+        raise UserError(f"{path}: {' '.join(str(error).split())}", setting="config") from error
+    if not isinstance(found, Mapping):
+        raise UserError(f"{path} holds no settings by name", setting="config")
+    _refuse_unknown(found, [kind], path)
+    return dict(found)
+
+
+def _refuse_unknown(found: Mapping[Any, Any], kinds: Sequence[type[Settings]], path: Path, group: str = "") -> None:
+    """Refuse a key that none of `kinds` knows: a group may hold the settings of one of several classes."""
+    known = {name: field for kind in kinds for name, field in kind.model_fields.items()}
+    settings = {name for kind in kinds for name in kind.settings()}
+    for name, value in found.items():
+        if name not in known and name not in settings:
+            complaint = refusal(str(name), sorted(settings)) or f"{name} is unknown"
+            raise UserError(f"{path}: {group}{complaint.replace('`', '')}", setting="config")
+        if isinstance(value, Mapping) and name in known:
+            annotation = known[name].annotation
+            inner = [one for one in (annotation, *get_args(annotation)) if isclass(one) and issubclass(one, Settings)]
+            if inner:
+                _refuse_unknown(value, inner, path, f"{group}{name}.")
+
+
+def as_yaml(settings: Settings) -> str:
+    """Return the settings as YAML that `read_config` reads, in the groups of the help page; keys, and the users and
+    passwords of URLs, are left out."""
+    values = settings.flat()
+    named = [one for one in settings.settings().values() if not extra_of(one.field).get("argument")]
+    lines: list[str] = []
+    for panel, group in groupby(named, key=lambda one: one.panel):
+        if panel is not None:
+            lines += [*([""] if lines else []), f"# {panel}"]
+        for setting in group:
+            value, note = values.pop(setting.name), "  # by default decided elsewhere" if setting.is_open else ""
+            if not setting.field.repr and value:
+                value, note = setting.field.get_default(call_default_factory=True), "  # a key is written nowhere"
+            lines.append(f"{setting.name}: {json.dumps(without_secrets_within(value), ensure_ascii=False)}{note}")
+    rest = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+    lines += [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in rest.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _parse(path: Path) -> Any:
+    suffix = path.suffix.lower()
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"settings take {MAX_BYTES} bytes at most")
+    if suffix == ".toml":
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    if suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    if suffix not in (".yaml", ".yml"):
+        raise ValueError("settings are read from .yaml, .toml and .json")
+    import yaml
+
+    text = path.read_text(encoding="utf-8")
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is not None and _size(root, {}) > MAX_VALUES:
+            raise ValueError(f"its anchors stand for more than {MAX_VALUES} values")
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"this is no YAML: {error}") from error
+    return {} if found is None else found
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """Return how many values a node of YAML stands for with all its anchors written out, in time by those written.
+
+    Raises:
+        ValueError: it contains itself.
+    """
+    if id(node) in known:
+        if known[id(node)] < 0:
+            raise ValueError("an anchor contains itself")
+        return known[id(node)]
+    known[id(node)] = -1
+    inner = node.value if isinstance(node.value, list) else []
+    parts = [part for item in inner for part in (item if isinstance(item, tuple) else (item,))]
+    known[id(node)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(node)]

@@ -1,0 +1,258 @@
+"""`dataset` and `convert-dpo`: show what a data set gives to training; convert raw preference data."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import typer
+from pydantic import Field
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ..config import JsonSettings, SeedSettings
+from ..datasets import (
+    PreferenceFields,
+    convert_preferences,
+    load_examples,
+    load_task_dataset,
+    overlap_of_splits,
+    splits_of,
+)
+from ..errors import UserError
+from ..files import write_json, write_text
+from ..metrics import counted, percent, shared_console
+from .tables import show
+
+
+class ConvertSettings(JsonSettings):
+    """The settings of `convert-dpo`."""
+
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Files": ("input", "output", "report"),
+        "Fields": ("prompt_field", "chosen_field", "rejected_field"),
+        "Options": ("json_output",),
+    }
+
+    input: Path | None = None
+    """Raw preferences: .jsonl (also .gz), .json, .csv, .tsv or .parquet. Needed."""
+    output: Path | None = None
+    """JSONL file to write, one `{"prompt", "chosen", "rejected"}` of messages a line. Needed."""
+    report: Path | None = None
+    """JSON file for the report: what was left out, and why."""
+
+    prompt_field: str | None = None
+    """Field of the prompt, where it is not found by its name."""
+    chosen_field: str | None = None
+    """Field of the better answer, where it is not found by its name."""
+    rejected_field: str | None = None
+    """Field of the worse answer, where it is not found by its name."""
+
+
+class DatasetSettings(SeedSettings, JsonSettings):
+    """The settings of `dataset`."""
+
+    helps: ClassVar[Mapping[str, str]] = {"seed": "Seed of the draw, and of what is generated."}
+
+    dataset: str = Field(default="arithmetic", json_schema_extra={"argument": True})
+    """Data set: `arithmetic`, `medical`, `gsm_symbolic`, `gsm8k`, a family of tasks (`countdown`, `units`, `guess`,
+    `wordle`, `retrieval`, `reasoning_gym:NAME`), a file, a folder, `owner/name` on the Hub, or `module:function`."""
+    form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
+    """Form of training."""
+    split: Literal["train", "val", "test", "transfer", "all"] = "train"
+    """Part of the data; `transfer` is for arithmetic and for families of tasks, `all` for files."""
+    max_samples: int | None = Field(default=None, ge=0)
+    """Number of examples to draw; by default all, of generated data sets 1000."""
+    show: int = Field(default=3, ge=0)
+    """Number of examples to show."""
+    output: Path | None = None
+    """JSONL file for the examples, as training reads them."""
+    check_splits: bool = False
+    """Compare the questions of all splits, `transfer` too where there is one, with each other instead: the same ones,
+    the same ones with other numbers, and how many of their runs of words come back."""
+    ngram: int = Field(default=8, ge=1)
+    """Words of a run with `check_splits`."""
+
+
+def convert_job(settings: ConvertSettings) -> dict[str, Any]:
+    """Convert, and return the report with the paths of both files.
+
+    Raises:
+        UserError: a path is missing, a file cannot be read or written, or no record is a preference.
+    """
+    if settings.input is None or settings.output is None:
+        raise UserError(f"`{'input' if settings.input is None else 'output'}` is needed: give the path of a file")
+    fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
+    with _progress(f"converting {settings.input.name}") as progress:
+        report = convert_preferences(
+            settings.input, settings.output, fields=None if fields == PreferenceFields() else fields, progress=progress
+        )
+    result = {"input": str(settings.input), "output": str(settings.output), **report.as_json()}
+    if settings.report is not None:
+        settings.report.parent.mkdir(parents=True, exist_ok=True)
+        write_json(settings.report, result)
+    return result
+
+
+def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
+    """Return the number of examples and the first of them.
+
+    Raises:
+        UserError: there is no such data set, or an extra that it needs is not installed.
+    """
+    examples = load_examples(
+        settings.dataset,
+        settings.form,
+        split=settings.split,
+        max_samples=settings.max_samples,
+        seed=settings.seed,
+    )
+    if settings.output is not None:
+        settings.output.parent.mkdir(parents=True, exist_ok=True)
+        write_text(settings.output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples))
+    return {
+        "dataset": settings.dataset,
+        "form": settings.form,
+        "split": settings.split,
+        "examples": len(examples),
+        "columns": list(dict.fromkeys(name for example in examples for name in example)),
+        "faults": Counter(example["fault"] for example in examples if "fault" in example),
+        "first": examples[: settings.show],
+    }
+
+
+def check_splits_job(settings: DatasetSettings) -> dict[str, Any]:
+    """Return how much of the questions of each split was in the earlier ones: `overlaps`, see `overlap_of_splits`.
+
+    Raises:
+        UserError: there is no such data set, an extra that it needs is not installed, or it has one split alone.
+    """
+    splits: dict[str, list[str]] = {}
+    for split in splits_of(settings.dataset):
+        rows = load_task_dataset(settings.dataset, split, settings.max_samples, settings.seed)
+        splits[split] = [str(row["question"]) for row in rows]
+    if sum(map(bool, splits.values())) < 2:
+        raise UserError(f"{settings.dataset} has too few tasks for two splits", setting="dataset")
+    return {
+        "dataset": settings.dataset,
+        "ngram": settings.ngram,
+        "splits": {name: len(questions) for name, questions in splits.items()},
+        "overlaps": overlap_of_splits(splits, settings.ngram),
+    }
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
+    """Show a bar with the remaining time on a terminal, on standard error; it is gone when it is done."""
+    console = shared_console()
+    if not console.is_terminal:  # in older versions of rich a disabled bar writes an empty line
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=1.0)
+        yield lambda part: bar.update(task, completed=part)
+
+
+def dataset(settings: DatasetSettings) -> None:
+    """Look at what a data set gives to a form of training, and write it to a file if asked to."""
+    if settings.check_splits:
+        overlap = check_splits_job(settings)
+        show(settings, overlap, lambda console: show_overlaps(console, overlap))
+        return
+    result = dataset_job(settings)
+    show(settings, result, lambda console: show_examples(console, result))
+    if settings.output is not None and not settings.json_output:
+        typer.echo(f"wrote {settings.output}")
+
+
+def convert_dpo(settings: ConvertSettings) -> None:
+    """Bring raw preference data into the form that dpo, orpo, kto and reward read; report what was left out."""
+    report = convert_job(settings)
+    show(settings, report, lambda console: show_conversion(console, report))
+
+
+def show_conversion(console: Console, report: Mapping[str, Any]) -> None:
+    """Print what was written, and a table of what was left out."""
+    shapes = ", ".join(f"{count} {shape}" for shape, count in report["shapes"].items())
+    console.print(f"{report['written']} of {counted(report['read'], 'record')} written ({shapes})", highlight=False)
+    if report["dropped"]:
+        table = Table("left out", "records", "the first of them", title="Left out")
+        table.columns[1].justify = "right"
+        for reason, found in report["dropped"].items():
+            first = "; ".join(
+                f"line {example['line']}" + (f" ({example['detail']})" if example["detail"] else "")
+                for example in found["first"][:2]
+            )
+            table.add_row(Text(reason), f"{found['count']:,}", Text(first))
+        console.print(table)
+    console.print(f"wrote {report['output']}", highlight=False, soft_wrap=True, markup=False)
+
+
+def show_overlaps(console: Console, found: Mapping[str, Any]) -> None:
+    """Print how much of the questions of each split was in the earlier ones."""
+    sizes = ", ".join(f"{name} {count:,}" for name, count in found["splits"].items())
+    console.print(f"{found['dataset']}: {sizes}", highlight=False, markup=False)
+    ngram = found["ngram"]
+    table = Table("asked", "seen", "the same", "but for numbers", f"{ngram} words", "of their words", title="Overlap")
+    for row in found["overlaps"]:
+        shares = (percent(row[name] / row["questions"]) for name in ("same", "same_but_numbers", "with_ngram"))
+        table.add_row(row["asked"], row["seen"], *shares, percent(row["ngrams_seen"]))
+    console.print(table)
+    console.print(
+        f"of the questions asked: seen as they are; seen with other numbers; with {ngram} words in a row that were "
+        f"seen; and the mean share of their runs of {ngram} words that were",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def show_examples(console: Console, found: Mapping[str, Any]) -> None:
+    """Print the number of examples and the first of them."""
+    console.print(
+        f"{found['dataset']}: {counted(found['examples'], 'example')} of the form {found['form']} in the "
+        f"split {found['split']}, with {', '.join(found['columns'])}",
+        highlight=False,
+        markup=False,
+    )
+    for example in found["first"]:
+        console.rule()
+        for name, value in example.items():
+            if isinstance(value, list) and value and isinstance(value[0], Mapping) and "role" in value[0]:
+                for message in value:
+                    _show_message(console, name, message)
+            elif name == "tools":
+                console.print(f"tools: {', '.join(map(_offered, value))}", highlight=False, markup=False)
+            else:
+                console.print(f"{name}: {value}", highlight=False, markup=False)
+
+
+def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> None:
+    """Print a message. Answers are trained; those in a prompt, and those with `train` False, are marked."""
+    is_masked = message["role"] == "assistant" and (column == "prompt" or message.get("train") is False)
+    mark = " (not trained)" if is_masked else ""
+    thought = message.get("reasoning_content")
+    lines = [f"thought: {thought}"] if thought else []
+    lines += [message["content"]] if message.get("content") else []
+    lines += [_called(call) for call in message.get("tool_calls") or ()]
+    text = "\n".join(lines)
+    console.print(f"{column} · {message['role']}{mark}: {text}", highlight=False, markup=False)
+
+
+def _offered(tool: Mapping[str, Any]) -> str:
+    """Return a tool as its name with the names of its parameters."""
+    function = tool.get("function", tool)
+    parameters = function.get("parameters")
+    names = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    return f"{function.get('name')}({', '.join(names or ())})"
+
+
+def _called(call: Mapping[str, Any]) -> str:
+    """Return a tool call as a line."""
+    return f"→ {call['function']['name']} {call['function']['arguments']}"

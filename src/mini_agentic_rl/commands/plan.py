@@ -1,0 +1,61 @@
+"""`plan`: predict the memory and the seconds of a run, and the settings that fit. No model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..visible_text import visible_line
+from .tables import show
+from .train_config import PlanSettings
+
+
+def plan(settings: PlanSettings) -> None:
+    """Predict what a training run holds in memory, part by part, and which settings fit; nothing is loaded."""
+    from .planning import plan_job
+
+    result = plan_job(settings)
+    show(settings, result, lambda console: show_plan(console, result))
+
+
+def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
+    """Print a memory plan, the seconds of a step, and the options of `train` that go with them."""
+    table = Table(
+        "", "when", "MB", title="Memory" if plan["ranks"] == 1 else f"Memory of each of {plan['ranks']} ranks"
+    )
+    table.columns[2].justify = "right"
+    for part in plan["parts"]:
+        table.add_row(Text(visible_line(part["name"])), part["phase"], _megabytes(part["bytes"]))
+    table.add_section()
+    table.add_row("peak", "", _megabytes(plan["peak_bytes"]))
+    console.print(table)
+    if plan["replica"] is not None:
+        servers = Table("", "MB", title="Memory of each server that samples (estimated, not measured)")
+        servers.columns[1].justify = "right"
+        for part in plan["replica"]["parts"]:
+            servers.add_row(part["name"], _megabytes(part["bytes"]))
+        servers.add_section()
+        servers.add_row("all", _megabytes(plan["replica"]["peak_bytes"]))
+        console.print(servers)
+    for line in _step_lines(plan["step"]):
+        console.print(Text(visible_line(line)), soft_wrap=True)
+    console.print(f"mini-agentic-rl train {plan['options']}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _step_lines(step: Mapping[str, Any] | None) -> list[str]:
+    if step is None:
+        return ["step: no rates were measured on a card; --rates RUN takes those of a run"]
+    return [
+        f"step: {step['seconds']:,.1f} s ({step['sampling_seconds']:,.1f} s of sampling, "
+        f"{step['learning_seconds']:,.1f} s of learning), without the waiting of agents, publishing and summing",
+        f"rates: {step['rates']}; by the number of weights, {step['sampled_tokens_per_second']:,.0f} tokens/s sampled "
+        f"and {step['learned_tokens_per_second']:,.0f} learned by each process",
+    ]
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f}"

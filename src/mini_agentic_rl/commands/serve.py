@@ -1,0 +1,149 @@
+"""`serve`: serve a model over HTTP until a signal stops it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..config import Settings
+from ..errors import UserError
+from ..gateway import (
+    AnswerSettings,
+    GrammarLimits,
+    ServerSettings,
+    SessionSettings,
+)
+from ..http import RequestLimits, checked_keys
+from ..plugins import load_part
+from ..policy import AdaptedModelSettings, EngineSettings, LoraSettings
+from ..processes import pass_over_what_is_there
+
+if TYPE_CHECKING:
+    from ..gateway import MiniLLMServer
+
+logger = logging.getLogger(__name__)
+
+
+class ServeSettings(Settings):
+    """The settings of `serve`."""
+
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Model": ("load.*", "served_model_name", "answers.*"),
+        "Learning from use": ("learn_from_use", "session_store", "sessions.*"),
+        "Limits of requests": ("limits.*", "grammars.*"),
+        "Server": ("server.*", "engine.cache_mib", "engine.cuda_graphs", "engine.max_waiting"),
+    }
+    helps: ClassVar[Mapping[str, str]] = {
+        "engine.cache_mib": "Size of the key/value cache in MiB; requests that do not fit into it wait.",
+    }
+
+    served_model_name: str | None = None
+    """Name that clients ask for; by default the name of the model's folder, or its Hugging Face id. The model without
+    its adapter is NAME-base."""
+    learn_from_use: Path | None = None
+    """Folder of the sessions that are recorded, by consent, and of the versions that `learn` makes of them, which are
+    served as soon as they are there."""
+    session_store: str | None = None
+    """Store of the sessions, where it is not the file in that folder: a URL or a file."""
+
+    sessions: SessionSettings = SessionSettings()
+    load: AdaptedModelSettings = AdaptedModelSettings()
+    answers: AnswerSettings = AnswerSettings()
+    server: ServerSettings = ServerSettings()
+    limits: RequestLimits = RequestLimits()
+    grammars: GrammarLimits = GrammarLimits()
+    engine: EngineSettings = EngineSettings()
+
+
+@contextmanager
+def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
+    """Yield a running server on an in-process policy; it is stopped at the end of the block.
+
+    Raises:
+        UserError: the model, the adapter or the file of keys cannot be read, or the port cannot be had.
+    """
+    from ..gateway import GatewayLimits, ServedPolicy
+
+    server, load = settings.server, settings.load
+    keys = accepted_keys(server.api_key, server.api_key_file)
+    use: Any = None
+    if settings.learn_from_use is not None:
+        use = load_part("learning", setting="learn_from_use").UseOfServer(settings)
+    published = None if use is None else use.folder.published()
+    served = ServedPolicy.load(
+        **load.model_dump() | ({} if published is None else {"adapter": published.folder / "adapter"}),
+        # A fresh adapter changes nothing, and gives the model a name of its own beside its base.
+        lora=None if load.adapter is not None else LoraSettings(),
+        engine=settings.engine,
+        name=settings.served_model_name,
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(served.close, server.drain_seconds)
+        sessions: dict[str, Any] = {} if use is None else stack.enter_context(use.of(served, published))
+        yield served.serve(
+            host=server.host,
+            port=server.port,
+            api_keys=keys,
+            limits=GatewayLimits(**settings.limits.model_dump(), **settings.grammars.model_dump()),
+            **settings.answers.model_dump(),
+            **sessions,
+        )
+
+
+def serve(settings: ServeSettings) -> None:
+    """Serve a model or an adapter behind an OpenAI-compatible endpoint until Ctrl-C."""
+    serve_job(settings)
+
+
+def serve_job(settings: ServeSettings) -> None:
+    """Serve until interrupted or terminated; requests under way are finished first.
+
+    Raises:
+        UserError: see `open_server`.
+    """
+    serve_until_stopped(open_server(settings))
+
+
+def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
+    """Open a server, and keep it until SIGTERM: one that has drained ends well. A second one ends it at once, and so
+    does one that comes while the model is loaded, when there is nothing to finish."""
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        stop.set()
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with opened:
+            signal.signal(signal.SIGTERM, on_signal)
+            logger.info("Ctrl-C stops it")
+            pass_over_what_is_there()
+            stop.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
+    """Return the API keys of a server: those given, and those in a file.
+
+    Raises:
+        UserError: one is empty, the file cannot be read, or holds none.
+    """
+    keys = list(checked_keys(given))
+    if file is None:
+        return keys
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}", setting="api_key_file") from error
+    found = [key for line in lines if (key := line.strip())]
+    if not found:
+        raise UserError(f"{file} holds no key: write one on each line", setting="api_key_file")
+    return [*keys, *found]

@@ -1,0 +1,160 @@
+"""`store`: serve a store over HTTP until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import typer
+from pydantic import Field
+
+from ..config import LightningEnvVar, resolve_str_env_var, restated
+from ..errors import UserError
+from ..gateway import AddressSettings, ServerSettings
+from ..plugins import load_part, plugin_has
+from ..processes import pass_over_what_is_there
+from ..redaction import without_secrets
+from ..store import LightningStore, StoreLimits
+from ..trainer import TraceExportSettings
+
+Backend = Literal["memory", "sqlite", "postgres", "mongo"]
+
+_EVERYWHERE = ("0.0.0.0", "::")
+
+
+class ServeStoreSettings(StoreLimits, AddressSettings, TraceExportSettings):
+    """Settings of `store`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {**StoreLimits.defaults, "port": 4747}
+    helps: ClassVar[Mapping[str, str]] = {
+        "host": "Address to listen on; 0.0.0.0 lets other machines in, and then needs --api-key.",
+        "max_requests_per_minute": "At most this many requests a minute, from all clients together, which try again "
+        "beyond it; without it there is no bound.",
+        "max_concurrent_requests": "At most this many requests at the same time, beside those that wait for work or "
+        "for an end; clients try again beyond it. Without it there is no bound.",
+    }
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Server": ("host", "port", "drain_seconds", "api_key", "cors_origin"),
+        "What it keeps the rollouts in": ("backend", "path", "url"),
+        "Traces for other tools": tuple(TraceExportSettings.model_fields),
+        "Limits of requests": tuple(StoreLimits.model_fields),
+    }
+
+    api_key: str | None = restated(
+        ServerSettings,
+        "api_key",
+        None,
+        "Key that runners and algorithms must send; by default the environment variable AGL_API_KEY.",
+    )
+
+    cors_origin: list[str] = Field(default=[])
+    """Web page that may use the store from a browser, as its origin (https://host), or * for every page; give it
+    several times for several."""
+
+    backend: Backend | None = None
+    """By default what --path or --url says, and memory without them: that forgets everything when it ends."""
+    path: Path | None = None
+    """SQLite file; it is made if it is not there, and taken up again if it is."""
+    url: str | None = None
+    """Database: postgresql://user:password@host/database or mongodb://host/database."""
+
+
+def serve_store(settings: ServeStoreSettings) -> None:
+    """Serve a store over HTTP until Ctrl-C, for an algorithm and runners in other terminals or on other machines.
+
+    Raises:
+        UserError: the settings contradict each other, the store cannot be opened, or the port cannot be had.
+    """
+    from ..store import open_store
+    from ..trainer import exported
+
+    spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
+    store = open_store(spec)
+    export = TraceExportSettings(**{name: getattr(settings, name) for name in TraceExportSettings.model_fields})
+    with exported(store, export, agent="agent") as shared:
+        _serve(settings, store, shared, spec)
+    typer.echo("stopped")
+
+
+def _serve(settings: ServeStoreSettings, store: LightningStore, shared: LightningStore, spec: str) -> None:
+    from ..store import LightningStoreServer
+
+    api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
+    dashboard = load_part("dashboard") if plugin_has("parts", "dashboard") else None
+    source = None if dashboard is None else dashboard.store_source(store)
+    server = LightningStoreServer(
+        shared,
+        settings.host,
+        settings.port,
+        api_key=api_key,
+        limits=StoreLimits(**{name: getattr(settings, name) for name in StoreLimits.model_fields}),
+        cors_allow_origins=settings.cors_origin,
+        pages=None if dashboard is None else partial(dashboard.dashboard_pages, [source]),
+    )
+
+    def announce() -> None:
+        for line in announcement(server.endpoint, settings.host, spec, with_key=api_key is not None):
+            typer.echo(line)
+
+    async def run() -> None:
+        try:
+            await server.start()
+            pass_over_what_is_there()
+            asyncio.get_running_loop().call_soon(announce)  # once `run_forever` hears Ctrl-C
+            await server.run_forever(settings.drain_seconds)
+        finally:
+            if source is not None:
+                await source.browser.close()
+            await server.close()
+
+    asyncio.run(run())
+
+
+def store_spec(backend: Backend | None, path: str | None, url: str | None) -> str:
+    """Return what `open_store` takes for these options.
+
+    Raises:
+        UserError: they contradict each other, or the one that the backend needs is missing.
+    """
+    from ..store import MEMORY
+
+    if path is not None and url is not None:
+        raise UserError("--path and --url contradict each other: give one of them")
+    if backend == "memory" or (backend is None and path is None and url is None):
+        if path is not None or url is not None:
+            raise UserError("--backend memory keeps nothing: leave out --path and --url, or the backend")
+        return MEMORY
+    if backend == "sqlite" or path is not None:
+        if backend not in (None, "sqlite") or path is None:
+            raise UserError(f"--backend {backend} needs {'--path, a file' if backend == 'sqlite' else '--url'}")
+        return path
+    expected = {"postgres": ("postgresql", "postgres"), "mongo": ("mongodb",), None: ("postgres", "mongodb", "sqlite")}
+    if url is None or not url.startswith(expected[backend]):
+        raise UserError(
+            f"--url {url or 'is missing'}: expected postgresql://user:password@host/database or "
+            "mongodb://host/database, as --backend says"
+        )
+    return url
+
+
+def announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> list[str]:
+    """Return the lines that tell a person how to start runners next."""
+    from ..store import MEMORY
+
+    address, _, port = endpoint.removeprefix("http://").rpartition(":")
+    reached = socket.gethostname() if host in _EVERYWHERE else address
+    kept = "in memory only; --path FILE keeps them" if spec == MEMORY else f"in {without_secrets(spec)}"
+    variables = [f"AGL_SERVER_HOST={reached}", f"AGL_SERVER_PORT={port}", "AGL_MANAGED_STORE=0"]
+    if with_key:
+        variables.append("AGL_API_KEY=...")
+    return [
+        f"serving the store at {endpoint}",
+        f"rollouts are kept {kept}",
+        f"algorithms and runners elsewhere: export {' '.join(variables)}",
+        f"look into it: agl rollouts list --store http://{reached}:{port}, or open http://{reached}:{port}/",
+        "Ctrl-C stops it",
+    ]

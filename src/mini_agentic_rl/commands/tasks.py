@@ -1,0 +1,226 @@
+"""The agent and the tasks that settings name, and those of the run that an adapter comes from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
+
+from pydantic import Field
+
+from ..config import COMMAS, HarnessSettings, LightningEnvVar, Settings, resolve_str_env_var
+from ..datasets import MATH, family_type
+from ..errors import UserError
+from ..execution import Role
+from ..files import read_json
+from ..plugins import load_part, own_names
+from ..policy import AdaptedModelSettings, adapter_folder
+from ..trainer import RunFolder
+
+if TYPE_CHECKING:
+    from ..environments import Recipe
+
+ARITHMETIC = "arithmetic"
+"""Tasks of an agent that has none of its own."""
+
+
+class TaskSettings(Settings):
+    """An agent and its tasks."""
+
+    env: str | None = None
+    """Environment, in place of `agent` and `dataset`: `verifiers:NAME`, `openenv:URL`, `gymnasium:ID` or
+    `gymnasium:module:Class`, `reasoning_gym:NAME`, a family of tasks, `module:Class` of an Environment of yours, or the
+    name of a plugin."""
+    agent: str = "units"
+    """Agent: `units` (converts units, calculates, answers), `math` (arithmetic over stories, with a calculator), `sql`
+    (with the defaults of `train-sql`), `countdown`, `guess`, `wordle`, `retrieval` or `reasoning_gym` (each for the
+    tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of yours. The defaults shown are those
+    of `units`; others have some of their own, which `--print-config` shows."""
+    dataset: str = "units"
+    """Tasks: `arithmetic` (generated, for the agent `math`), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`,
+    those of an agent by its name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or
+    Parquet) with `question` and `answer`, a folder with such files, or `owner/name` on the Hub. By default those of the
+    agent; a data set without an agent is for `math`."""
+    difficulty: Annotated[list[int], COMMAS] = Field(default=[1, 2])
+    """Levels of generated tasks, from 1 to 4; several with commas, as 1,2."""
+
+
+def matching_tasks(tasks: TaskSettings, *, is_command: bool = False) -> TaskSettings:
+    """Return the settings with an agent and tasks that go together: an agent with tasks of its own brings these, such
+    tasks and an environment bring their agent.
+
+    Args:
+        is_command: the agent is a command, which takes the tasks of any data set.
+
+    Raises:
+        UserError: agent and data set do not belong together.
+    """
+    if tasks.env is not None:
+        return _tasks_of_environment(tasks, tasks.env)
+    given = tasks.model_fields_set
+    if is_command:
+        return tasks if "dataset" in given else tasks.changed(dataset=ARITHMETIC)
+    family = family_type(tasks.dataset)
+    trained = None if family is None else family.trained_agent()
+    agent = None if ":" in tasks.agent else family_type(tasks.agent)
+    if "dataset" not in given:
+        own = ARITHMETIC if agent is None else agent.dataset or agent.name
+        return tasks if tasks.dataset == own else tasks.changed(dataset=own)
+    if "agent" not in given:
+        own = trained or MATH
+        return tasks if tasks.agent == own else tasks.changed(agent=own)
+    agent_is_closed = agent is not None and not agent.is_open
+    family_is_closed = family is not None and not family.is_open and ":" not in tasks.agent
+    if trained != tasks.agent and (agent_is_closed or family_is_closed):
+        raise UserError(
+            f"the agent {tasks.agent} does not know the tasks of {tasks.dataset}; leave one of the two out",
+            setting="dataset",
+        )
+    return tasks
+
+
+def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
+    """Return the settings with the agent and the tasks of an environment.
+
+    Raises:
+        UserError: an agent or a data set is given as well.
+    """
+    from ..environments import ENV
+
+    family = family_type(env)
+    has_name = family is not None and family.is_environment
+    meant = {"agent": env.partition(":")[0] if has_name else ENV + env, "dataset": env if has_name else ENV + env}
+    for name, value in meant.items():
+        if getattr(tasks, name) not in (value, type(tasks).model_fields[name].default):
+            raise UserError(f"an environment has its own: leave `{name}` out", setting="env")
+    return tasks.changed(**meant)
+
+
+def load_agent(tasks: TaskSettings, harness: HarnessSettings, written: Iterable[Path | None]) -> Recipe:
+    """Return the agent.
+
+    Args:
+        written: files and folders of runs, which an agent that is a command may not read, nor the data set.
+
+    Raises:
+        UserError: there is no such agent, a setting of it cannot work, or two are asked for.
+    """
+    if not harness.agent_command:
+        from ..environments import load_recipe
+
+        given = next(iter(sorted(harness.model_fields_set - {"agent_command"})), None)
+        if given is not None and getattr(harness, given) != type(harness).model_fields[given].get_default():
+            raise UserError("is for an agent that is a command: give `agent_command` with it", setting=given)
+        return load_recipe(tasks.agent, tasks.dataset)
+    if "agent" in tasks.model_fields_set:
+        raise UserError("a command is the agent: leave `agent` and `env` out", setting="agent_command")
+    hidden = [Path(tasks.dataset), *(path for path in written if path is not None)]
+    recipe: Recipe = load_part("harness", setting="agent_command").harness_recipe(harness, hidden)
+    return recipe
+
+
+logger = logging.getLogger(__name__)
+
+_CHOICES: Final = ("env", "agent", "dataset")
+_DEPTH: Final = 3
+"""Folders between a run and its deepest adapter, `checkpoints/step_N/adapter`."""
+
+
+@dataclass(frozen=True)
+class TrainedAs:
+    """The agent that a run trained, by its settings."""
+
+    folder: Path
+    """Folder of the run."""
+    adapter: Path
+    """Folder of the adapter."""
+    agent: str
+    dataset: str
+    difficulty: tuple[int, ...]
+    agent_command: str
+
+    @property
+    def name(self) -> str:
+        """The agent's command where it is one, else its name."""
+        return self.agent_command or self.agent
+
+    def tasks_for(self, asked: TaskSettings, harness: HarnessSettings) -> TaskSettings:
+        """Return the settings with the agent and the tasks of the run, where nothing else is asked for.
+
+        Only agents of this package are taken at the run's word: a file beside weights starts no program and imports
+        no module.
+
+        Raises:
+            UserError: the agent is none of this package, and has to be named.
+        """
+        given = asked.model_fields_set
+        if harness.agent_command or not given.isdisjoint(_CHOICES):
+            return asked
+        if self.agent_command or self.agent not in own_names("recipes"):
+            setting = "agent_command" if self.agent_command else "env" if self.agent.startswith("env:") else "agent"
+            value = self.name.removeprefix("env:")
+            raise UserError(
+                f"{self.adapter} was trained as {value!r}: give that, or the tasks to measure it on", setting=setting
+            )
+        tasks: dict[str, Any] = {"agent": self.agent, "dataset": self.dataset}
+        if "difficulty" not in given:
+            tasks["difficulty"] = list(self.difficulty)
+        changed = asked.changed(**tasks)
+        if changed != asked:
+            levels = ", ".join(map(str, changed.difficulty))
+            logger.info("%s was trained as %s on %s, levels %s", self.adapter, self.agent, self.dataset, levels)
+        return changed
+
+
+def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
+    """Return what the adapter among these settings was trained as; None without an adapter, of one that is not in the
+    folder of a run, and with a warning where the run's settings are damaged.
+    """
+    adapter = adapter_folder(load.model if load.adapter is None else load.adapter)
+    if adapter is None:
+        return None
+    for folder in list(adapter.resolve().parents)[:_DEPTH]:
+        path = RunFolder(folder).config_path
+        try:
+            config = read_json(path)
+        except (OSError, ValueError) as error:
+            logger.warning("%s does not say what %s was trained as: it cannot be read (%s)", path, adapter, error)
+            continue
+        try:
+            tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
+        except (ValueError, TypeError, KeyError):
+            continue  # no run, or one of another kind
+        return TrainedAs(folder, adapter, *tasks, str(config.get("agent_command") or ""))
+    return None
+
+
+def check_model(model: str, device: str) -> None:
+    """Look for the model. The embedded one is fetched if it is needed.
+
+    Raises:
+        UserError: there is no such model or device.
+    """
+    from transformers import AutoConfig
+
+    from ..policy import cannot_load, resolve_device, resolve_model
+
+    resolve_device(device)
+    path = resolve_model(model)
+    try:
+        AutoConfig.from_pretrained(path)
+    except Exception as error:  # of a damaged file it may be any
+        raise cannot_load(model, error) from error
+
+
+def current_role() -> Role:
+    """Return what AGL_CURRENT_ROLE says this process runs; `both` where it is not set.
+
+    Raises:
+        UserError: it says something else.
+    """
+    chosen = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both")
+    if chosen not in get_args(Role):
+        raise UserError(f"AGL_CURRENT_ROLE={chosen!r}: set it to {', '.join(get_args(Role))}, or leave it unset")
+    return cast(Role, chosen)

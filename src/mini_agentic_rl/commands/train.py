@@ -1,0 +1,236 @@
+"""`train`: measure, warm up, reinforce, measure again, and write the results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..algorithm import GRPOSettings, PPOSettings, WarmStart
+from ..datasets import TRANSFER, TaskRows, family_type, split_style
+from ..errors import UserError
+from ..metrics import MetricsLogger, check_loggers
+from ..policy import adapter_folder, launched, restarted
+from ..samplers import SamplerSettings
+from ..trainer import RunFolder, recorded, what_next
+from .tables import show, show_result
+from .tasks import check_model, current_role
+from .train_config import TrainConfig, with_agent_defaults
+
+if TYPE_CHECKING:
+    from ..algorithm import ReinforcementLearning
+    from ..environments import Recipe
+
+logger = logging.getLogger(__name__)
+
+_PROCESSES = 4
+
+
+def train(settings: TrainConfig) -> None:
+    """Train an agent: measure it, warm it up, reinforce it, measure it again, and write a report."""
+    train_and_show(with_agent_defaults(settings))
+
+
+def train_and_show(settings: TrainConfig) -> None:
+    """Train, and print the summary."""
+    summary = train_job(settings)
+    if not summary:  # this process ran runners only
+        return
+    folder = RunFolder(settings.run.output_dir)
+    written = [folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
+    show(settings, summary, lambda console: show_result(console, summary, written=written, then=what_next(folder)))
+
+
+def train_job(config: TrainConfig) -> dict[str, Any]:
+    """Run the job and return its summary.
+
+    Where AGL_CURRENT_ROLE is `runner` it runs the agent for an algorithm elsewhere until it is stopped, writes nothing,
+    and has an empty summary; so it is on every rank but the first.
+
+    Raises:
+        UserError: a setting cannot work, or the output folder holds something else.
+    """
+    from ..environments import load_tasks
+    from ..trainer import Trainer
+    from .planning import apply_preset
+
+    config = with_agent_defaults(config)
+    check_loggers(config.run.loggers)
+    config, recipe, components = config.prepare()
+    if current_role() == "runner":
+        return _run_agent(config, recipe, components)
+    check_model(config.load.model, config.load.device)
+    config = apply_preset(config)
+    tasks, loop = config.tasks, config.loop
+    train = load_tasks(tasks.dataset, "train", config.max_samples, loop.seed, tasks.difficulty)
+    held_out = load_tasks(tasks.dataset, "test", loop.eval_size, 0, tasks.difficulty)
+    algorithm = make_algorithm(
+        config,
+        warm_start=_warm_start(config, recipe, train),
+        validation=_validation(config),
+        transfer=_transfer(config),
+    )
+
+    launch = launched()
+    if launch is not None and launch.follows:
+        algorithm.follow(launch)
+        return {}
+    if restarted():
+        config = config.model_copy(update={"run": config.run.model_copy(update={"resume": True, "overwrite": False})})
+    folder = RunFolder(config.run.output_dir, usual=type(config)().flat())
+    about = {"model": config.load.model, "dataset": tasks.dataset}
+    with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:
+        if not run.is_finished:
+            trainer = Trainer(
+                algorithm=algorithm,
+                hooks=recipe.hooks,
+                n_runners=_runners(config, components),
+                strategy=_strategy(config, components),
+                output_dir=folder,
+                logger=run.logger,
+                otlp=config.export,
+                resume=run.is_resumed,
+                **{name: one for name, one in components.items() if name != "strategy"},
+            )
+            trainer.fit(recipe.agent, train, val_dataset=held_out)
+    return folder.read_summary()
+
+
+def make_algorithm(
+    config: TrainConfig,
+    *,
+    model: str | None = None,
+    warm_start: WarmStart | None = None,
+    validation: TaskRows | None = None,
+    transfer: TaskRows | None = None,
+) -> ReinforcementLearning[Any]:
+    """Return the algorithm that a configuration asks for.
+
+    Args:
+        model: the model in place of that of the configuration.
+        warm_start: what is imitated first.
+        validation: tasks that choose the weights that are kept.
+        transfer: tasks unlike those that are trained on, which are measured as well.
+
+    Raises:
+        UserError: settings contradict each other.
+    """
+    from ..algorithm import MiniGRPO, MiniPPO
+    from ..gateway import GatewayLimits
+
+    load = config.load
+    if config.full_finetune and adapter_folder(load.model) is not None:
+        raise UserError(
+            f"`full_finetune` trains whole weights, but {load.model} is an adapter: merge it into its base first",
+            setting="model",
+        )
+    if config.full_finetune and load.quantization != "none":
+        raise UserError(
+            "quantised weights cannot be trained: use `quantization=none`, or LoRA", setting="full_finetune"
+        )
+    kind: type[ReinforcementLearning[Any]] = MiniPPO if isinstance(config.loop, PPOSettings) else MiniGRPO
+    return kind(
+        load.model if model is None else model,
+        settings=config.loop,
+        engine=config.engine,
+        ranks=config.ranks,
+        sampler=_sampler(config),
+        lora=None if config.full_finetune else config.lora,
+        learner=config.learner,
+        warm_start=warm_start,
+        validation=validation,
+        transfer=transfer,
+        limits=GatewayLimits(**config.limits.model_dump()),
+        backend=config.backend,
+        load_options=load.model_dump(exclude={"model"}),
+    )
+
+
+def _sampler(config: TrainConfig) -> SamplerSettings:
+    """Return the settings of the sampler, which finds new weights in the run's folder where no other is given."""
+    sampling = config.sampling
+    if sampling.sampler_folder is not None:
+        return sampling
+    return sampling.changed(sampler_folder=config.run.output_dir / "sampler")
+
+
+def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the agent for an algorithm elsewhere, whose output folder this is: nothing is written to it."""
+    from ..trainer import Trainer
+
+    trainer = Trainer(
+        hooks=recipe.hooks,
+        n_runners=_runners(config, components),
+        store=components.get("store"),
+        logger=MetricsLogger(),
+    )
+    trainer.fit(recipe.agent)
+    return {}
+
+
+def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
+    """Return the number of runners: not too many, where each is a process of its own on this computer, and no more than
+    rollouts wait at once, for each that idles asks the store for work and tells it that it lives."""
+    from ..trainer import asks_for_processes
+
+    strategy = config.strategy or components.get("strategy") or ("cs" if asks_for_processes() else "shm")
+    if strategy == "shm":
+        return min(config.n_runners, _most_at_once(config))
+    if strategy != "cs" or (config.strategy is not None and "n_runners" in config.model_fields_set):
+        return config.n_runners
+    return min(_PROCESSES, config.n_runners)
+
+
+def _most_at_once(config: TrainConfig) -> int:
+    """Return a bound of the rollouts that wait at the same time; `n_runners` where there is none."""
+    loop = config.loop
+    if loop.eval_size is None or loop.max_staleness:
+        return config.n_runners
+    return max(loop.eval_size, loop.validation_size, loop.tasks_per_step * loop.samples_per_prompt)
+
+
+def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[str, Any] | None:
+    """Return the strategy of the trainer; None leaves it to the environment."""
+    if config.strategy == "ray":
+        return {"type": "ray", "settings": config.ray}
+    return config.strategy or components.get("strategy")
+
+
+def _transfer(config: TrainConfig) -> TaskRows | None:
+    """Return the tasks that measure transfer; None of a data set that has none, or where none are asked for."""
+    from ..environments import load_tasks
+
+    tasks, size = config.tasks, min(config.loop.transfer_size, config.loop.eval_size or config.loop.transfer_size)
+    family = family_type(split_style(tasks.dataset)[0]) if size else None
+    if family is None or not family.measures_transfer:
+        return None
+    return load_tasks(tasks.dataset, TRANSFER, size, 0, tasks.difficulty)
+
+
+def _validation(config: TrainConfig) -> TaskRows | None:
+    """Return the tasks that choose the weights; None where none are asked for.
+
+    Raises:
+        UserError: the data set has none.
+    """
+    from ..environments import load_tasks
+
+    tasks, size = config.tasks, config.loop.validation_size
+    if size == 0:
+        return None
+    found = load_tasks(tasks.dataset, "val", size, 0, tasks.difficulty)
+    if len(found) == 0:
+        raise UserError(f"{tasks.dataset} has no tasks in the split val", setting="validation_size")
+    return found
+
+
+def _warm_start(config: TrainConfig, recipe: Recipe, tasks: TaskRows) -> WarmStart | None:
+    """Return the imitation of tasks done well; None where there is nothing to imitate, which the log says."""
+    found = recipe.demonstrations
+    mixed = isinstance(config.loop, GRPOSettings) and config.loop.sft_coef > 0
+    if found is None or (config.warm_start.examples == 0 and not mixed):
+        return None
+    if not found.can_show(tasks[0]):
+        logger.info("%s has no worked solutions: nothing is imitated before", config.tasks.dataset)
+        return None
+    return WarmStart(found.demonstrate, found.tools(tasks[0]), config.warm_start, found.besides)

@@ -1,0 +1,407 @@
+"""`TrainConfig`: the configuration of a training. Its groups are the settings classes of what they set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
+
+from pydantic import Field, ValidationInfo, WrapValidator, field_validator
+
+from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
+from ..config import COMMANDS_AT_ONCE, TOKENS_OF_COMMAND, WITHOUT_OPTION, HarnessSettings, JsonSettings, Settings
+from ..datasets import MATH, family_type
+from ..environments import tokens_of_call, training_defaults
+from ..errors import UserError
+from ..execution import RaySettings
+from ..gateway import RolloutLimits
+from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings, adapter_folder
+from ..samplers import SamplerSettings
+from ..trainer import RunnerSettings, RunSettings, TraceExportSettings
+from .tasks import TaskSettings, load_agent, matching_tasks
+
+PPO = "ppo"
+_ALGORITHMS = (*PRESETS, PPO)
+if TYPE_CHECKING:
+    from ..environments import Recipe
+
+    AlgorithmName: TypeAlias = str
+else:  # the variants of GRPO, those among them that a program or a plugin has added, and PPO
+    AlgorithmName = Annotated[
+        Literal[_ALGORITHMS],
+        WrapValidator(lambda value, choices: choices(value) if value in _ALGORITHMS or not is_preset(value) else value),
+    ]
+Backend = Literal["native", "trl"]
+
+VARIED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in preset})
+"""Settings of the loop that presets set: the algorithm decides them where they are not given."""
+PPO_ALONE: Sequence[str] = [name for name in PPOSettings.model_fields if name not in GRPOSettings.model_fields]
+"""Settings of the loop that only PPO has: those of its critic."""
+GRPO_ALONE: Sequence[str] = [name for name in GRPOSettings.model_fields if name not in PPOSettings.model_fields]
+"""Settings of the loop that only GRPO and its variants have: what is compared, taught and imitated."""
+_UNSAFE = re.compile(r"[^\w.-]+")
+"""Characters that a folder's name is not to have."""
+
+
+_RARE: Final[Sequence[str]] = (
+    "loop.normalize_advantage",
+    "run.metrics_host",
+    "export.otlp_messages",
+    "export.otlp_tokens",
+    "harness.agent_fields",
+    "harness.scratch_folder",
+    "harness.tampering",
+    "harness.sandbox_image",
+    "harness.sandbox_namespace",
+    "harness.test_seconds",
+    "harness.sandbox_cpu_seconds",
+    "harness.sandbox_cpus",
+    "harness.sandbox_processes",
+    "harness.sandbox_file_mib",
+    "harness.sandbox_disk_mib",
+    "harness.sandbox_output_kib",
+    "loop.eval_every",
+    "loop.validation_every",
+    "loop.patience",
+    "loop.credit_discount",
+    "loop.max_sampling_rounds",
+    "loop.replay_groups",
+    "loop.replay_steps",
+    "loop.max_attempts",
+    "loop.separate_reward_weights",
+    "loop.advantage_normalization",
+    "loop.divergence_bound",
+    "loop.max_trajectory_tokens",
+    "loop.importance_cap",
+    "loop.importance_floor",
+    "loop.kl_estimator",
+    "loop.kl_in_reward",
+    "loop.overlong_penalty",
+    "loop.teacher_coef",
+    "loop.teacher_top_k",
+    "loop.teacher_reward",
+    "loop.echo_coef",
+    "loop.minibatches",
+    "loop.value_coef",
+    "loop.value_learning_rate",
+    "loop.value_warmup_steps",
+    "loop.value_trains_adapter",
+    "warm_start.until",
+    "warm_start.schedule",
+    "learner.warmup_steps",
+    "learner.flex_attention",
+    "ranks.rank_timeout",
+    "sampling.sampler_cpus",
+    "sampling.sampler_gpus",
+    "sampling.sampler_args",
+    "sampling.sampler_timeout",
+    "sampling.sampler_silence",
+    "sampling.parity_bound",
+    "ray.runner_gpus",
+    "ray.min_runners",
+    "ray.runner_idle_seconds",
+)
+"""Settings that a file of `--config` or Python sets: they have no option of their own."""
+
+
+def _with_option(group: str, kind: type[Settings]) -> tuple[str, ...]:
+    """Return the paths of the settings of a group that have an option."""
+    return tuple(f"{group}.{name}" for name in kind.model_fields if f"{group}.{name}" not in _RARE)
+
+
+def _main_job_defaults() -> Mapping[str, Any]:
+    """Return the defaults of the agent `units`; none if that recipe is not installed."""
+    try:
+        return training_defaults("units", "units")
+    except UserError:
+        return {}
+
+
+class TrainConfig(RunnerSettings, JsonSettings):
+    """The configuration of `train`."""
+
+    command: ClassVar[str] = "train"
+    """Name of the command that takes this configuration."""
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **_main_job_defaults(),
+        "loop.samples_per_prompt": 8,
+        "loop.epochs_per_batch": 1,
+        "loop.max_new_tokens": None,
+        "learner.schedule": "linear",
+        "run.output_dir": Path("outputs/math-agent"),
+        **{f"loop.{name}": None for name in (*VARIED, *PPO_ALONE)},
+    }
+    """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
+    constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
+    it trains the embedded model on `units`, on a CPU within minutes; for other tasks other recipes say
+    (`with_agent_defaults`). With PPO, too, it takes these numbers of rollouts and passes, so that runs of
+    different algorithms compare. None is what the algorithm or the agent decides."""
+
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
+        "Model": (
+            "load.*",
+            "preset",
+            "loop.tool_format",
+            "loop.thinking",
+            "lora.r",
+            "lora.alpha",
+            "lora.dropout",
+            "full_finetune",
+        ),
+        "Run": (
+            "run.output_dir",
+            "loop.seed",
+            "loop.deterministic",
+            "loop.transfer_size",
+            "loop.validation_size",
+            "loop.checkpoint_every",
+            "run.console",
+            "run.loggers",
+            "run.metrics_port",
+            "export.otlp",
+            "run.resume",
+            "run.overwrite",
+            "json_output",
+        ),
+        "Agent that is a command": _with_option("harness", HarnessSettings),
+        "Warm-up (SFT)": (
+            "warm_start.examples",
+            "warm_start.learning_rate",
+            "warm_start.batch_size",
+        ),
+        "Reinforcement learning": (
+            "algorithm",
+            "backend",
+            "loop.total_steps",
+            "loop.total_epochs",
+            "loop.tasks_per_step",
+            "loop.samples_per_prompt",
+            "loop.temperature",
+            "loop.max_new_tokens",
+            "learner.learning_rate",
+            "learner.schedule",
+            "loop.credit",
+            "loop.dynamic_sampling",
+            "loop.curriculum",
+            "loop.expert_prefix",
+            "loop.epochs_per_batch",
+            "loop.max_staleness",
+            "loop.sampling_share",
+            "learner.max_batch_tokens",
+            "learner.checkpointing",
+            "engine.cache_mib",
+            "engine.cuda_graphs",
+            "ranks.shard",
+            "engine.sampler_device",
+            "loop.gateway_port",
+            "loop.gateway_host",
+            "loop.gateway_url",
+            "loop.rollout_timeout",
+            "loop.on_failure",
+        ),
+        "Servers that sample": _with_option("sampling", SamplerSettings),
+        "Rewards and loss": (
+            "loop.separate_rewards",
+            "loop.baseline",
+            "loop.policy_loss",
+            "loop.clip_ratio",
+            "loop.clip_ratio_high",
+            "loop.loss_aggregation",
+            "loop.importance_correction",
+            "loop.max_update_kl",
+            "loop.kl_coef",
+            "loop.entropy_coef",
+            "loop.mask_truncated",
+            "loop.overlong_buffer",
+        ),
+        "Teachers, and what is imitated": (
+            "loop.reward_coef",
+            "loop.teacher",
+            "loop.teacher_model",
+            "loop.distillation",
+            "loop.sft_coef",
+            "loop.sft_per_step",
+        ),
+        "Critic (PPO)": tuple(f"loop.{name}" for name in PPO_ALONE if f"loop.{name}" not in _RARE),
+        "Limits of a rollout": ("limits.*",),
+        "Runners": ("n_runners", "strategy", *_with_option("ray", RaySettings)),
+        WITHOUT_OPTION: _RARE,
+    }
+    helps: ClassVar[Mapping[str, str]] = {
+        "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
+        "96 for `sql`, 48 for `arithmetic`, less for games, else 128.",
+    }
+
+    algorithm: AlgorithmName = "grpo"
+    """Published algorithm. It decides what is not given by name under "Rewards and loss"; `ppo` has a critic."""
+    backend: Backend = "native"
+    """Backend that turns rewards into new weights: this package, or TRL's GRPOTrainer (needs the `trl` extra)."""
+    full_finetune: bool = False
+    """Train every weight instead of a LoRA adapter."""
+    max_samples: int | None = Field(default=None, ge=1)
+    """Train on at most this many tasks; by default on all (of arithmetic 10,000, of medical 2,000)."""
+    preset: Literal["none", "4gb"] = "none"
+    """`4gb` chooses quantization, checkpointing, tokens per pass and cache so that the run fits a card (or a process on
+    the CPU) of 4 GB, as `mini-agentic-rl plan --vram 4GB` does; it only ever saves more than was asked for."""
+
+    load: ModelSettings = ModelSettings()
+    tasks: TaskSettings = TaskSettings()
+    harness: HarnessSettings = HarnessSettings()
+    warm_start: WarmStartSettings = WarmStartSettings()
+    loop: GRPOSettings | PPOSettings = GRPOSettings()
+    lora: LoraSettings = LoraSettings()
+    learner: LearnerSettings = LearnerSettings()
+    engine: EngineSettings = EngineSettings()
+    ranks: RankSettings = RankSettings()
+    sampling: SamplerSettings = SamplerSettings()
+    limits: RolloutLimits = RolloutLimits()
+    ray: RaySettings = RaySettings()
+    export: TraceExportSettings = TraceExportSettings()
+    run: RunSettings = RunSettings()
+
+    @field_validator("loop", mode="wrap")
+    @classmethod
+    def _loop_of_algorithm(cls, value: Any, handler: Any, info: ValidationInfo) -> GRPOSettings | PPOSettings:
+        """Read the loop as the settings of the algorithm that was chosen."""
+        algorithm = info.data.get("algorithm")
+        if not isinstance(value, Mapping) or algorithm is None:
+            loop: GRPOSettings | PPOSettings = handler(value)
+            return loop
+        tasks = info.data.get("tasks", TaskSettings())
+        harness = info.data.get("harness", HarnessSettings())
+        tokens = TOKENS_OF_COMMAND
+        if not harness.agent_command:
+            matched = tasks if tasks.env else matching_tasks(tasks)
+            tokens = tokens_of_call(matched.agent, matched.env or matched.dataset)
+        given = {"max_new_tokens": tokens, **value}
+        if algorithm == PPO:
+            usual = GRPOSettings.model_construct()  # as a run folder's file has them
+            foreign = next((name for name in GRPO_ALONE if given.get(name) not in (None, getattr(usual, name))), None)
+            if foreign is not None:
+                raise ValueError(f"`{foreign}` is not PPO's: leave it out, or take another `algorithm`")
+            return PPOSettings(**{name: one for name, one in given.items() if name not in GRPO_ALONE})
+        foreign = next((name for name in PPO_ALONE if name in given), None)
+        if foreign is not None:
+            raise ValueError(f"`{foreign}` is PPO's: give `algorithm=ppo` with it")
+        return GRPOSettings(**{**given, "preset": algorithm})
+
+    def completed(self) -> TrainConfig:
+        return with_agent_defaults(self)
+
+    def prepare(self) -> tuple[TrainConfig, Recipe, dict[str, Any]]:
+        """Return the settings as they are used, the agent, and arguments of the `Trainer` that the agent asks for.
+
+        Raises:
+            UserError: there is no such agent, or a setting of it cannot work.
+        """
+        return self, load_agent(self.tasks, self.harness, [self.run.output_dir]), {}
+
+
+def config_of_agent(agent: str) -> type[TrainConfig] | None:
+    """Return the subclass of `TrainConfig` with the settings of an agent; None if the agent has no settings of its
+    own."""
+    family = None if ":" in agent else family_type(agent)
+    return None if family is None else family.train_config()
+
+
+def with_agent_defaults(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with what the agent or the data set decides where nothing was given.
+
+    An agent with settings of its own has its own configuration, as `sql` has that of `train-sql`. An agent with tasks
+    of its own has these, and the other way round.
+    An adapter that is trained on goes on writing its calls as it was taught to.
+
+    Raises:
+        UserError: agent and data set do not belong together.
+    """
+    from ..environments import ENV
+
+    own_config = config_of_agent(config.tasks.agent)
+    if own_config is not None and not isinstance(config, own_config):
+        config = own_config(**config.model_dump(exclude_unset=True))
+    # The tokenizer beside an adapter says its form, and `auto` asks it: a default of the agent is for a new adapter.
+    own_form = adapter_folder(config.load.model) is not None and "tool_format" not in config.loop.model_fields_set
+    if own_form and config.loop.tool_format != "auto":
+        config = config.changed(loop={"tool_format": "auto"})
+    if type(config) is not TrainConfig:
+        return config
+    tasks = matching_tasks(config.tasks, is_command=bool(config.harness.agent_command))
+    changes: dict[str, Any] = {}
+    if tasks != config.tasks:
+        changes["tasks"] = tasks.model_dump(
+            include={"dataset"} if config.harness.agent_command else {"agent", "dataset"}
+        )
+        if "output_dir" not in config.run.model_fields_set:
+            # outputs/math-agent is that of the main job
+            agent = tasks.dataset if tasks.agent == MATH else tasks.agent
+            name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
+            changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
+    if config.harness.agent_command:
+        if "output_dir" not in config.run.model_fields_set:
+            changes["run"] = {"output_dir": Path("outputs/command-agent")}
+        if "n_runners" not in config.model_fields_set:
+            changes["n_runners"] = COMMANDS_AT_ONCE
+    mixes = isinstance(config.loop, GRPOSettings) and config.backend == "native" and config.warm_start.examples > 0
+    agent = "" if config.harness.agent_command else tasks.agent
+    whole_steps = config.loop.max_staleness == 0
+    for path, value in training_defaults(agent, tasks.dataset, mixes=mixes, whole_steps=whole_steps).items():
+        group, name = path.split(".")
+        settings = getattr(config, group)
+        if name not in settings.model_fields_set and getattr(settings, name) != value:
+            changes.setdefault(group, {})[name] = value
+    return config.changed(**changes) if changes else config
+
+
+class PlanSettings(JsonSettings):
+    """The settings of `plan`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"loop.max_new_tokens": 512}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Model": ("load.*",),
+        "Memory": (
+            "vram",
+            "lora.r",
+            "lora.dropout",
+            "learner.checkpointing",
+            "learner.max_batch_tokens",
+            "engine.cache_mib",
+            "engine.cuda_graphs",
+            "engine.sampler_device",
+        ),
+        "Reinforcement learning": (
+            "loop.tasks_per_step",
+            "loop.samples_per_prompt",
+            "prompt_tokens",
+            "loop.max_new_tokens",
+            "loop.max_staleness",
+        ),
+        "Spread": ("ranks", "team.shard", "sampling.sampler", "replicas", "rates"),
+        "Run": ("json_output",),
+    }
+    helps: ClassVar[Mapping[str, str]] = {
+        "loop.max_new_tokens": "Tokens that a rollout samples in all its calls together.",
+    }
+
+    vram: str | None = None
+    """Memory to fit into, as 4GB or 3500MB; settings that save memory are then chosen as needed. Without it the
+    settings are planned as they are given. On a card bitsandbytes (the `quant` extra) is taken to be there."""
+    prompt_tokens: int = Field(default=512, ge=1)
+    """Tokens of a task's prompt, system prompt and tools included."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that learn, each with a share of the step's tasks."""
+    replicas: int = Field(default=0, ge=0)
+    """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own` or the base is in parts, else
+    each rank samples its share itself."""
+    rates: Path | None = None
+    """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
+    none for a card."""
+
+    load: ModelSettings = ModelSettings()
+    lora: LoraSettings = LoraSettings()
+    learner: LearnerSettings = LearnerSettings()
+    engine: EngineSettings = EngineSettings()
+    sampling: SamplerSettings = SamplerSettings()
+    team: RankSettings = RankSettings()
+    loop: GRPOSettings = GRPOSettings()

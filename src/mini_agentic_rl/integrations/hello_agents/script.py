@@ -1,0 +1,196 @@
+"""Run a command under the name and the flags of a script in `scripts/`.
+
+A flag may be written with `_` or `-`, and under names of the script (`--model_path` for `--model`). An unknown flag is
+refused, with the nearest known one. `--help` prints the page of the command with the names, defaults and flags of the
+script.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperOption
+from typer.main import get_command
+
+from ...commands.command_line import app
+from ...commands.options import USER_ERROR, PagedCommand
+from ...config import called_here, misspelt
+from ...errors import UserError
+from ...visible_text import visible
+
+_OF_SCRIPT = "Of this script"
+
+Prepare = Callable[[dict[str, str]], dict[str, str]]
+"""From the flags that a script has for itself, and the options given so far, to the options that the command gets."""
+
+
+def run_script(
+    command: str,
+    *,
+    names: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+    own: Mapping[str, str] | None = None,
+    found: Mapping[str, str] | None = None,
+    prepare: Prepare | None = None,
+    arguments: Sequence[str] | None = None,
+) -> NoReturn:
+    """Run a command and end the process with its exit code.
+
+    Args:
+        command: its name.
+        names: what the script calls an option → the option, both without the dashes before it and with `_` inside.
+        defaults: values of options that are not given.
+        own: flags with a value that the command does not have, each with its description; `prepare` makes options out
+            of them.
+        found: what the help says of the defaults that `prepare` finds.
+        prepare: gets the options that have one value, `own` ones among them, by name, and returns what to add.
+        arguments: what was typed; None takes the command line.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if {"--help", "--help-all"} & set(given):
+        page = _page(command, names or {}, defaults or {}, found or {}, own or {})
+        page.main(["--help-all" if "--help-all" in given else "--help"], prog_name=f"python {sys.argv[0]}")
+    try:
+        line = _command_line(command, given, dict(names or {}), dict(defaults or {}), own or {}, prepare)
+    except UserError as error:
+        sys.stderr.write(visible(f"error: {error}\n"))
+        sys.exit(USER_ERROR)
+    get_command(app).main([command, *line], prog_name="mini-agentic-rl")
+    sys.exit(0)
+
+
+def number(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a whole number, 1 or more.
+
+    Raises:
+        UserError: it is none.
+    """
+    text = options.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"--{name} {text}: must be a whole number, 1 or more")
+    return int(text)
+
+
+def _command_line(
+    command: str,
+    given: Sequence[str],
+    names: Mapping[str, str],
+    defaults: Mapping[str, str],
+    own: Mapping[str, str],
+    prepare: Prepare | None,
+) -> list[str]:
+    """Return the arguments that the command is called with.
+
+    Raises:
+        UserError: a flag that nobody knows, or one of the script's own without a value.
+    """
+    known = _options(command)
+    line: list[str] = []
+    values: dict[str, str] = {}
+    said: set[str] = set()
+    words = list(given)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--") or word == "--":
+            line.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        name = flag[2:].replace("-", "_")
+        name = names.get(name, name)
+        if name not in known and name not in own:
+            raise UserError(_unknown(flag, [*known, *names, *own]))
+        takes_value = name in own or known[name]
+        if takes_value and not equals:
+            if not words:
+                raise UserError(f"{flag} needs a value")
+            value = words.pop(0)
+        said.add(name)
+        if takes_value:
+            values[name] = value
+        if name not in own:
+            line += [_dashed(name), value] if takes_value else [_dashed(name)]
+    added = {name: value for name, value in defaults.items() if name not in said}
+    if prepare is not None:
+        added |= prepare({**defaults, **values})
+    for name, value in added.items():
+        if name not in said:
+            line += [_dashed(name), value]
+    return line
+
+
+def _command(name: str) -> PagedCommand:
+    commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    found: PagedCommand = commands[name]
+    return found
+
+
+def _options(command: str) -> dict[str, bool]:
+    """The options of a command, with `_` and without the dashes before them, and whether each takes a value."""
+    found = {"help": False}
+    for parameter in _command(command).params:
+        if isinstance(parameter, TyperOption):
+            for option in (*parameter.opts, *parameter.secondary_opts):
+                found[_underscored(option)] = not parameter.is_flag
+    return found
+
+
+def _page(
+    name: str, names: Mapping[str, str], defaults: Mapping[str, str], found: Mapping[str, str], own: Mapping[str, str]
+) -> PagedCommand:
+    """Return the command with what the script says of its options, to print its help page."""
+    command = copy.copy(_command(name))
+    command.params = [copy.copy(parameter) for parameter in command.params]
+    command.help = f"{command.help}\n\nOptions may be written with _ or -."
+    for parameter in command.params:
+        if isinstance(parameter, TyperOption):
+            option = _underscored(parameter.opts[0])
+            others = [f"--{other}" for other, known in names.items() if known == option]
+            parameter.opts = [*parameter.opts, *others]
+            if option in defaults:
+                parameter.default = defaults[option]
+            if option in found:
+                parameter.show_default = found[option]
+            if others or option in defaults or option in found:
+                parameter.hidden = False
+    command.params[:0] = _own_options(own)
+    return command
+
+
+def _own_options(own: Mapping[str, str]) -> list[Any]:
+    def flags() -> None: ...
+
+    flags.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
+        [
+            inspect.Parameter(
+                flag,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[str | None, typer.Option(f"--{flag}", help=about, rich_help_panel=_OF_SCRIPT)],
+            )
+            for flag, about in own.items()
+        ]
+    )
+    flags.__annotations__ = {name: one.annotation for name, one in inspect.signature(flags).parameters.items()}
+    alone = typer.Typer(add_completion=False)
+    alone.command()(flags)
+    return list(get_command(alone).params)
+
+
+def _unknown(flag: str, known: Iterable[str]) -> str:
+    name, names = _underscored(flag), list(known)
+    near = called_here(name, names) or misspelt(name, names)
+    hint = f": did you mean --{near}?" if near else "; --help shows those there are"
+    return f"{flag} is unknown{hint}"
+
+
+def _dashed(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _underscored(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")

@@ -1,0 +1,528 @@
+"""The doctor: rules over what a run has recorded, which say what is wrong and which setting to change.
+
+Each rule is a pure function from a `RunView` to a `Finding`, or to None; `RULES` lists them all. The live view, the
+report, the dashboard and the command `doctor` print what `diagnose` returns, and judge nothing themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from .base import duration, latest, number, percent
+from .view import Finding, Level, Measured, RunView, StepNumbers, mean
+
+_FEW_ROLLOUTS: Final = 16
+_FEW_TASKS: Final = 4
+_SAME: Final = 0.95
+_SOLVED: Final = 0.9
+"""Mean reward above which the same answer may be the right one."""
+_CUT: Final = 0.1
+_OFTEN_CUT: Final = 0.3
+_NO_ENTROPY: Final = 0.002
+"""Nats a token: the rollouts of a task are then nearly always the same. An agent whose answers are mostly the fixed
+form of a tool call learns well at 0.02."""
+_LOW_ENTROPY: Final = 0.15
+_LEFT: Final = 0.25
+"""Share of its beginning to which an entropy has to fall to count as falling."""
+
+
+def no_tool_calls(view: RunView) -> Finding | None:
+    """Find that tools were offered and none was ever called."""
+    found = view.last("rollout/tool_calls", "rollout/count")
+    offered = [one for one in view.rollouts if one.offered_tools]
+    calls, rollouts = sum(calls * count for calls, count in found), sum(row[1] for row in found)
+    if not found:
+        calls, rollouts = float(sum(one.tool_calls for one in offered)), float(len(offered))
+    if rollouts < _FEW_ROLLOUTS or calls > 0:
+        return None
+    return Finding(
+        "no_tool_calls",
+        "fault",
+        "The tool is never called",
+        f"the agent offered tools in the last {rollouts:.0f} rollouts, and the model called none",
+        "What is never tried is never reinforced: imitate examples that call it (`sft_examples`; in Python "
+        "`warm_start`), show a call in the prompt, or reward one; if the transcripts hold calls as plain text, set the "
+        "model's own `tool_format`",
+        view.examples(offered),
+    )
+
+
+def cut_answers(view: RunView) -> Finding | None:
+    """Find that answers end at the length bound."""
+    found = [row[0] for row in view.last("rollout/truncated")]
+    share = mean(found)
+    if not found or share < _CUT:
+        return None
+    often = share >= _OFTEN_CUT
+    return Finding(
+        "cut_answers",
+        "fault" if often else "watch",
+        "Answers are cut off",
+        f"{percent(share, 0)} of the rollouts of {latest(len(found), 'step')} ended at a bound of their "
+        "length, before the answer was complete",
+        "Raise `max_new_tokens`; where answers grow without need, `overlong_buffer` makes length cost something, and "
+        "`mask_truncated` does not train what was cut",
+        view.examples(one for one in view.rollouts if one.cut),
+    )
+
+
+def same_answer(view: RunView) -> Finding | None:
+    """Find that the agent, which calls no tool, answers every task alike."""
+    found = view.last("rollout/same_answer", "groups/count", "reward/mean")
+    called = sum(row[0] for row in view.last("rollout/tool_calls"))
+    if len(found) < 3 or called > 0 or min(row[1] for row in found) < _FEW_TASKS:
+        return None
+    share, reward = mean(row[0] for row in found), mean(row[2] for row in found)
+    if share < _SAME or reward > _SOLVED:
+        return None
+    return Finding(
+        "same_answer",
+        "fault",
+        "Every task gets the same answer",
+        f"{percent(share, 0)} of the rollouts of {latest(len(found), 'step')} ended with the same words, and their "
+        f"mean reward is {number(reward)}",
+        "The policy has learned the answer that earns most on average instead of reading the task: put as many tasks "
+        "of each right answer into a step (tasks with a field 'kind' take turns), take a smaller `learning_rate` or "
+        "more `samples_per_prompt`, and begin anew",
+    )
+
+
+def entropy_gone(view: RunView) -> Finding | None:
+    """Find that the policy has become certain of each token, so that the rollouts of a task are the same."""
+    first, found = view.first("entropy"), view.last("entropy")
+    if len(found) < 3:
+        return None
+    before, now = mean(row[0] for row in first), mean(row[0] for row in found)
+    if not (now <= _NO_ENTROPY or (now <= _LEFT * before and now <= _LOW_ENTROPY)):
+        return None
+    return Finding(
+        "entropy_gone",
+        "watch",
+        "The policy hardly varies any more",
+        f"its entropy went from {number(before)} to {number(now)} nats a token, so that rollouts of a task become the "
+        "same and stop teaching",
+        "If the accuracy has stopped rising: raise `clip_ratio_high` (0.28) or `entropy_coef` (0.001), raise "
+        "`temperature`, or lower `learning_rate`; imitating fewer examples (`sft_examples`) leaves more to begin with",
+    )
+
+
+_MISMATCH: Final = 0.1
+"""Nats a token, the bound beyond which a server that samples is refused: bfloat16 gives about 0.01 where both sides
+compute the same and the policy knows what it wants, and up to 0.07 on average while it makes up its mind."""
+_OF_ENTROPY: Final = 0.03
+"""Share of the entropy: rounding moves a token the more, the less sure of it the policy is. The embedded model before
+any training has 0.055 at 3.3 nats, and an agent that is sure of its calls 0.002 at 0.02."""
+_RISEN: Final = 2.0
+_NOTICED: Final = 0.02
+_TAIL: Final = 0.4
+_SHORT: Final = 2.0
+"""Seconds of a step's tail that matter to nobody."""
+_FREE: Final = 0.75
+_SHORTENED: Final = 0.6
+"""Share of steps. The first one or two of a run are shortened as a rule, while the optimizer is fresh."""
+
+
+def mismatch_rises(view: RunView) -> Finding | None:
+    """Find that the learner gives sampled tokens other log-probabilities than the sampler did."""
+    first, found = view.first("mismatch/mean_abs"), view.last("mismatch/mean_abs")
+    if not found:
+        return None
+    before, now = mean(row[0] for row in first), mean(row[0] for row in found)
+    entropy = mean(row[0] for row in view.last("entropy"))
+    bound = max(_MISMATCH, _OF_ENTROPY * entropy) if entropy > 0 else _MISMATCH
+    if now < bound and not (len(view.steps) > len(first) and now >= _RISEN * before and now >= _NOTICED):
+        return None
+    return Finding(
+        "mismatch_rises",
+        "fault" if now >= bound else "watch",
+        "Sampler and learner disagree",
+        f"the log-probability of a sampled token differs by {number(now)} nats on average, {number(before)} at first, "
+        "so that the update corrects for what never happened",
+        "Set `importance_correction=token`, which weighs it, or `dtype=float32`, which removes it; with servers as the "
+        "sampler, `mini-agentic-rl parity` compares them token by token",
+    )
+
+
+def steps_shortened(view: RunView) -> Finding | None:
+    """Find that most optimizer steps are longer than their bound allows."""
+    shares = [row[0] for row in view.last("update/share")]
+    shortened = [share for share in shares if share < 1]
+    if len(shares) < 3 or len(shortened) < _SHORTENED * len(shares):
+        return None
+    return Finding(
+        "steps_shortened",
+        "watch",
+        "The learning rate is higher than the bound of a step allows",
+        f"{len(shortened)} of {latest(len(shares), 'step')} would have moved the policy too far; "
+        f"{percent(mean(shortened), 0)} of such a step was taken, after several passes that measured it",
+        "Lower `learning_rate`, which costs no passes; or raise `max_update_kl`, if such steps do no harm",
+    )
+
+
+def slow_tail(view: RunView) -> Finding | None:
+    """Find that steps wait for their slowest rollouts."""
+    found = view.last("seconds/tail", "seconds/sampling")
+    tail, sampling = mean(row[0] for row in found), mean(row[1] for row in found)
+    if len(found) < 2 or tail < _SHORT or tail < _TAIL * sampling:
+        return None
+    return Finding(
+        "slow_tail",
+        "watch",
+        "Steps wait for their slowest rollouts",
+        f"the last eighth of the rollouts took {duration(tail)} of the {duration(sampling)} of sampling of a step "
+        f"({percent(tail / sampling, 0)}), while all others had ended",
+        "Set `max_staleness=1`, so that the next rollouts begin meanwhile; or bound the slow ones by "
+        "`max_rollout_tokens`, `max_rollout_calls`, `max_new_tokens` or `rollout_timeout`",
+    )
+
+
+def shared_machine(view: RunView) -> Finding | None:
+    """Find that other work takes the processor away."""
+    found = view.last("machine/cores_free", "machine/cores")
+    free, cores = mean(row[0] for row in found), mean(row[1] for row in found)
+    if not found or free >= _FREE * cores:
+        return None
+    return Finding(
+        "shared_machine",
+        "watch",
+        "Other work takes the processor",
+        f"of {cores:g} cores that this run may use, {free:.1f} were free for it in "
+        f"{latest(len(found), 'step')}; its threads wait for each other then, and a step takes a multiple of its time",
+        "End the other work, or leave cores to it: OMP_NUM_THREADS sets the threads of this run; seconds of such a run "
+        "say nothing about the settings",
+    )
+
+
+IdleCause = Literal["solved", "unsolved", "constant", "alike"]
+
+IDLE: Final[Mapping[IdleCause, tuple[str, str]]] = {
+    "solved": (
+        "all rewards are {reward:.3g}",
+        "take harder tasks, or a reward that tells good answers from better ones",
+    ),
+    "unsolved": (
+        "all rewards are 0",
+        "take easier tasks, imitate more examples first (`sft_examples`; in Python `warm_start`), or raise "
+        "`temperature` or `samples_per_prompt`",
+    ),
+    "constant": (
+        "all rewards are {reward:.3g}",
+        "look whether the reward tells answers apart; if it is the least that can be earned, take easier tasks or "
+        "raise `temperature` or `samples_per_prompt`",
+    ),
+    "alike": (
+        "all rollouts of a task have the same reward, though tasks differ (mean {reward:.3g})",
+        "take tasks that are solved now and then (`dynamic_sampling`, `curriculum=pass_rate`), or raise `temperature` "
+        "or `samples_per_prompt`",
+    ),
+}
+"""By cause: the sight of steps that teach nothing, and the advice against it."""
+
+_EXACT: Final = 1e-9
+_FEW_GROUPS: Final = 8
+_MOST: Final = 2 / 3
+"""Share of groups without a signal from which on most of the sampling is in vain; towards its end a run that has learnt
+its tasks comes near it."""
+_NEARLY_ALL: Final = 0.85
+_NEAR: Final = 0.1
+"""Share of the range from 0 to 1 within which rewards count as all alike."""
+_UNREWARDED: Final = 0.1
+_FAILED: Final = 0.2
+_FALL: Final = 0.05
+"""Fall of an accuracy that counts where the number of its tasks is not known."""
+_DEVIATIONS: Final = 1.64
+"""Standard errors by which an accuracy has to fall: one chance in twenty that it is nothing."""
+_OFTEN_RIGHT: Final = 2 / 3
+"""pass@1 above which there is little left to select."""
+SELECTION_GAP: Final = 0.25
+"""Least by which pass@8 should be above pass@1."""
+_RISE: Final = 0.02
+_CLEAR_RISE: Final = 0.1
+"""Rise of the reward that should show in the accuracy."""
+
+
+def idle_cause(reward: float, spread: float) -> IdleCause:
+    """Return why rollouts of the same task earned the same.
+
+    Args:
+        reward: mean of the rewards of a step.
+        spread: their standard deviation.
+    """
+    if spread > _EXACT:
+        return "alike"
+    if abs(reward) <= _EXACT:
+        return "unsolved"
+    return "solved" if reward >= 1 - _EXACT else "constant"
+
+
+def equal_rewards(view: RunView) -> Finding | None:
+    """Find that the rollouts of most groups earned the same, so that nothing follows from comparing them."""
+    found = view.last("groups/count", "groups/with_signal", "reward/mean", "reward/std")
+    groups, signals = sum(row[0] for row in found), sum(row[1] for row in found)
+    if groups < _FEW_GROUPS or groups - signals < _MOST * groups:
+        return None
+    reward, spread = mean(row[2] for row in found), mean(row[3] for row in found)
+    cause = idle_cause(reward, spread)
+    if cause == "alike" and reward >= 1 - _NEAR:
+        cause = "solved"
+    elif cause == "alike" and abs(reward) <= _NEAR:
+        cause = "unsolved"
+    seen = (
+        f"in {groups - signals:.0f} of {groups:.0f} groups of {latest(len(found), 'step')} all rollouts "
+        f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
+    )
+    level: Level = "fault" if groups - signals >= _NEARLY_ALL * groups else "watch"
+    if cause == "constant":  # `partial_reward` says more about it
+        return None
+    return Finding("equal_rewards", level, "Most groups teach nothing", seen, _sentence(IDLE[cause][1]))
+
+
+def partial_reward(view: RunView) -> Finding | None:
+    """Find that all rollouts earn the same part of the reward: an answer that earns it whatever the task."""
+    found = view.last("reward/mean", "reward/std", "groups/count")
+    if sum(row[2] for row in found) < _FEW_GROUPS:
+        return None
+    reward, spread = mean(row[0] for row in found), mean(row[1] for row in found)
+    if idle_cause(reward, spread) != "constant" or any(abs(row[0] - reward) > _EXACT for row in found):
+        return None
+    return Finding(
+        "partial_reward",
+        "fault",
+        "Every rollout earns the same partial reward",
+        f"all rewards of {latest(len(found), 'step')} are {number(reward)}",
+        "Read a rollout: an answer that always earns this part hides the whole reward, so let wrong answers earn "
+        "nothing and begin anew; if it is the least that can be earned, take easier tasks, or raise `temperature` or "
+        "`samples_per_prompt`",
+    )
+
+
+def nothing_to_select(view: RunView) -> Finding | None:
+    """Find that several tries at a task succeeded no more often than one after the warm-up, and that the reward has not
+    risen since."""
+    rewards = _rewards(view)
+    if not view.probes or (rewards is not None and rewards[1] - rewards[0] >= _CLEAR_RISE):
+        return None
+    single, several = view.probes[-1]
+    if single >= _OFTEN_RIGHT or several - single >= SELECTION_GAP:
+        return None
+    if several == 0:
+        seen = "no try of any task was right after the warm-up"
+        advice = (
+            "Imitate more examples (`sft_examples`), take easier tasks (`difficulty`), or reward a part of the answer"
+        )
+    else:
+        seen = (
+            f"after the warm-up {percent(single, 0)} of single tries were right, and {percent(several, 0)} of eight: "
+            "the policy is as sure of wrong answers as of right ones"
+        )
+        advice = "Imitate fewer examples (`sft_examples`), or raise `temperature` or `samples_per_prompt`"
+    return Finding("nothing_to_select", "watch", "Rewards have little to select from", seen, advice)
+
+
+def no_reward(view: RunView) -> Finding | None:
+    """Find that rollouts succeeded and nobody gave them a reward."""
+    without = [one for one in view.rollouts if one.succeeded and one.reward is None]
+    found = view.last("rollout/unrewarded", "rollout/count")
+    missing, rollouts = sum(row[0] for row in found), sum(row[1] for row in found)
+    if not found:
+        missing, rollouts = float(len(without)), float(len(view.rollouts))
+    if rollouts == 0 or missing < _UNREWARDED * rollouts:
+        return None
+    return Finding(
+        "no_reward",
+        "fault",
+        "Rollouts have no reward",
+        f"{missing:.0f} of the last {rollouts:.0f} rollouts ended well and nobody gave them a reward; they are left "
+        "out, never counted as 0",
+        "Let the agent return a number, or call `emit_reward` on every path, those of errors and early returns too",
+        view.examples(without),
+    )
+
+
+def failed_rollouts(view: RunView) -> Finding | None:
+    """Find that many rollouts fail."""
+    found = view.last("rollout/failed", "rollout/count")
+    failed, rollouts = sum(row[0] for row in found), sum(row[1] for row in found)
+    bad = [one for one in view.rollouts if not one.succeeded]
+    if not found:
+        failed, rollouts = float(len(bad)), float(len(view.rollouts))
+    if rollouts == 0 or failed < _FAILED * rollouts:
+        return None
+    reasons = [one.why for one in bad if one.why]
+    often = f", most often: {max(sorted(set(reasons)), key=reasons.count)[:200]}" if reasons else ""
+    return Finding(
+        "failed_rollouts",
+        "fault",
+        "Rollouts fail",
+        f"{failed:.0f} of the last {rollouts:.0f} rollouts failed{often}",
+        "Look at one with `agl rollouts list --status failed`; where they run out of time, raise `rollout_timeout`; "
+        "where tries may succeed later, set `on_failure=retry`",
+        view.examples(bad),
+    )
+
+
+def reward_not_accuracy(view: RunView) -> Finding | None:
+    """Find that the reward rises while the accuracy on held-out tasks falls."""
+    fall, rewards = _worst_fall(view), _rewards(view)
+    if fall is None or rewards is None or rewards[1] - rewards[0] < _RISE:
+        return None
+    return Finding(
+        "reward_not_accuracy",
+        "fault",
+        "The reward rises and the accuracy falls",
+        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_told(*fall)}",
+        "Read the rollouts that earn most: does the reward pay for something else than the task? Else it is learning "
+        "by heart: take more tasks, fewer steps (`total_steps`), a smaller `learning_rate` or some `kl_coef`; "
+        "`validation_size` keeps the weights that were best",
+    )
+
+
+def reward_without_accuracy(view: RunView) -> Finding | None:
+    """Find that the reward rises while the accuracy on held-out tasks stays where it was."""
+    rewards = _rewards(view)
+    own = [one for one in view.measured if one.name == "accuracy"]
+    rows = [one for one in own if one.step == 0][-1:] + [one for one in own if one.step > 0]
+    if rewards is None or rewards[1] - rewards[0] < _CLEAR_RISE or len(rows) < 2:
+        return None
+    before, now = rows[0], rows[-1]
+    if before.step > 0 or abs(now.accuracy - before.accuracy) > _chance(before, now) or now.accuracy >= 1 - _NEAR:
+        return None
+    return Finding(
+        "reward_without_accuracy",
+        "watch",
+        "The reward rises and the accuracy does not",
+        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_told(before, now)}, which "
+        "is within chance",
+        "Read the rollouts that earn most: the reward may pay a wrong answer a part. Else measure more held-out tasks "
+        "(`eval_size`), or train on more different tasks",
+    )
+
+
+def accuracy_falls(view: RunView) -> Finding | None:
+    """Find that training makes the policy worse at held-out tasks, and that its reward does not rise either."""
+    fall, rewards = _worst_fall(view), _rewards(view)
+    if fall is None or rewards is None or rewards[1] - rewards[0] >= _RISE:
+        return None
+    return Finding(
+        "accuracy_falls",
+        "fault",
+        "The accuracy falls",
+        f"{_told(*fall)}; the reward of training went from {number(rewards[0])} to {number(rewards[1])}",
+        "An update has destroyed more than it taught, often one whose gradient was many times as long as the others "
+        "(the curve grad_norm). Take a smaller `learning_rate` or `max_update_kl`, `loss_aggregation=token`, more "
+        "rollouts in a step (`tasks_per_step`) or some `kl_coef`; `validation_size` keeps the weights that were best",
+    )
+
+
+def _rewards(view: RunView) -> tuple[float, float] | None:
+    """Return the mean reward of the first steps and that of the last ones; None of fewer than two steps."""
+    first, last = view.first("reward/mean"), view.last("reward/mean")
+    if len(view.steps) < 2 or not first:
+        return None
+    if len(view.steps) < 2 * len(first):  # the windows overlap: the first step stands for the beginning
+        return first[0][0], last[-1][0]
+    return mean(row[0] for row in first), mean(row[0] for row in last)
+
+
+def _worst_fall(view: RunView) -> tuple[Measured, Measured] | None:
+    return next(filter(None, (_fall(view, name) for name in dict.fromkeys(one.name for one in view.measured))), None)
+
+
+def _told(best: Measured, now: Measured) -> str:
+    return (
+        f"the accuracy on tasks that are not trained went from {percent(best.accuracy)} (step {best.step}) "
+        f"to {percent(now.accuracy)} (step {now.step})"
+    )
+
+
+def _fall(view: RunView, name: str) -> tuple[Measured, Measured] | None:
+    """Return the best measurement since training began and the latest one, where that is worse beyond chance."""
+    of_name = [one for one in view.measured if one.name == name]
+    zero = [one for one in of_name if one.step == 0][-1:]  # of several before the first step the last: its start
+    rows = zero + [one for one in of_name if one.step > 0]
+    if len(rows) < 2:
+        return None
+    best, now = max(rows[:-1], key=lambda one: one.accuracy), rows[-1]
+    fall = best.accuracy - now.accuracy
+    return (best, now) if fall > _chance(best, now) else None
+
+
+def _chance(one: Measured, other: Measured) -> float:
+    if not one.count or not other.count:
+        return _FALL
+    both = (one.accuracy * one.count + other.accuracy * other.count) / (one.count + other.count)
+    return _DEVIATIONS * math.sqrt(max(both * (1 - both), 1e-4) * (1 / one.count + 1 / other.count))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (
+    no_reward,
+    failed_rollouts,
+    equal_rewards,
+    partial_reward,
+    nothing_to_select,
+    no_tool_calls,
+    same_answer,
+    cut_answers,
+    reward_not_accuracy,
+    reward_without_accuracy,
+    accuracy_falls,
+    mismatch_rises,
+    steps_shortened,
+    entropy_gone,
+    slow_tail,
+    shared_machine,
+)
+"""Every rule, those of the plainest causes first. A new one is a function and a line here."""
+
+
+def diagnose(view: RunView) -> list[Finding]:
+    """Return what the rules find in a run: faults first, then what is to be watched, each in the order of `RULES`."""
+    found: dict[tuple[str, str], Finding] = {}
+    for part in view.parts():
+        for rule in RULES:
+            finding = rule(part)
+            if finding is not None:
+                found.setdefault((finding.rule, finding.seen), replace(finding, adapter=part.adapter))
+    return sorted(found.values(), key=lambda finding: finding.level != "fault")
+
+
+_KEPT: Final = 20
+"""Steps that are kept of the beginning, and of the end."""
+
+
+class RunWatch:
+    """Looks at a run while it goes on."""
+
+    def __init__(self) -> None:
+        self._first: list[StepNumbers] = []
+        self._last: deque[StepNumbers] = deque(maxlen=_KEPT)
+        self._measured: list[Measured] = []
+        self._probes: list[tuple[float, float]] = []
+
+    def add(self, row: Mapping[str, Any]) -> list[Finding] | None:
+        """Take a row of metrics, with its phase and step; return what the rules find now, None where it is no step of
+        reinforcement learning and no measurement."""
+        added = RunView.of_rows([row])
+        self._measured += added.measured
+        self._probes += added.probes
+        for step in added.steps:
+            if len(self._first) < _KEPT:
+                self._first.append(step)
+            else:
+                self._last.append(step)
+        if not (added.steps or added.measured):
+            return None
+        return diagnose(self.view)
+
+    @property
+    def view(self) -> RunView:
+        """The part of the run that is kept."""
+        return RunView([*self._first, *self._last], list(self._measured), probes=list(self._probes))

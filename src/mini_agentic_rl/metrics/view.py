@@ -1,0 +1,190 @@
+"""The view of a run that the rules of the doctor read, and the findings that they return."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
+
+Level = Literal["fault", "watch"]
+"""A fault keeps a run from learning, or spoils what it learns; what is to be watched may."""
+
+_QUOTED: Final = re.compile(r"`([a-z_0-9]+)(?:=[^`]*)?`")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of a run, in words."""
+
+    rule: str
+    """Name of the rule, the same in every run."""
+    level: Level
+    title: str
+    """The fault in a few words."""
+    seen: str
+    """The figures that show it."""
+    advice: str
+    """Advice on the change that helps, with the names of settings in backticks."""
+    rollouts: tuple[str, ...] = ()
+    """Ids of some rollouts that show it."""
+    adapter: str = ""
+    """The adapter that it is about, where several are trained."""
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Settings that the advice names."""
+        return tuple(dict.fromkeys(_QUOTED.findall(self.advice)))
+
+    @property
+    def head(self) -> str:
+        """The fault, and the adapter that it is about."""
+        return f"adapter {self.adapter}: {self.title}" if self.adapter else self.title
+
+    @property
+    def body(self) -> str:
+        """Figures and advice in one line."""
+        return f"{self.seen}. {self.advice}."
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Return it as JSON values, with the settings."""
+        return {**asdict(self), "rollouts": list(self.rollouts), "settings": list(self.settings)}
+
+
+WINDOW: Final = 5
+"""Number of steps that are looked at together, the last ones or the first ones."""
+
+_STEP_SIGN: Final = "rollout/failed"
+_GROUPS: Final = "groups/count"
+_PROBE: Final = {"sft/pass_1", "sft/pass_8"}
+_MEASUREMENTS: Final = ("accuracy", "validation/accuracy")
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """The metrics of one step of reinforcement learning."""
+
+    step: int
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measurement on tasks that are not trained."""
+
+    step: int
+    name: str
+    """`accuracy`, or `validation/accuracy` for the tasks that choose the weights."""
+    accuracy: float
+    count: int | None = None
+    """Number of its tasks, where that is known."""
+
+
+@dataclass(frozen=True)
+class RolloutFacts:
+    """A rollout that has ended, as far as the rules ask."""
+
+    rollout_id: str
+    succeeded: bool = True
+    reward: float | None = None
+    why: str | None = None
+    """Reason why it failed, or gave nothing to train on."""
+    offered_tools: bool = False
+    tool_calls: int = 0
+    """LLM calls of it that were answered by a call of a tool."""
+    cut: bool = False
+    """True if its last call ended at a length bound."""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run, as the rules see it.
+
+    Metrics are those of `metrics.jsonl`. Rollouts are some of the newest, where somebody has read them from the store:
+    they serve as examples, and for what older runs have no metric for.
+    """
+
+    steps: Sequence[StepNumbers]
+    """Steps of reinforcement learning, in order."""
+    measured: Sequence[Measured] = ()
+    """Measurements in order."""
+    rollouts: Sequence[RolloutFacts] = ()
+    adapter: str = ""
+    """The adapter that the steps are about, where several are trained."""
+    probes: Sequence[tuple[float, float]] = ()
+    """pass@1 and pass@8 of the probes of the warm-up, in order."""
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        rollouts: Sequence[RolloutFacts] = (),
+        eval_size: int | None = None,
+    ) -> RunView:
+        """Return the view of a run from the rows of its metrics.
+
+        Args:
+            eval_size: number of tasks of a measurement, where that is known.
+        """
+        steps: list[StepNumbers] = []
+        measured: list[Measured] = []
+        probes: list[tuple[float, float]] = []
+        for row in rows:
+            numbers = {name: float(value) for name, value in row.items() if _is_number(value)}
+            step = int(numbers.pop("step", 0))
+            if _STEP_SIGN in numbers or any(name.endswith(_GROUPS) for name in numbers):
+                steps.append(StepNumbers(step, numbers))
+            elif numbers.keys() >= _PROBE:
+                probes.append((numbers["sft/pass_1"], numbers["sft/pass_8"]))
+            elif "phase" not in row or str(row["phase"]).startswith(("evaluation", "reinforcement")):
+                size = eval_size or None
+                measured += [Measured(step, name, numbers[name], size) for name in _MEASUREMENTS if name in numbers]
+        return cls(steps, measured, rollouts, probes=probes)
+
+    def parts(self) -> list[RunView]:
+        """Return the view itself and, where several adapters are trained, one for each, in which its metrics have their
+        plain names."""
+        ending = f"/{_GROUPS}"
+        names = [name for one in self.steps for name in one.numbers if name.endswith(ending)]
+        adapters = dict.fromkeys(name.removesuffix(ending) for name in names)
+        return [self, *map(self._of, adapters)]
+
+    def _of(self, adapter: str) -> RunView:
+        prefix = f"{adapter}/"
+        steps = [StepNumbers(one.step, dict(one.numbers) | _within(one.numbers, prefix)) for one in self.steps]
+        return replace(self, steps=steps, adapter=adapter)
+
+    def last(self, *names: str, count: int = WINDOW) -> list[tuple[float, ...]]:
+        """Return these metrics of the last steps that have them all, oldest first."""
+        return self._with(names)[-count:]
+
+    def first(self, *names: str, count: int = WINDOW) -> list[tuple[float, ...]]:
+        """Return these metrics of the first steps that have them all, oldest first."""
+        return self._with(names)[:count]
+
+    def examples(self, of: Iterable[RolloutFacts], count: int = 3) -> tuple[str, ...]:
+        """Return ids of some of these rollouts."""
+        return tuple(one.rollout_id for one in of)[:count]
+
+    def _with(self, names: Sequence[str]) -> list[tuple[float, ...]]:
+        return [
+            tuple(one.numbers[name] for name in names)
+            for one in self.steps
+            if all(name in one.numbers for name in names)
+        ]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of some numbers; NaN of none."""
+    found = list(values)
+    return sum(found) / len(found) if found else math.nan
+
+
+def _within(numbers: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
