@@ -11,12 +11,13 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
-
-from openai import AsyncOpenAI, BadRequestError
-from openai.types.chat.chat_completion import Choice
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..types import LLM, AttemptedRollout, NamedResources, Rollout
+
+if TYPE_CHECKING:  # the SDK takes half a second to import, which `--help` does not wait for
+    from openai import AsyncOpenAI, BadRequestError
+    from openai.types.chat.chat_completion import Choice
 
 MAX_RETRIES = 1
 """Retries of a failed call. The endpoint is usually on the same machine: what fails twice stays broken."""
@@ -57,6 +58,8 @@ def shared_client(base_url: str, api_key: str | None = None, *, timeout: float =
     Raises:
         RuntimeError: no event loop is running.
     """
+    from openai import AsyncOpenAI
+
     loop = asyncio.get_running_loop()
     with _lock:
         client = _clients.get(loop)
@@ -111,6 +114,8 @@ async def converse(
         openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown the
             model's context ends instead.
     """
+    from openai import BadRequestError
+
     client = shared_client(endpoint.base_url, endpoint.api_key)
     sampling = {"tools": list(tools), **endpoint.sampling} if tools else endpoint.sampling
     turns = 0

@@ -3,7 +3,7 @@ from .book import SessionBook as SessionBook
 from .client import Session as Session
 from .client import Sessions as Sessions
 from .client import session as session
-from .command import learn_job as learn_job
+from .job import learn_job as learn_job
 from .judging import EndedSessions as EndedSessions
 from .learner import UseLearner as UseLearner
 from .record import KEY_LENGTH as KEY_LENGTH
@@ -22,13 +22,13 @@ from .routes import conversation as conversation
 from .routes import session_gate as session_gate
 from .routes import told as told
 from .routes import transcript as transcript
-from .use import USE_LOOP as USE_LOOP
-from .use import LearnSettings as LearnSettings
+from .settings import USE_LOOP as USE_LOOP
+from .settings import LearnSettings as LearnSettings
+from .settings import UseSettings as UseSettings
+from .settings import use_loop as use_loop
 from .use import Published as Published
 from .use import UseFolder as UseFolder
 from .use import UseOfServer as UseOfServer
-from .use import UseSettings as UseSettings
 from .use import delete_old as delete_old
 from .use import follow as follow
-from .use import use_loop as use_loop
 from .waiting import Baselines as Baselines

@@ -29,7 +29,7 @@ from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...store import LightningStore
 from . import SessionRecord, UseFolder, metadata_with, read_record
-from .use import UseSettings
+from .settings import UseSettings
 from .waiting import Baselines, JudgedSession, Lesson, WaitingSessions, advantages, attempts_of, choose, read_session
 
 logger = logging.getLogger(__name__)

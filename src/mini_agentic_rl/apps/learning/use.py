@@ -6,21 +6,17 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-from pydantic import Field
-
-from ...algorithm.settings import GRPOSettings
 from ...commands import ServeSettings
-from ...config import PollSettings, Settings, restated
 from ...errors import UserError, log_failure
 from ...files import make_private_folder, read_json, remove_folder, write_folder, write_json
 from ...gateway import ServedPolicy
-from ...policy import LearnerSettings, load_weights
+from ...policy import load_weights
 from ...store import LightningStore, LightningStoreThreaded, open_store
 from .record import is_session
 
@@ -235,83 +231,3 @@ def _sweep(store: LightningStore, keep_days: float) -> None:
     deleted = asyncio.run(delete_old(store, keep_days))
     if deleted:
         logger.info("%d sessions of more than %g days were deleted", deleted, keep_days)
-
-
-# The settings of learning from use.
-
-
-USE_LOOP: Final[Mapping[str, Any]] = {
-    "baseline": "none",  # advantages are made before: sessions have no groups of one size
-    "normalize_advantage": False,
-    "samples_per_prompt": 1,
-    "importance_correction": "token",  # what was sampled by older weights is weighed
-}
-"""Settings of the update that a person does not set."""
-
-
-def use_loop(**given: Any) -> GRPOSettings:
-    """Return the settings of the update, with those that learning from use needs."""
-    return GRPOSettings(**{**USE_LOOP, **given})
-
-
-class UseSettings(Settings):
-    """The time of a step, and the sessions that it is taken of."""
-
-    min_sessions: int = Field(default=16, ge=1)
-    """A step is taken once so many judged sessions can be compared with something."""
-    max_sessions: int = Field(default=64, ge=1)
-    """At most this many sessions in one step; the others wait for the next."""
-    max_age: int = Field(default=16, ge=0)
-    """Sessions that weights older than this many versions have answered are left out; younger ones are weighed by what
-    the versions differ by."""
-    group_judged: int = Field(default=4, ge=2)
-    """Number of sessions of one key that a judge, where there is one, sees beside each other."""
-
-
-class LearnSettings(Settings):
-    """The settings of `learn`."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {
-        # what people say is scarce and noisy: smaller steps than those of a training that can try again
-        "learner.learning_rate": 1e-4,
-        # old answers were sampled by other weights: what they differ by is a weight, up to importance_cap
-        "loop.importance_correction": "token",
-    }
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Sessions": ("folder", "use.*", "once", "poll_seconds"),
-        "Judge": ("judge_model", "judge_base_url", "judge_rubric"),
-        "Update": (
-            "learner.learning_rate",
-            "loop.policy_loss",
-            "loop.clip_ratio",
-            "loop.importance_correction",
-            "loop.importance_cap",
-            "loop.loss_aggregation",
-            "loop.kl_coef",
-            "loop.epochs_per_batch",
-        ),
-        "Memory": ("learner.max_batch_tokens", "learner.checkpointing"),
-    }
-
-    folder: Path = Field(default=Path("runs/use"), json_schema_extra={"argument": True})
-    """Folder that `serve --learn-from-use` records in."""
-    once: bool = restated(
-        PollSettings,
-        "once",
-        False,
-        "Take the steps that can be taken now, and end; otherwise wait for further sessions until Ctrl-C.",
-    )
-    poll_seconds: float = restated(
-        PollSettings, "poll_seconds", 5.0, "Seconds between two looks for sessions that were judged."
-    )
-    judge_model: str | None = None
-    """Model that scores sessions which are over and that nobody has judged, beside others of their key; its key is
-    OPENAI_API_KEY. Without one only the numbers count that sessions were given."""
-    judge_base_url: str | None = None
-    """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
-    judge_rubric: str | None = None
-    """Criterion by which one conversation is better than another, in a sentence or two."""
-
-    use: UseSettings = UseSettings()
-    loop: GRPOSettings = GRPOSettings()
-    learner: LearnerSettings = LearnerSettings()

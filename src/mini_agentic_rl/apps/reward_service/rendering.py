@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
-from transformers import PreTrainedTokenizerBase
 
 from ...config import Settings, restated
 from ...gateway import ChatRenderer, Message, ServerSettings, Tool, plain_messages
 from ...http import BadRequestError, RequestLimits
 from ...policy import Dtype, ModelSettings
 from ...post_training.rows import prompt_and_answer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # The settings of the reward service. Each field is one option of `score-server`: its docstring is the help text.
 

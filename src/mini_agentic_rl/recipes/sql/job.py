@@ -17,7 +17,6 @@ from ...errors import UserError
 from ...gateway import GatewayLimits, LLMProxy
 from ...rewards import RemoteReward
 from ...trainer import DEFAULT_SERVER
-from .agent import sql_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +103,8 @@ def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[
             f"this trains the SQL agent, and {settings.tasks.agent} is trained by the command train", setting="agent"
         )
     settings = _sized(settings)
+    from .agent import sql_recipe  # the agents SDK is imported here, and not for --help
+
     recipe = sql_recipe(
         settings.database,
         execution_weight=settings.execution_weight,
