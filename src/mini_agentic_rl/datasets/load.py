@@ -192,6 +192,9 @@ def load_task_dataset(
     """
     name, as_text = split_style(str(name_or_path))
     family = find_family(name)
+    if family is not None and split == "all":
+        choices = ", ".join(family.splits)
+        raise DatasetError(f'{name}: the split "all" is for files; choose one of {choices}', setting="dataset")
     if family is not None:
         rows = family.tasks(split, size, seed)
     elif is_plugged(name):
