@@ -77,9 +77,9 @@ def all_settings() -> set[type[Settings]]:
     for module in pkgutil.walk_packages(mini_agentic_rl.__path__, "mini_agentic_rl."):
         if (
             ".gateway.settings" in module.name
-            or ".cli." in module.name
-            or ".jobs." in module.name
-            or ".rl." in module.name
+            or ".commands." in module.name
+            or ".hello_agents." in module.name
+            or ".reward_service." in module.name
         ):
             for _, kind in inspect.getmembers(import_module(module.name), inspect.isclass):
                 if issubclass(kind, Settings):

@@ -52,7 +52,7 @@ def test_no_two_problems_of_gsm_symbolic_draw_their_numbers_by_one_seed(monkeypa
 
 def test_gsm_symbolic_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ImportError, match=r"mini-agentic-rl\[reasoning\]"):
+    with pytest.raises(ImportError, match=r"mini-agentic-rl\[recipes\]"):
         load_task_dataset("gsm_symbolic", size=1)
 
 

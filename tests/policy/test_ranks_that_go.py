@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from mini_agentic_rl.policy.thread_count import take_share
 
 from mini_agentic_rl.policy import Launch, PolicyError, launched, restarted
+from mini_agentic_rl.policy.machine import take_share
 from ranked import ranks, run_on_ranks
 
 SCRIPT = Path(__file__).parent.parent / "invariant" / "ranked_run.py"
@@ -101,7 +101,7 @@ def test_a_launch_that_cannot_be_is_refused_in_one_line(changed, told):
 def test_a_rank_takes_its_share_of_the_cores_unless_a_number_was_chosen(monkeypatch):
     chosen = []
     monkeypatch.setattr("torch.set_num_threads", chosen.append)
-    monkeypatch.setattr("mini_agentic_rl.policy.thread_count.allowed_cores", lambda: 8.0)
+    monkeypatch.setattr("mini_agentic_rl.policy.machine.allowed_cores", lambda: 8.0)
     take_share(2, {})
     take_share(16, {})
     take_share(2, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"})

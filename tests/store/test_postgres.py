@@ -87,7 +87,7 @@ def test_a_url_that_makes_no_sense_gives_an_error_without_the_password() -> None
 
 def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'mini-agentic-rl\[postgres\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'mini-agentic-rl\[services\]'"):
         SqlLightningStore("postgresql://user:secret@127.0.0.1/db")
 
 

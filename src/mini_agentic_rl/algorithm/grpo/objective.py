@@ -179,7 +179,7 @@ def with_teacher(
         top_k      A_t = reward_coef A_t, and teacher_coef KL(pi || pi_T) of the state is added to the loss
 
     The first is minus k1 (`losses.kl`) as the reward of the sampled token alone. Under the policy gradient its mean is
-    the gradient of the second, which takes the teacher's K likeliest tokens (`policy/teacher_kl.py`) and so varies
+    the gradient of the second, which takes the teacher's K likeliest tokens (`policy/head.py`) and so varies
     less, for more memory.
 
     Raises:
