@@ -33,7 +33,7 @@ TINKER_PACKAGES := 'tinker>=0.38; python_version >= "3.11"' blobfile chz pylatex
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
 OLDEST_CONSTRAINTS ?= constraints.txt
 # Without the tests that need TRL, which asks for newer versions than ours (datasets 4.7).
-OLDEST_TESTS ?= $(addprefix tests/,adapter attribution calculator cli datasets emitter execution gateway http invariant \
+OLDEST_TESTS ?= $(addprefix tests/,adapter attribution cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) \
   $(addprefix --ignore=tests/,cli/test_cli_post_training.py invariant/test_head_tiles.py)
 
