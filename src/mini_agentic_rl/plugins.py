@@ -12,14 +12,15 @@ being found. What a kind has to be is checked by the room that looks it up.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import GetCoreSchemaHandler, ValidationError
+from pydantic_core import core_schema
 
 from .errors import UserError
 
@@ -108,18 +109,30 @@ def plugin_has(kind: Kind, name: object) -> bool:
     return isinstance(name, str) and name in plugin_names(kind)
 
 
-def choices_or_plugin(kind: Kind) -> WrapValidator:
-    """Return a validator of a setting with choices that also takes the names of plugins; none is imported for it."""
+@dataclass(frozen=True)
+class OpenChoices:
+    """Annotation of a setting with listed choices that also accepts other names."""
 
-    def check(value: Any, choices: ValidatorFunctionWrapHandler) -> Any:
-        try:
-            return choices(value)
-        except ValidationError:
-            if plugin_has(kind, value):
-                return value
-            raise
+    is_known: Callable[[str], bool]
+    """Returns True for a name that is accepted besides the choices."""
 
-    return WrapValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        def check(value: Any, choices: core_schema.ValidatorFunctionWrapHandler) -> Any:
+            try:
+                return choices(value)
+            except ValidationError:
+                if isinstance(value, str) and self.is_known(value):
+                    return value
+                raise
+
+        # The serializer of a Literal warns about every name that it does not list.
+        as_it_is = core_schema.plain_serializer_function_ser_schema(lambda value: value)
+        return core_schema.no_info_wrap_validator_function(check, handler(source), serialization=as_it_is)
+
+
+def choices_or_plugin(kind: Kind) -> OpenChoices:
+    """Return the annotation of a setting that also takes the names of plugins; none is imported for it."""
+    return OpenChoices(lambda name: plugin_has(kind, name))
 
 
 def load_plugin(kind: Kind, name: str, *, setting: str | None) -> Any | None:

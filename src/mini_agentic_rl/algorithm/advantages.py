@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import numpy as np
 
 from ..errors import UserError
-from .losses import F, Floats, load_function, open_choices, refuse_taken
+from ..plugins import OpenChoices
+from .losses import F, Floats, load_function, refuse_taken
 
 Advantage = Callable[[Floats], Floats]
 """Function from the rewards [G] or [G, C] of one group to advantages of the same shape."""
@@ -238,4 +239,4 @@ def explained_variance(values_S: Floats, returns_S: Floats) -> float:
 if TYPE_CHECKING:
     AdvantageName: TypeAlias = str
 else:  # the choices that help texts and error messages list
-    AdvantageName = Annotated[Literal[tuple(ADVANTAGES)], open_choices(is_advantage)]
+    AdvantageName = Annotated[Literal[tuple(ADVANTAGES)], OpenChoices(is_advantage)]

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import WrapValidator
 
 from ..errors import UserError
-from ..plugins import load_plugin
+from ..plugins import OpenChoices, load_plugin
 from ..user_code import load_object
 
 if TYPE_CHECKING:
@@ -225,11 +224,6 @@ def find_loss(name: str) -> PolicyLoss:
     if not is_loss(name):
         raise UserError(f"no loss of the name {name!r}; there are {', '.join(LOSSES)}", setting="policy_loss")
     return LOSSES[name]
-
-
-def open_choices(is_known: Callable[[str], bool]) -> WrapValidator:
-    """Return a validator for a setting with listed choices that also accepts names for which `is_known` is True."""
-    return WrapValidator(lambda value, handler: value if isinstance(value, str) and is_known(value) else handler(value))
 
 
 def clipped(ratio_S: Tensor, terms: LossTerms) -> Surrogate:
@@ -492,5 +486,5 @@ if TYPE_CHECKING:
     PolicyLossName: TypeAlias = str
     ImportanceCorrection: TypeAlias = str
 else:  # the choices that help texts and error messages list
-    PolicyLossName = Annotated[Literal[tuple(LOSSES)], open_choices(is_loss)]
-    ImportanceCorrection = Annotated[Literal[_CORRECTION_CHOICES], open_choices(CORRECTIONS.__contains__)]
+    PolicyLossName = Annotated[Literal[tuple(LOSSES)], OpenChoices(is_loss)]
+    ImportanceCorrection = Annotated[Literal[_CORRECTION_CHOICES], OpenChoices(CORRECTIONS.__contains__)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from ..plugins import plugin_has
-from .losses import is_loss, open_choices
+from ..plugins import OpenChoices, plugin_has
+from .losses import is_loss
 
 PRESETS: dict[str, Mapping[str, Any]] = {
     # Shao et al. 2024, arXiv:2402.03300: the defaults, which average over tokens and not, as the paper's equation 3,
@@ -94,4 +94,4 @@ def is_preset(name: str) -> bool:
 if TYPE_CHECKING:
     PresetName: TypeAlias = str
 else:  # the choices that help texts and error messages list
-    PresetName = Annotated[Literal[tuple(PRESETS)], open_choices(is_preset)]
+    PresetName = Annotated[Literal[tuple(PRESETS)], OpenChoices(is_preset)]

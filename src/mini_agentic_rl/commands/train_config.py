@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import Field, ValidationInfo, WrapValidator, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
 from ..config import COMMANDS_AT_ONCE, TOKENS_OF_COMMAND, WITHOUT_OPTION, HarnessSettings, JsonSettings, Settings
@@ -16,6 +16,7 @@ from ..environments import tokens_of_call, training_defaults
 from ..errors import UserError
 from ..execution import RaySettings
 from ..gateway import RolloutLimits
+from ..plugins import OpenChoices
 from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings, adapter_folder
 from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings, TraceExportSettings
@@ -28,10 +29,7 @@ if TYPE_CHECKING:
 
     AlgorithmName: TypeAlias = str
 else:  # the variants of GRPO, those among them that a program or a plugin has added, and PPO
-    AlgorithmName = Annotated[
-        Literal[_ALGORITHMS],
-        WrapValidator(lambda value, choices: choices(value) if value in _ALGORITHMS or not is_preset(value) else value),
-    ]
+    AlgorithmName = Annotated[Literal[_ALGORITHMS], OpenChoices(is_preset)]
 Backend = Literal["native", "trl"]
 
 VARIED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in preset})

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import httpx
+import typer
 
-from ...commands import TrainConfig, current_role
+from ...commands import TrainConfig, current_role, train_and_show
+from ...commands.options import TRAIN, settings_command
 from ...config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ...datasets import SHORT_IMITATION
 from ...environments import Recipe
@@ -188,3 +190,13 @@ def _reward_model(url: str | None) -> RemoteReward | None:
         return None if url is None else RemoteReward(url)
     except ValueError as error:
         raise UserError(f"{url}: {error}", setting="reward_model_url") from error
+
+
+def train_sql(settings: SqlTrainConfig) -> None:
+    """Train the SQL agent: it answers questions about a database; measured before, between and after."""
+    train_and_show(settings)
+
+
+def add_sql_command(app: typer.Typer) -> None:
+    """Add `train-sql` to the commands of the package."""
+    settings_command(app, "train-sql", SqlTrainConfig, panel=TRAIN)(train_sql)
