@@ -21,6 +21,8 @@ def test_an_environment_of_ones_own_is_measured_and_trained(here):
 
 
 def test_our_tasks_are_those_of_a_taskset():
-    pytest.importorskip("verifiers", reason="verifiers is not installed: `make test-real` installs it and runs this test")
+    pytest.importorskip(
+        "verifiers", reason="verifiers is not installed: `make test-real` installs it and runs this test"
+    )
     env = OURS.run({'"size": 200': '"size": 2'}).names["env"]
     assert [task.data.world for task in env.taskset] == ["guess", "guess"]
