@@ -59,11 +59,7 @@ def _attention(packed, max_tokens, scoring, inputs, weights, flex=None):
 
 @pytest.mark.parametrize(
     ("max_tokens", "scoring"),
-    [
-        (200, Scoring(0.4, None, None)),
-        (1000, Scoring(SIZE**-0.5, 30, None)),
-        (1000, Scoring(SIZE**-0.5, None, 2.0)),
-    ],
+    [(200, Scoring(0.4, None, None)), (1000, Scoring(SIZE**-0.5, 30, None)), (1000, Scoring(SIZE**-0.5, None, 2.0))],
 )
 def test_it_equals_attention_block_by_block(flex, max_tokens, scoring):
     packed = packed_trees(BRANCHES)

@@ -57,10 +57,7 @@ def test_shared_keys_give_the_attention_of_each_sequence_alone(pool, runs, scori
         torch.testing.assert_close(together[:, row], (scores.softmax(-1) @ values)[:, 0], atol=1e-6, rtol=1e-5)
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=9),
-    st.sampled_from([1, 16, 64]),
-)
+@given(st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=9), st.sampled_from([1, 16, 64]))
 @settings(max_examples=200, deadline=None)
 def test_runs_cover_what_their_sequences_have_in_common(choices, block_size):
     # The id of a block is its whole history, so that equal ids mean equal beginnings, as in the cache.

@@ -295,10 +295,7 @@ async def test_rollouts_stay_where_they_are_and_new_ones_go_to_the_least_busy_se
 
 @pytest.mark.parametrize(
     ("faults", "said"),
-    [
-        ({"ignores_adapters": True}, "bare model"),
-        ({"stale_cache": True}, "prefix cache|other weights"),
-    ],
+    [({"ignores_adapters": True}, "bare model"), ({"stale_cache": True}, "prefix cache|other weights")],
 )
 async def test_a_server_that_does_not_sample_what_is_learnt_stops_the_run(base, tmp_path, faults, said):
     with stage(base, tmp_path) as on:
@@ -327,10 +324,7 @@ def test_a_server_that_cannot_be_sampled_from_is_refused_in_one_line(base, tmp_p
 
 
 def test_a_server_with_another_base_model_is_refused(base, tmp_path):
-    with (
-        pytest.raises(UserError, match="another base model"),
-        stage(base, tmp_path, learner=tiny_model(seed=7)),
-    ):
+    with pytest.raises(UserError, match="another base model"), stage(base, tmp_path, learner=tiny_model(seed=7)):
         pass
 
 

@@ -73,12 +73,7 @@ def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _logprobs_of_rows(
-    model: PolicyModel,
-    hidden_RM: Tensor,
-    temperature_R: Tensor,
-    row_S: Tensor,
-    token_S: Tensor,
-    entropy_gradient: bool,
+    model: PolicyModel, hidden_RM: Tensor, temperature_R: Tensor, row_S: Tensor, token_S: Tensor, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     logits_RV = model.logits(hidden_RM).float() / temperature_R[:, None]
     lse_R = torch.logsumexp(logits_RV, -1)

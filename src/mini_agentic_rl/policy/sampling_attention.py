@@ -34,12 +34,7 @@ class PagedTables:
     """Attention of one step. Packed order: chunks of prompts first, then one token for each decoding sequence."""
 
     def __init__(
-        self,
-        pool: KVPool,
-        slots: Tensor,
-        sources: Tensor | None,
-        chunks: list[Chunk],
-        decode: DecodeTables | None,
+        self, pool: KVPool, slots: Tensor, sources: Tensor | None, chunks: list[Chunk], decode: DecodeTables | None
     ) -> None:
         """
         Args:

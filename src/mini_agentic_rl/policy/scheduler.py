@@ -436,9 +436,7 @@ def greediest(
 
 
 def rows_in_turn(
-    ready: list[RunningSequence],
-    running: Sequence[RunningSequence],
-    share_of_row: Callable[[int], float | None],
+    ready: list[RunningSequence], running: Sequence[RunningSequence], share_of_row: Callable[[int], float | None]
 ) -> list[RunningSequence]:
     """Return the sequences that a pass computes of those that could decode.
 

@@ -290,12 +290,7 @@ def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tupl
     # Rows of one width: a shorter history repeats its last slots, which the mask hides.
     own = first[:, None] + np.arange(int((lengths - first).max()))
     own = np.take_along_axis(slots, np.minimum(own, slots.shape[1] - 1), 1)
-    decode = DecodeTables(
-        shared,
-        on_device(own, device),
-        on_device(first, device),
-        on_device(lengths, device),
-    )
+    decode = DecodeTables(shared, on_device(own, device), on_device(first, device), on_device(lengths, device))
     return decode, slots[np.arange(len(rows)), lengths - 1]
 
 

@@ -101,10 +101,7 @@ class TreePass:
             self._model.shards.end()
 
     def _forward(
-        self,
-        chunk: TreeChunk,
-        path: list[KeptKeys],
-        on_terms: Callable[[ChunkTerms], Tensor | None],
+        self, chunk: TreeChunk, path: list[KeptKeys], on_terms: Callable[[ChunkTerms], Tensor | None]
     ) -> _WaitingChunk:
         own = slice(chunk.start, chunk.stop)
         kept = KeptKeys(chunk)

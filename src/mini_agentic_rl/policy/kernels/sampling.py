@@ -276,10 +276,7 @@ def paged_attention(
 
 
 class _Group(ctypes.Structure):
-    _fields_ = [
-        ("layers", ctypes.POINTER(LinearArguments)),
-        *((name, ctypes.c_int64) for name in ("count", "inputs")),
-    ]
+    _fields_ = [("layers", ctypes.POINTER(LinearArguments)), *((name, ctypes.c_int64) for name in ("count", "inputs"))]
 
 
 class _DecoderLayer(ctypes.Structure):

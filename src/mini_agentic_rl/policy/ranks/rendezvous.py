@@ -125,12 +125,7 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
     choose_interface("127.0.0.1" if launch.on_one_node else launch.address)
     try:
         return RankGroup.join(
-            store,
-            launch.rank,
-            launch.size,
-            device,
-            silence=settings.rank_timeout,
-            seconds=settings.group_seconds,
+            store, launch.rank, launch.size, device, silence=settings.rank_timeout, seconds=settings.group_seconds
         )
     except (RuntimeError, ValueError) as error:
         raise RankLostError(f"the ranks cannot reach each other: {_first_line(error)}") from error
