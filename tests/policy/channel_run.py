@@ -10,7 +10,8 @@ import threading
 import torch
 
 from mini_agentic_rl.policy import RankSettings, launched
-from mini_agentic_rl.policy.ranks.rendezvous import Channel, join_group, open_store, wait_for_ranks, wait_for_start
+from mini_agentic_rl.policy.ranks.channel import Channel
+from mini_agentic_rl.policy.ranks.rendezvous import join_group, meet
 
 COUNT = 1000
 
@@ -18,12 +19,7 @@ COUNT = 1000
 def main() -> None:
     launch = launched()
     settings = RankSettings(rank_timeout=20.0 if sys.argv[1] == "talk" else 4.0)
-    store = open_store(launch, 20.0)
-    if launch.rank == 0:
-        wait_for_ranks(launch, store, {}, 60.0)
-    else:
-        wait_for_start(launch, store, {}, lambda: False)
-    group = join_group(launch, store, settings, torch.device("cpu"))
+    group = join_group(launch, meet(launch, settings, {}), settings, torch.device("cpu"))
     received, lost = [], []
     all_received, ended = threading.Event(), threading.Event()
 

@@ -15,10 +15,15 @@ class ModelNotFoundError(PolicyError):
 
 def cannot_load(model: str, error: Exception) -> ModelNotFoundError:
     """Return the error of a model that transformers cannot load, with the first line of its reason."""
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return ModelNotFoundError(
-        f"{model!r} cannot be loaded: {first} (give 'embedded', a local folder or a Hugging Face id)", setting="model"
+        f"{model!r} cannot be loaded: {first_line(error)} (give 'embedded', a local folder or a Hugging Face id)",
+        setting="model",
     )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class AdapterMismatchError(PolicyError):

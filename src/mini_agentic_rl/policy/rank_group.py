@@ -1,20 +1,18 @@
 """The ranks of a run: commands scattered, results gathered, gradients added up, weights copied from the first rank.
 
-Every rank holds the same weights, adds the same
-gradients and scales them by the same norm, so that the weights stay the same without ever being sent. Sums are in
-float32, and each of their parts is added up on one rank, so that all ranks get the same bits.
+Every rank holds the same weights, adds the same gradients and scales them by the same norm, so that the weights stay
+the same without ever being sent. Sums are in float32, and each of their parts is added up on one rank, so that all
+ranks get the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import Store
 
 _BUCKET: Final = 2**24
 """Numbers that are added up together, at most: 64 MiB."""
@@ -34,21 +32,6 @@ class RankGroup:
         self.size = size
         self.device = device
         self.process_group = process_group
-
-    @classmethod
-    def join(
-        cls, store: Store, rank: int, size: int, device: torch.device, *, silence: float, seconds: float
-    ) -> RankGroup:
-        """Make the default process group, of gloo, for messages, and one with NCCL between cards for the rest.
-
-        Args:
-            store: where the ranks find each other.
-            silence: time limit of the default group (seconds).
-            seconds: what any rank may keep the others waiting in one of the methods.
-        """
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=silence))
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        return cls(rank, size, device, dist.new_group(backend=backend, timeout=timedelta(seconds=seconds)))
 
     def leave(self) -> None:
         """Take the groups apart."""

@@ -1,16 +1,15 @@
-"""Rank 0's commands to the other ranks, and what it hears of them.
+"""Rank 0's commands to the other ranks, and their messages to it.
 
-Weights change in turns: a turn begins for the other ranks with the first command that they get in it, and until it ends
-they sample nothing, as rank 0 does. A command is a method of a learner or a scorer, which every rank calls with its own
-share, in the same order: rank 0 scatters the arguments, calls its own, and gathers the results.
+Weights change in turns: a turn begins for the other ranks with its first command, and until it ends they sample
+nothing, as rank 0 does. A command is a method of a learner or a scorer, which every rank calls with its own share, in
+the same order: rank 0 scatters the arguments, calls its own, and gathers the results.
 """
 
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -21,8 +20,9 @@ from ..engine import EngineCounters
 from ..errors import PolicyError
 from ..model import PolicyModel
 from ..rank_group import RankGroup
-from .follower import LOSS_SECONDS, end_later
-from .rendezvous import Channel, RankLostError
+from .channel import Channel
+from .follower import LOSS_SECONDS, Command, end_later
+from .rendezvous import RankLostError
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Followers:
 
     Args:
         group: all ranks.
-        silence: seconds without a message after which one of them counts as gone.
+        silence: seconds without a message after which one of them counts as lost.
         log: called with the number of a rank and a line that it logs.
     """
 
@@ -40,16 +40,18 @@ class Followers:
         self.group = group
         self.count = group.size - 1
         self.model: PolicyModel | None = None
-        """Rank 0's own; set once it is loaded."""
+        """Rank 0's model, once it is loaded."""
         self.lost: Future[None] = Future()
-        """Fails with the reason once a rank has gone."""
-        self.counters = [EngineCounters() for _ in range(self.count)]
-        """Work of their engines so far."""
+        """Fails with the reason once a rank is lost."""
+        self.counters = [EngineCounters() for _ in range(group.size)]
+        """Work of each rank's engine so far; rank 0's are its engine's own."""
         self.on_delta: Callable[[int, TokenDelta], None] = lambda number, delta: None
         """Called with each delta of a request, and the number that the request was sent with."""
+        self.numbers = itertools.count()
+        """Numbers by which learners are named in commands."""
+        self.forgotten: list[int] = []
+        """Learners that nobody uses any more; the other ranks drop them at the next command."""
         self._log = log
-        self._learners = itertools.count()
-        self._forgotten: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._ready: set[int] = set()
         self._end: threading.Timer | None = None
@@ -60,24 +62,20 @@ class Followers:
         """False once rank 0 has failed amid a command: the others wait for its part, and no command can follow."""
         self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
         for rank, channel in enumerate(self._channels, 1):
-            channel.start(self._handler(rank), partial(self._lose_rank, rank))
+            channel.start(partial(self._on_message, rank), partial(self._on_lost, rank))
 
     def wait_until_ready(self) -> None:
         """Wait until every rank has loaded the policy.
 
         Raises:
-            RankLostError: one has gone.
+            RankLostError: a rank is lost.
         """
         with self._changed:
             self._changed.wait_for(lambda: self.lost.done() or len(self._ready) == self.count)
         self.check()
 
     def check(self) -> None:
-        """Raise the loss of a rank, if one has gone.
-
-        Raises:
-            RankLostError: a rank has gone.
-        """
+        """Raise the loss of a rank, if one is lost."""
         if self.lost.done():
             self.lost.result()
 
@@ -97,20 +95,26 @@ class Followers:
             self._depth -= 1
             if self._depth == 0 and self._begun and self._in_step and not self.lost.done():
                 with self.reporting_losses():
-                    self.group.scatter([None] * (self.count + 1))
+                    self.group.scatter([None] * self.group.size)
 
     def call(
-        self, target: Any, method: str, arguments: Sequence[tuple[Any, ...] | None], own: Callable[[], T] | None
+        self,
+        target: Any,
+        method: str,
+        arguments: Sequence[tuple[Any, ...] | None],
+        here: Callable[[], T] | None,
+        options: Mapping[str, Any] | None = None,
     ) -> tuple[T | None, list[Any]]:
         """Have all ranks call a method; return the result of this one, and those of the others in order.
 
         Args:
-            target: number of a learner, arguments of a scorer, or None for the rank itself; see `follower.py`.
+            target: number of a learner, arguments of a scorer, or None for the rank itself.
             arguments: of each other rank; None for one without a share, whose result is None.
-            own: the call of this rank; None where it has no share.
+            here: the call of this rank; None where it has no share.
+            options: keyword arguments, the same on all.
 
         Raises:
-            RankLostError: a rank has gone, or could not do it.
+            RankLostError: a rank is lost, or could not do it.
         """
         self.check()
         if self._depth == 0:
@@ -119,61 +123,56 @@ class Followers:
             raise PolicyError(f"{method}: the other ranks still wait for a command in which rank 0 has failed")
         if not self._begun:
             self._begun = True
-            self._send_to_all(("turn", self._learning))
-        forgotten = []
-        while not self._forgotten.empty():
-            forgotten.append(self._forgotten.get())
+            for rank in range(1, self.group.size):
+                self.send(rank, ("turn", self._learning))
+        forgotten, self.forgotten = self.forgotten, []
         with self.reporting_losses():
-            self.group.scatter([None, *((target, method, each, forgotten) for each in arguments)])
+            commands = [Command(target, method, each, options or {}, forgotten) for each in arguments]
+            self.group.scatter([None, *commands])
             result: T | None = None
             self._in_step = False
-            if own is not None:
-                result = own()
+            if here is not None:
+                result = here()
             elif self.model is not None and self.model.shards is not None:
                 self.model.shards.end()
             results = self.group.gather(None)[1:]
             self._in_step = True
         return result, results
 
-    def call_alike(self, target: Any, method: str, own: Callable[[], T], *arguments: Any) -> T:
+    def call_alike(self, target: Any, method: str, here: Callable[[], T], *arguments: Any) -> T:
         """Have all ranks call a method with the same arguments; return the result of this one."""
-        return self.call(target, method, [arguments] * self.count, own)[0]  # type: ignore[return-value]  # it has a share
+        return self.call(target, method, [arguments] * self.count, here)[0]  # type: ignore[return-value]  # it has a share
 
     def call_in_shares(
         self,
         target: Any,
         method: str,
         packed: PackedTrees,
-        own: Callable[[Share], T],
+        here: Callable[[Share], T],
         arguments: Callable[[Share], tuple[Any, ...]] = lambda share: (share.packed,),
+        options: Mapping[str, Any] | None = None,
     ) -> list[tuple[Share, T]]:
         """Divide trees among all ranks and have each call a method; return the shares with their results.
 
         Args:
-            own: the call of this rank for its share.
+            here: the call of this rank for its share.
             arguments: of another rank for its share; by default the trees alone.
+            options: keyword arguments of the other ranks, the same for each.
         """
-        first, *others = divide(packed, self.count + 1)
+        first, *others = divide(packed, self.group.size)
         result, results = self.call(
             target,
             method,
             [None if share is None else arguments(share) for share in others],
-            None if first is None else lambda: own(first),
+            None if first is None else partial(here, first),
+            options,
         )
         pairs = zip([first, *others], [result, *results], strict=True)
-        return [(share, found) for share, found in pairs if share is not None and found is not None]
+        return [(share, part) for share, part in pairs if share is not None and part is not None]
 
     def copy_weights(self, model: PolicyModel, adapter: str) -> None:
         """Give the others the weights of an adapter, or all under full training, that this rank has."""
         self.call_alike(None, "copy_weights", lambda: self.group.copy_from_first(model.trainable(adapter)), adapter)
-
-    def new_number(self) -> int:
-        """Return a number for a learner."""
-        return next(self._learners)
-
-    def forget_later(self, number: int) -> None:
-        """Have the others give up a learner that nobody uses any more, with the next command; from any thread."""
-        self._forgotten.put(number)
 
     def send(self, rank: int, message: tuple[Any, ...]) -> None:
         """Send a message to one of them, from any thread."""
@@ -181,7 +180,8 @@ class Followers:
 
     def close(self) -> bool:
         """End the run of the others; return whether all of them end with it, so that the group can be left."""
-        self._send_to_all(("goodbye",))
+        for channel in self._channels:
+            channel.send(("goodbye",))
         ended = [channel.close() for channel in self._channels]
         if self._end is not None:
             self._end.cancel()
@@ -200,34 +200,25 @@ class Followers:
             self.check()
             raise
 
-    def _send_to_all(self, message: tuple[Any, ...]) -> None:
-        for channel in self._channels:
-            channel.send(message)
+    def _on_message(self, rank: int, message: tuple[Any, ...]) -> None:
+        kind, *values = message
+        if kind == "delta":
+            self.on_delta(*values)
+        elif kind == "counters":
+            self.counters[rank] = values[0]
+        elif kind == "log":
+            self._log(rank, values[0])
+        elif kind == "failed":
+            self._on_lost(rank, f"failed: {values[0]}")
+        elif kind == "ready":
+            with self._changed:
+                self._ready.add(rank)
+                self._changed.notify_all()
 
-    def _handler(self, rank: int) -> Callable[[tuple[Any, ...]], None]:
-        def on_message(message: tuple[Any, ...]) -> None:
-            kind = message[0]
-            if kind == "delta":
-                self.on_delta(message[1], message[2])
-            elif kind == "counters":
-                self.counters[rank - 1] = message[1]
-            elif kind == "log":
-                self._log(rank, message[1])
-            elif kind == "failed":
-                self._lose(f"rank {rank} failed: {message[1]}")
-            elif kind == "ready":
-                with self._changed:
-                    self._ready.add(rank)
-                    self._changed.notify_all()
-
-        return on_message
-
-    def _lose_rank(self, rank: int, reason: str) -> None:
-        self._lose(f"rank {rank} {reason}")
-
-    def _lose(self, reason: str) -> None:
+    def _on_lost(self, rank: int, reason: str) -> None:
         with self._changed:
             if not self.lost.done():
-                self._end = end_later(reason)
-                self.lost.set_exception(RankLostError(f"{reason}; `resume` goes on from the last checkpoint"))
+                self._end = end_later(f"rank {rank} {reason}")
+                error = RankLostError(f"rank {rank} {reason}; `resume` goes on from the last checkpoint")
+                self.lost.set_exception(error)
             self._changed.notify_all()

@@ -12,26 +12,24 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.distributed_c10d import Store
 from transformers import PreTrainedModel
 
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
 from ...processes import asked_to_stop
-from ...tokens import CompletionRecord, PackedTrees, TokenDelta, TokenRequest, TokenTree, pack
+from ...tokens import CompletionRecord, TokenDelta, TokenRequest, TokenTree, pack
 from ..errors import PolicyError
 from ..launch import Launch
 from ..learner import Learner, ValueLearner
 from ..load import load_model
-from ..loss import Loss, TermStreams
 from ..model import PolicyModel
 from ..policy import Policy
 from ..rank_group import RankGroup
@@ -39,17 +37,32 @@ from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSetti
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
-from .rendezvous import Channel, RankLostError, device_of, join_group, open_store, wait_for_start
+from .channel import Channel
+from .rendezvous import RankLostError, device_of, join_group, meet
 
 logger = logging.getLogger(__name__)
 
 LOSS_SECONDS: Final = 3.0
-"""Seconds between a collective operation that fails and the news that a rank has gone, at most."""
-END_SECONDS: Final = 60.0
+"""Seconds between a collective operation that fails and the news that a rank is lost, at most."""
+_END_SECONDS: Final = 60.0
 """Seconds after a loss in which a process ends by itself: its torch thread may wait for the lost rank for ever."""
 _STOP_SECONDS: Final = 25.0
 """Seconds that rank 0 has, after this rank was asked to stop, to write its checkpoint: launchers give 30."""
 _POLL_SECONDS: Final = 0.2
+CPU: Final = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A method to call. `target` is the number of a learner, the arguments of a scorer, or None for the rank itself."""
+
+    target: Any
+    method: str
+    arguments: tuple[Any, ...] | None
+    """None where the rank has no share."""
+    options: Mapping[str, Any]
+    forgotten: Sequence[int]
+    """Numbers of learners to drop before."""
 
 
 def follow_rank_0(
@@ -68,62 +81,59 @@ def follow_rank_0(
         options: those of `load_model`.
 
     Raises:
-        RankLostError: rank 0 has gone.
+        RankLostError: rank 0 is lost.
         PolicyError: the model cannot be loaded, or rank 0 has another configuration.
     """
     device = device_of(launch, options.get("device", "auto"))
     stop = threading.Event()
     with asked_to_stop(stop):
-        store = open_store(launch, ranks.rank_timeout)
-        if wait_for_start(launch, store, about, stop.is_set):
-            _Follower(launch, ranks, device, engine).serve(store, model, options, stop)
+        store = meet(launch, ranks, about, stop.is_set)
+        if store is None:
+            return
+        thread = TorchThread()
+        channel = Channel(0, ranks.rank_timeout)
+        group: RankGroup | None = None
+        follower: _Follower | None = None
+        try:
+            group = thread.call(lambda: join_group(launch, store, ranks, device))
+            follower = _Follower(group, channel)
+            channel.start(follower.on_message, follower.on_lost)
+            with _logs_go_to(channel):
+                loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
+                follower.policy = Policy(loaded, engine, thread)
+                channel.send(("ready",))
+                follower.wait(stop)
+        except Exception as error:
+            if follower is None or follower.failure is None:
+                channel.send(("failed", _in_one_line(error)))
+                raise
+        finally:
+            end = end_later("this rank waits for another one that has gone")
+            channel.close()
+            if group is not None and follower is not None and follower.failure is None:
+                thread.call(group.leave)
+            thread.close()
+            end.cancel()
+        if follower.failure is not None:
+            raise follower.failure
 
 
 class _Follower:
-    """One run of a rank that is not the first."""
+    """What a rank that is not the first does for rank 0."""
 
-    def __init__(
-        self, launch: Launch, settings: RankSettings, device: torch.device, engine: EngineSettings | None
-    ) -> None:
-        self._launch = launch
-        self._settings = settings
-        self._device = device
-        self._engine = engine
-        self._channel = Channel(0, settings.rank_timeout)
-        self._group: RankGroup | None = None
-        self._policy: Policy | None = None
+    def __init__(self, group: RankGroup, channel: Channel) -> None:
+        self.policy: Policy | None = None
+        """Set once it is loaded, before the first turn."""
+        self.failure: Exception | None = None
+        """Error that ends the run of this rank."""
+        self._group = group
+        self._channel = channel
         self._learners: dict[int, Learner] = {}
         self._sampling: dict[int, RunningSequence] = {}
         self._over = threading.Event()
-        self._failure: Exception | None = None
 
-    def serve(
-        self, store: Store, model: str | PreTrainedModel, options: Mapping[str, Any], stop: threading.Event
-    ) -> None:
-        """Load the policy, and do what rank 0 says until it ends the run."""
-        thread = TorchThread()
-        try:
-            self._group = thread.call(lambda: join_group(self._launch, store, self._settings, self._device))
-            self._channel.start(self._on_message, self._on_lost)
-            with _logs_go_to(self._channel):
-                loaded = thread.call(lambda: load_on_rank(model, options, self._device, self._settings, self._group))
-                self._policy = Policy(loaded, self._engine, thread)
-                self._channel.send(("ready",))
-                self._wait(stop)
-        except Exception as error:
-            if self._failure is None:
-                self._channel.send(("failed", _in_one_line(error)))
-                raise
-        finally:
-            with ends_at_once("this rank waits for another one that has gone"):
-                self._channel.close()
-                if self._group is not None and self._failure is None:
-                    thread.call(self._group.leave)
-                thread.close()
-        if self._failure is not None:
-            raise self._failure
-
-    def _wait(self, stop: threading.Event) -> None:
+    def wait(self, stop: threading.Event) -> None:
+        """Wait until the run ends, or for `_STOP_SECONDS` once `stop` is set."""
         since: float | None = None
         while not self._over.wait(_POLL_SECONDS):
             if stop.is_set():  # so is rank 0, which may need this rank until it has written its checkpoint
@@ -131,23 +141,25 @@ class _Follower:
                 if time.monotonic() - since > _STOP_SECONDS:
                     return
 
-    def _on_message(self, message: tuple[Any, ...]) -> None:
-        kind = message[0]
+    def on_message(self, message: tuple[Any, ...]) -> None:
+        """Begin what a message of rank 0 asks for."""
+        kind, *values = message
         if kind == "goodbye":
             self._over.set()
-        elif self._policy is None:
+        elif self.policy is None:
             return
         elif kind == "sample":
-            self._sample(self._policy, message[1], message[2])
+            self._sample(self.policy, *values)
         elif kind == "cancel":
-            if (sequence := self._sampling.get(message[1])) is not None:
-                self._policy.engine.cancel(sequence)
+            if (sequence := self._sampling.get(values[0])) is not None:
+                self.policy.engine.cancel(sequence)
         elif kind == "turn":
-            self._policy.submit_turn(self._turn, learning=message[1]).add_done_callback(self._on_turn_end)
+            self.policy.submit_turn(self._turn, learning=values[0]).add_done_callback(self._on_turn_end)
 
-    def _on_lost(self, reason: str) -> None:
-        if not self._over.is_set() and self._failure is None:
-            self._failure = RankLostError(f"rank 0 {reason}: this rank cannot go on without it")
+    def on_lost(self, reason: str) -> None:
+        """End the run, because rank 0 is lost."""
+        if not self._over.is_set() and self.failure is None:
+            self.failure = RankLostError(f"rank 0 {reason}: this rank cannot go on without it")
         self._over.set()
 
     def _sample(self, policy: Policy, number: int, request: TokenRequest) -> None:
@@ -164,67 +176,55 @@ class _Follower:
 
     def _turn(self) -> None:
         """Compute commands until the turn ends. On the torch thread."""
-        if self._policy is None or self._group is None:
-            raise RuntimeError("a turn before the policy is loaded")
+        assert self.policy is not None
         while (command := self._group.scatter(None)) is not None:
-            target, method, arguments, forgotten = command
-            for number in forgotten:
+            for number in command.forgotten:
                 self._learners.pop(number, None)
-            self._group.gather(self._result(self._policy.model, target, method, arguments))
+            self._group.gather(self._result(self.policy, command))
 
-    def _result(self, model: PolicyModel, target: Any, method: str, arguments: tuple[Any, ...] | None) -> Any:
-        """Call a method of a learner (by its number), of a scorer (by its arguments), or of this rank (None)."""
-        if arguments is None:  # no share; the others still need this rank's part of the layers
+    def _result(self, policy: Policy, command: Command) -> Any:
+        model = policy.model
+        if command.arguments is None:  # no share; the others still need this rank's part of the layers
             if model.shards is not None:
                 model.shards.end()
             return None
-        if isinstance(target, int):
-            called: Any = self._learners[target]
-        elif target is None:
-            called = self
+        arguments = to_device(command.arguments, model.device)
+        if command.target is None:
+            return getattr(self, command.method)(policy, *arguments)
+        if isinstance(command.target, int):
+            called: Any = self._learners[command.target]
         else:
-            adapter, max_tokens, head_rows = target
+            adapter, max_tokens, head_rows = command.target
             called = Scorer(model, adapter, max_tokens=max_tokens, head_rows=head_rows)
-        return to_device(getattr(called, method)(*to_device(arguments, model.device)), torch.device("cpu"))
+        return to_device(getattr(called, command.method)(*arguments, **command.options), CPU)
 
-    def make_learner(self, number: int, settings: LearnerSettings, adapter: str, value: ValueSettings | None) -> None:
+    def make_learner(
+        self, policy: Policy, number: int, settings: LearnerSettings, adapter: str, value: ValueSettings | None
+    ) -> None:
         """Command of rank 0: make a learner, to be named by this number."""
-        assert self._policy is not None
-        model = self._policy.model
         self._learners[number] = (
-            Learner(model, settings, adapter, self._group)
+            Learner(policy.model, settings, adapter, self._group)
             if value is None
-            else ValueLearner(model, settings, adapter, value, self._group)
+            else ValueLearner(policy.model, settings, adapter, value, self._group)
         )
 
-    def forward_backward(
-        self, number: int, packed: PackedTrees, loss: Loss, streams: TermStreams, gradient: bool, entropy_gradient: bool
-    ) -> dict[str, float]:
-        """Command of rank 0: learn a share of its trees."""
-        return self._learners[number].forward_backward(
-            packed, loss, streams, gradient=gradient, entropy_gradient=entropy_gradient
-        )
-
-    def copy_weights(self, adapter: str) -> None:
+    def copy_weights(self, policy: Policy, adapter: str) -> None:
         """Command of rank 0: take its weights of an adapter, or all under full training."""
-        assert self._policy is not None
-        assert self._group is not None
-        self._group.copy_from_first(self._policy.model.trainable(adapter))
-        self._policy.weights_changed(adapter)
+        self._group.copy_from_first(policy.model.trainable(adapter))
+        policy.weights_changed(adapter)
 
-    def digest(self, adapter: str) -> str:
+    def digest(self, policy: Policy, adapter: str) -> str:
         """Command of rank 0: return the digest of the weights of an adapter."""
-        assert self._policy is not None
-        return self._policy.digest(adapter)
+        return policy.digest(adapter)
 
     def _on_turn_end(self, future: Any) -> None:
         error = future.exception()
         if isinstance(error, RuntimeError):  # a collective operation fails a moment before the loss is reported
             self._over.wait(LOSS_SECONDS)
-        if error is None or self._failure is not None:
+        if error is None or self.failure is not None:
             return
         logger.error("a turn of this rank failed", exc_info=error)
-        self._failure = error if isinstance(error, UserError) else RankLostError(f"this rank failed: {error}")
+        self.failure = error if isinstance(error, UserError) else RankLostError(f"this rank failed: {error}")
         self._channel.send(("failed", _in_one_line(error)))
         self._over.set()
 
@@ -256,24 +256,14 @@ def to_device(value: Any, device: torch.device) -> Any:
     return value
 
 
-@contextmanager
-def ends_at_once(reason: str) -> Iterator[None]:
-    """End the process if the block takes longer than `END_SECONDS`."""
-    timer = end_later(reason)
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def end_later(reason: str) -> threading.Timer:
-    """Return a timer that ends the process after `END_SECONDS`."""
+    """Return a timer that ends the process after a minute."""
 
     def end() -> None:
         os.write(2, f"error: {reason}; ended at once\n".encode())
         os._exit(1)
 
-    timer = threading.Timer(END_SECONDS, end)
+    timer = threading.Timer(_END_SECONDS, end)
     timer.daemon = True
     timer.start()
     return timer

@@ -35,13 +35,11 @@ from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Likeliest, Scorer
 from .commands import Followers
-from .follower import load_on_rank, to_device
-from .rendezvous import device_of, join_group, open_store, wait_for_ranks
+from .follower import CPU, load_on_rank, to_device
+from .rendezvous import device_of, join_group, meet
 
 T = TypeVar("T")
 
-_MEET_SECONDS: Final = 300.0
-"""Seconds in which all ranks have to come: they start together, and import what this one has imported."""
 _MOST_ROLLOUTS: Final = 1 << 16
 """Rollouts whose rank is remembered, at most."""
 
@@ -60,8 +58,10 @@ class RankedEngine(Engine):
         self._lock = threading.Lock()
         self._elsewhere: dict[int, tuple[int, RunningSequence]] = {}
         """Sequences that other ranks sample, with their rank, by id."""
-        self._busy = [0] * (followers.count + 1)
-        self._given = [0] * (followers.count + 1)
+        self._busy = [0] * followers.group.size
+        """Sequences under way on each rank."""
+        self._given = [0] * followers.group.size
+        """Rollouts, and requests of none, that each rank was given."""
         self._rank_of: OrderedDict[str, int] = OrderedDict()
         followers.on_delta = self._on_delta
         followers.lost.add_done_callback(lambda lost: self._cancel_elsewhere())
@@ -150,42 +150,46 @@ class RankedScorer(Scorer):
         self._target = (adapter, max_tokens, head_rows)
 
     def logprobs(self, packed: PackedTrees) -> Tensor:
-        own = super().logprobs
-        parts = self._followers.call_in_shares(self._target, "logprobs", packed, lambda share: own(share.packed))
+        compute = super().logprobs
+        parts = self._followers.call_in_shares(self._target, "logprobs", packed, lambda share: compute(share.packed))
         return _joined(parts, packed, self._model.device)
 
     def likeliest(self, packed: PackedTrees, count: int) -> Likeliest:
-        own = super().likeliest
+        compute = super().likeliest
         parts = self._followers.call_in_shares(
             self._target,
             "likeliest",
             packed,
-            lambda share: own(share.packed, count),
+            lambda share: compute(share.packed, count),
             lambda share: (share.packed, count),
         )
-        cpu = torch.device("cpu")
-        logprobs_SK = _joined([(share, each.logprobs_SK) for share, each in parts], packed, cpu)
+        logprobs_SK = _joined([(share, each.logprobs_SK) for share, each in parts], packed, CPU)
         tokens = [(share, each.tokens_SK) for share, each in parts if each.tokens_SK is not None]
-        return Likeliest(_joined(tokens, packed, cpu) if tokens else None, logprobs_SK)
+        return Likeliest(_joined(tokens, packed, CPU) if tokens else None, logprobs_SK)
+
+
+def _on_all_ranks(method: str) -> Any:
+    """Return a method of a learner that every rank calls with the same arguments."""
+
+    def call(self: RankedLearner, *arguments: Any) -> Any:
+        here = partial(getattr(super(RankedLearner, self), method), *arguments)
+        return self._followers.call_alike(self._number, method, here, *to_device(arguments, CPU))
+
+    return call
 
 
 class RankedLearner(Learner):
     """A learner that every rank has, and whose commands rank 0 gives."""
 
     def __init__(
-        self,
-        followers: Followers,
-        model: PolicyModel,
-        settings: LearnerSettings,
-        adapter: str = DEFAULT_ADAPTER,
-        **more: Any,
+        self, followers: Followers, model: PolicyModel, settings: LearnerSettings, adapter: str, **more: Any
     ) -> None:
         super().__init__(model, settings, adapter, group=followers.group, **more)
         self._followers = followers
-        self._number = followers.new_number()
+        self._number = next(followers.numbers)
         followers.call_alike(None, "make_learner", lambda: None, self._number, settings, adapter, more.get("value"))
         followers.copy_weights(model, adapter)  # from here on they change alike everywhere
-        weakref.finalize(self, followers.forget_later, self._number)
+        weakref.finalize(self, followers.forgotten.append, self._number)
 
     def forward_backward(
         self,
@@ -193,89 +197,52 @@ class RankedLearner(Learner):
         loss_fn: Loss,
         streams: TermStreams | None = None,
         *,
-        gradient: bool = True,
-        entropy_gradient: bool = False,
         seen: SeenTerms | None = None,
+        **options: bool,
     ) -> dict[str, float]:
         given = streams or TermStreams(torch.ones(packed.term_count))
-        forward_backward = super().forward_backward
+        compute = super().forward_backward
 
-        def own(share: Share) -> dict[str, float]:
+        def arguments(share: Share) -> tuple[PackedTrees, Loss, TermStreams]:
+            return share.packed, loss_fn, given.select(share.terms_N)
+
+        def here(share: Share) -> dict[str, float]:
             part = SeenTerms(share.packed.term_count)
-            sums = forward_backward(
-                share.packed,
-                loss_fn,
-                given.select(share.terms_N),
-                gradient=gradient,
-                entropy_gradient=entropy_gradient,
-                seen=part,
-            )
+            sums = compute(*arguments(share), seen=part, **options)
             if seen is not None:
                 seen.take_part(share.terms_N, part)
             return sums
 
-        parts = self._followers.call_in_shares(
-            None,
-            "forward_backward",
-            packed,
-            own,
-            lambda share: (
-                self._number,
-                share.packed,
-                loss_fn,
-                given.select(share.terms_N),
-                gradient,
-                entropy_gradient,
-            ),
-        )
+        parts = self._followers.call_in_shares(self._number, "forward_backward", packed, here, arguments, options)
         sums: dict[str, float] = {}
         for _, metrics in parts:
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
-    def optim_step(self) -> dict[str, float]:
-        return self._call("optim_step", super().optim_step)
-
-    def keep_weights(self) -> None:
-        self._call("keep_weights", super().keep_weights)
-
-    def shorten_step(self, factor: float) -> None:
-        self._call("shorten_step", partial(super().shorten_step, factor), factor)
-
-    def keep_reference(self) -> None:
-        self._call("keep_reference", super().keep_reference)
-
-    def take_reference(self) -> None:
-        self._call("take_reference", super().take_reference)
-
-    def forget_weights(self) -> None:
-        self._call("forget_weights", super().forget_weights)
-
-    def take_state(self, state: Mapping[str, Any]) -> None:
-        self._call("take_state", partial(super().take_state, state), to_device(state, torch.device("cpu")))
+    optim_step = _on_all_ranks("optim_step")
+    keep_weights = _on_all_ranks("keep_weights")
+    shorten_step = _on_all_ranks("shorten_step")
+    forget_weights = _on_all_ranks("forget_weights")
+    keep_reference = _on_all_ranks("keep_reference")
+    take_reference = _on_all_ranks("take_reference")
+    take_state = _on_all_ranks("take_state")
 
     def scorer(self, adapter: str | None) -> Scorer:
         settings = self.settings
         return RankedScorer(self._followers, self._model, adapter, settings.max_batch_tokens, settings.head_rows)
 
-    def _call(self, method: str, own: Callable[[], T], *arguments: Any) -> T:
-        return self._followers.call_alike(self._number, method, own, *arguments)
-
 
 class RankedValueLearner(RankedLearner, ValueLearner):
     """A learner with a critic that every rank has, and whose commands rank 0 gives."""
 
+    value_step = _on_all_ranks("value_step")
+    take_head = _on_all_ranks("take_head")
+
     def values(self, packed: PackedTrees) -> Tensor:
-        own = super().values
-        parts = self._followers.call_in_shares(self._number, "values", packed, lambda share: own(share.packed))
+        compute = super().values
+        parts = self._followers.call_in_shares(self._number, "values", packed, lambda share: compute(share.packed))
         return _joined(parts, packed, self._model.device)
-
-    def value_step(self) -> dict[str, float]:
-        return self._call("value_step", super().value_step)
-
-    def take_head(self, state: Mapping[str, Any]) -> None:
-        self._call("take_head", partial(super().take_head, state), to_device(state, torch.device("cpu")))
 
 
 class RankedPolicy(Policy):
@@ -307,7 +274,7 @@ class RankedPolicy(Policy):
             options: those of `load_model`.
 
         Raises:
-            RankLostError: a rank has not come, or has gone.
+            RankLostError: a rank has not come, or is lost.
             PolicyError: one was started with other settings, or the model cannot be loaded.
         """
         if engine is not None and engine.sampler_device is not None:
@@ -319,8 +286,8 @@ class RankedPolicy(Policy):
         thread = TorchThread()
         followers: Followers | None = None
         try:
-            store = open_store(launch, ranks.rank_timeout)
-            wait_for_ranks(launch, store, about, _MEET_SECONDS)
+            store = meet(launch, ranks, about)
+            assert store is not None  # rank 0 waits until all have come
             group = thread.call(lambda: join_group(launch, store, ranks, device))
             followers = Followers(group, ranks.rank_timeout, log)
             with followers.reporting_losses():
@@ -359,38 +326,34 @@ class RankedPolicy(Policy):
             return
         for adapter in self.model.adapters:
             arguments = [(adapter,)] * self._followers.count
-            own, digests = self._followers.call(None, "digest", arguments, partial(self.digest, adapter))
+            expected, digests = self._followers.call(None, "digest", arguments, partial(self.digest, adapter))
             for rank, digest in enumerate(digests, 1):
-                if digest != own:
+                if digest != expected:
                     raise PolicyError(
                         f"rank {rank} has other weights of {adapter!r} than rank 0: do all ranks have the same kind of "
                         "device and the same torch?"
                     )
 
     def counters(self) -> EngineCounters:
-        own = super().counters()
+        total = super().counters()
         for counters in self._followers.counters:
             for name, count in vars(counters).items():
-                setattr(own, name, getattr(own, name) + count)
-        return own
+                setattr(total, name, getattr(total, name) + count)
+        return total
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
-        lost = asyncio.wrap_future(self._followers.lost)
+        # Shielded, as whoever waits for the loss here must not cancel it for all.
+        lost = asyncio.shield(asyncio.wrap_future(self._followers.lost))
         try:
             both: set[asyncio.Future[Any]] = {task, lost}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait({task})
-            raise
         finally:
-            if not lost.done():
-                lost.cancel()
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
+            lost.cancel()
+            if not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
         self._followers.check()
         return await task
 
@@ -416,6 +379,6 @@ class RankedPolicy(Policy):
 def _joined(parts: Sequence[tuple[Share, Tensor]], packed: PackedTrees, device: torch.device) -> Tensor:
     """Return the rows [S, …] of all terms from those of the shares."""
     rows = torch.empty(packed.term_count, *parts[0][1].shape[1:], dtype=parts[0][1].dtype, device=device)
-    for share, found_N in parts:
-        rows[torch.from_numpy(share.terms_N)] = found_N.to(device)
+    for share, part_N in parts:
+        rows[torch.from_numpy(share.terms_N)] = part_N.to(device)
     return rows
