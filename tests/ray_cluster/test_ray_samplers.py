@@ -35,6 +35,7 @@ from mini_agentic_rl.trainer import Trainer
 from mini_agentic_rl.types import AttemptedRollout
 from processes import all_have_ended
 from samplers.vllm_stand_in import stand_in
+from samplers.vllm_wire import until_all_are_well
 
 
 def of_kind(word: str) -> list[psutil.Process]:
@@ -112,7 +113,7 @@ async def test_servers_are_spread_over_nodes_and_one_whose_actor_is_killed_is_re
         assert await tokens(pool, "r") == expected
         policy.run(lambda: policy.model.versions.update({DEFAULT_ADAPTER: 1}))
         await pool.publish(DEFAULT_ADAPTER, 1, policy.save)
-        await pool.wait_until_all_are_well(SECONDS)
+        await until_all_are_well(pool, SECONDS)
         assert victim.url != before
         assert victim.lost_times == 1
         told = [await tokens(pool, f"r{index}") for index in range(4)]

@@ -24,6 +24,7 @@ from mini_agentic_rl.samplers import SamplerPool, make_sampler
 from mini_agentic_rl.samplers import pool as pool_module
 from mini_agentic_rl.samplers.pool import Replica
 from mini_agentic_rl.semconv import CompletionSpanAttributes
+from samplers.vllm_wire import until_all_are_well
 
 STEPS, TASKS, SAMPLES = 4, 4, 4
 STEP_2 = 3
@@ -59,7 +60,7 @@ class Stage:
 
         async def published(pool, *given):
             if self.killed_at and not self.back_after:
-                await pool.wait_until_all_are_well(BACK_SECONDS)
+                await until_all_are_well(pool, BACK_SECONDS)
                 self.back_after = time.monotonic() - self.killed_at
             await publish(pool, *given)
             self.parities += [one.difference for one in pool.parities.values()]

@@ -15,6 +15,7 @@ from mini_agentic_rl.gateway import ServedPolicy
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings
 from mini_agentic_rl.samplers import SamplerPool, SamplerSettings
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
+from samplers.vllm_wire import until_all_are_well
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,6 @@ async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served
     for one in deltas:
         assert sum(len(delta.token_ids) for delta in one) == 192
         assert {delta.version for delta in one} == {served.policy.version}
-    await pool.wait_until_all_are_well(600.0)
+    await until_all_are_well(pool, 600.0)
     assert victim.parity is not None
     assert victim.parity.difference < pool.parity_bound

@@ -77,12 +77,9 @@ def request(
 
 
 @contextmanager
-def stage(base, tmp_path, *, learner=None, servers=1, faults=None, lora=LORA, generates=False, note=print, **settings):
+def stage(base, tmp_path, *, learner=None, servers=1, faults=None, lora=LORA, note=print, **settings):
     policy = make_policy(learner or base, lora)
-    started = [
-        VllmWireServer(copy.deepcopy(base), lora=None if lora is None else LORA, generates=generates)
-        for _ in range(servers)
-    ]
+    started = [VllmWireServer(copy.deepcopy(base), lora=None if lora is None else LORA) for _ in range(servers)]
     pool = None
     try:
         for server in started:
@@ -149,9 +146,8 @@ async def test_what_a_killed_run_has_left_is_unloaded_and_deleted_and_what_other
         assert [entry.name for entry in folder.iterdir()] == [others.name]
 
 
-@pytest.mark.parametrize("generates", [False, True], ids=["completions", "generate"])
-async def test_servers_sample_the_tokens_that_the_own_engine_samples(base, tmp_path, generates):
-    with stage(base, tmp_path, generates=generates) as on:
+async def test_servers_sample_the_tokens_that_the_own_engine_samples(base, tmp_path):
+    with stage(base, tmp_path) as on:
         step(on.policy)
         await on.publish()
         own = PolicySampler(on.policy.engine, base_name="base", adapters=[DEFAULT_ADAPTER], context_length=512)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,8 +66,6 @@ class VllmWireServer:
 
     model: Any
     lora: LoraSettings | None = field(default_factory=lambda: LoraSettings(r=4, alpha=8))
-    generates: bool = False
-    """Offer `/inference/v1/generate` as well."""
     port: int = 0
     host: str = "127.0.0.1"
     api_key: str | None = None
@@ -156,13 +155,7 @@ class VllmWireServer:
 
         @app.post("/v1/completions")
         async def complete(request: Request) -> Any:
-            return await self._complete(await request.json(), generate=False)
-
-        if self.generates:
-
-            @app.post("/inference/v1/generate")
-            async def generate(request: Request) -> Any:
-                return await self._complete(await request.json(), generate=True)
+            return await self._complete(await request.json())
 
         @app.post("/collective_rpc")
         async def rpc(request: Request) -> Any:
@@ -197,18 +190,15 @@ class VllmWireServer:
 
         self.policy.run(job)
 
-    async def _complete(self, body: dict[str, Any], *, generate: bool) -> Any:
-        if not body:
-            return _error(400, "1 validation error: token_ids: Field required")
-        settings = body["sampling_params"] if generate else body
-        name = body["model"]
+    async def _complete(self, settings: dict[str, Any]) -> Any:
+        name = settings["model"]
         if name != "m" and name not in self.loaded:
             return _error(404, f"The model `{name}` does not exist.")
-        prompt = body["token_ids"] if generate else body["prompt"]
+        prompt = settings["prompt"]
         if max(prompt) >= self.policy.model.vocab_size:
             return _error(400, "token id out of vocabulary")
         adapter = "default" if self.lora is None else self._adapter(name)
-        asked = Asked(name, prompt, settings["seed"], body["cache_salt"])
+        asked = Asked(name, prompt, settings["seed"], settings["cache_salt"])
         self.asked.append(asked)
         request = TokenRequest(
             tuple(prompt),
@@ -225,14 +215,14 @@ class VllmWireServer:
             ),
             adapter,
         )
-        return StreamingResponse(self._events(request, asked, generate), media_type="text/event-stream")
+        return StreamingResponse(self._events(request, asked), media_type="text/event-stream")
 
     def _adapter(self, name: str) -> str | None:
         if name == "m" or self.faults.ignores_adapters:
             return None
         return self.loaded[self.ever_loaded[0] if self.faults.stale_cache else name]
 
-    async def _events(self, request: TokenRequest, asked: Asked, generate: bool) -> AsyncIterator[str]:
+    async def _events(self, request: TokenRequest, asked: Asked) -> AsyncIterator[str]:
         stream = self.sampler.complete(request)
         temperature = request.sampling.temperature or 1.0
         try:
@@ -251,7 +241,7 @@ class VllmWireServer:
                         whole = np.array(list(top[0].values())) * temperature
                         told = [float(told[0] * temperature - np.log(np.exp(whole).sum()))]
                     asked.tokens += len(ids)
-                    yield f"data: {json.dumps({'choices': [self._choice(ids, told, top, reason, generate)]})}\n\n"
+                    yield f"data: {json.dumps({'choices': [self._choice(ids, told, top, reason)]})}\n\n"
             yield f"data: {json.dumps({'choices': [], 'usage': {'prompt_tokens': len(asked.prompt)}})}\n\n"
             yield "data: [DONE]\n\n"
         except (asyncio.CancelledError, GeneratorExit):
@@ -260,24 +250,20 @@ class VllmWireServer:
         finally:
             await stream.aclose()
 
-    def _choice(
-        self, ids: list[int], told: list[float], top: list[dict[int, float]], reason: Any, generate: bool
-    ) -> Any:
+    def _choice(self, ids: list[int], told: list[float], top: list[dict[int, float]], reason: Any) -> Any:
         choice: dict[str, Any] = {"index": 0, "finish_reason": reason, "text": "?"}
         if not self.faults.no_token_ids:
             choice["token_ids"] = ids
-        if generate:
-            content = [
-                {
-                    "token_id": one,
-                    "logprob": value,
-                    "top_logprobs": [{"token_id": i, "logprob": p} for i, p in best.items()],
-                }
-                for one, value, best in zip(ids, told, top, strict=True)
-            ]
-            return choice | {"logprobs": {"content": content}}
         named = [{f"token_id:{one}": value for one, value in best.items()} for best in top]
         return choice | {"logprobs": {"token_logprobs": told, "top_logprobs": named}}
+
+
+async def until_all_are_well(pool: Any, seconds: float) -> None:
+    """Return once every server of a pool is well, those that were taken out among them."""
+    end = time.monotonic() + seconds
+    while not all(replica.well for replica in pool.replicas):
+        assert time.monotonic() < end, "a server is not well"
+        await asyncio.sleep(0.05)
 
 
 def _error(status: int, message: str) -> JSONResponse:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +13,11 @@ import httpx
 
 from ..errors import UserError
 from ..http import parse_json
-from ..tokens import FinishReason, SamplingParams
+from ..tokens import FinishReason, SamplingParams, TokenDelta
 
 _ERROR_CHARACTERS: Final = 300
 """Characters of a server's error message that are passed on."""
 _LOADING_SECONDS: Final = 300.0
-_GENERATE: Final = "/inference/v1/generate"
-_COMPLETIONS: Final = "/v1/completions"
 _LEAST_LOGPROB: Final = -9999.0
 """JSON has no infinity: vLLM writes this for the log-probability of a token that cannot be drawn."""
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -27,11 +25,7 @@ _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class ReplicaLostError(Exception):
-    """The server cannot be reached, has broken off, or reports an error of its own."""
-
-
-class WeightsMissingError(ReplicaLostError):
-    """The server has no weights of the requested name: it was started anew, or has dropped them."""
+    """The server cannot be reached, has broken off, reports an error of its own, or no longer has the weights."""
 
 
 class RequestRefusedError(Exception):
@@ -74,19 +68,6 @@ class Generation:
     """Keys of the prefix cache are shared with requests of the same salt only."""
     stream_interval: int = 1
     """Tokens that the server may send together."""
-
-
-@dataclass(frozen=True)
-class TokenChunk:
-    """Tokens of a continuation, as they come."""
-
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Likeliest (id, log-probability) pairs of each position, best first; empty unless asked for."""
-    finish_reason: FinishReason | None = None
-    cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache, where the server reports it."""
 
 
 def connect(url: str, key: str | None) -> httpx.AsyncClient:
@@ -134,12 +115,8 @@ class ServerClient(ABC):
         )
 
     @abstractmethod
-    def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
-        """Sample a continuation; closing the generator ends it there as well. The last chunk has a finish reason.
-
-        Raises:
-            WeightsMissingError: the adapter is not loaded.
-        """
+    def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
+        """Sample a continuation; closing the generator ends it there as well. The last delta has a finish reason."""
 
     @abstractmethod
     async def load_adapter(self, name: str, folder: Path) -> None:
@@ -180,72 +157,75 @@ class ServerClient(ABC):
         _raise_for_status(answer.status_code, answer.text)
         return answer
 
-    @asynccontextmanager
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
-        """Post a request whose answer is a stream of server-sent events; give their JSON values up to the last.
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
+        """Post a request whose answer is a stream of server-sent events; yield their JSON values up to the last.
 
-        Leaving early closes the connection, by which the server learns that nobody waits any more.
-
-        Raises:
-            ReplicaLostError: the stream breaks off, or the server reports an error of its own.
-            RequestRefusedError: the server refuses.
+        Closing the generator closes the connection, by which the server learns that nobody waits any more.
         """
         try:
             async with self.http.stream("POST", path, json=body) as answer:
                 if answer.status_code != httpx.codes.OK:
                     _raise_for_status(answer.status_code, (await answer.aread()).decode(errors="replace"))
-                yield _values(answer, path)
+                async for line in answer.aiter_lines():
+                    if not line.startswith("data:"):
+                        continue
+                    data = line[5:].strip()
+                    if data == "[DONE]":
+                        return
+                    value = parse_json(data)
+                    if isinstance(value, dict) and "error" in value:
+                        raise ReplicaLostError(f"{path}: {_message(data)}")
+                    yield value
         except (httpx.HTTPError, OSError) as error:
             raise ReplicaLostError(f"{path}: {str(error) or type(error).__name__}") from error
 
 
 class VllmClient(ServerClient):
-    """vLLM: `/inference/v1/generate` where the server has it (`--enable-scale-out`), else `/v1/completions`.
+    """vLLM: `/v1/completions` with token ids.
 
-    Both take and return token ids. Log-probabilities are as the learner computes them where the server runs with
-    `--logprobs-mode processed_logprobs`; without it they are those of temperature 1.
+    Log-probabilities are as the learner computes them where the server runs with `--logprobs-mode processed_logprobs`;
+    without it they are those of temperature 1.
     """
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        super().__init__(http)
-        self._generates = False
-        """True if the server has `/inference/v1/generate`, which leaves text out altogether."""
-
-    async def info(self) -> ServerInfo:
-        info = await super().info()
-        try:
-            await self.ask("POST", _GENERATE, {})
-            self._generates = True
-        except RequestRefusedError as error:  # a route that exists refuses the empty request, not its own name
-            self._generates = error.status in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY)
-        except ReplicaLostError:
-            self._generates = False
-        return info
-
-    async def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
-        path, body = (_GENERATE, _generate(generation)) if self._generates else (_COMPLETIONS, _complete(generation))
-        last: TokenChunk | None = None
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
+        sampling = generation.sampling
+        body = {
+            **_common_settings(sampling),
+            "model": generation.adapter or generation.model,
+            "prompt": list(generation.prompt_ids),
+            "max_tokens": sampling.max_tokens,
+            "min_tokens": sampling.min_tokens,
+            "seed": sampling.seed,
+            "logprobs": max(1, sampling.top_logprobs),
+            "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()} or None,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "stream_interval": generation.stream_interval,
+            "cache_salt": generation.salt,
+        }
+        last: TokenDelta | None = None
         cached = 0
         try:
-            async with self.events(path, body) as values:
+            async with aclosing(self.events("/v1/completions", body)) as values:
                 async for value in values:
                     details = (value.get("usage") or {}).get("prompt_tokens_details") or {}
                     cached = int(details.get("cached_tokens") or 0) or cached
                     for choice in value["choices"]:
-                        chunk = _vllm_chunk(choice, generation.sampling.top_logprobs)
-                        if chunk.finish_reason is None:
-                            yield chunk
+                        delta = _vllm_delta(choice, sampling.top_logprobs)
+                        if delta.finish_reason is None:
+                            yield delta
                         else:
-                            last = chunk
+                            last = delta
         except RequestRefusedError as error:
-            # An adapter that is not there is 404, and so is a route.
-            if error.status == httpx.codes.NOT_FOUND:
-                raise WeightsMissingError(error.text) from error
+            if error.status == httpx.codes.NOT_FOUND:  # the adapter, or the route
+                raise ReplicaLostError(error.text) from error
             raise
         if last is None:
-            raise ReplicaLostError(f"{path}: the answer broke off")
+            raise ReplicaLostError("/v1/completions: the answer broke off")
         # The server reports the tokens found in its cache after the last token.
-        yield TokenChunk(last.token_ids, last.logprobs, last.top_logprobs, last.finish_reason, cached)
+        yield replace(last, cached_tokens=cached)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder)}
@@ -277,11 +257,21 @@ class SglangClient(ServerClient):
     Its log-probabilities are taken after the temperature unless it runs with SGLANG_RETURN_ORIGINAL_LOGPROB.
     """
 
-    async def stream(self, generation: Generation) -> AsyncGenerator[TokenChunk, None]:
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
         sampling = generation.sampling
+        settings = {
+            **_common_settings(sampling),
+            "max_new_tokens": sampling.max_tokens,
+            "min_new_tokens": sampling.min_tokens,
+            "stream_interval": generation.stream_interval,
+        }
+        if sampling.seed is not None:
+            settings["sampling_seed"] = sampling.seed & 0x7FFFFFFF
+        if sampling.logit_bias:
+            settings["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
         body: dict[str, Any] = {
             "input_ids": list(generation.prompt_ids),
-            "sampling_params": _sglang_settings(generation),
+            "sampling_params": settings,
             "return_logprob": True,
             "logprob_start_len": -1,
             "top_logprobs_num": sampling.top_logprobs,
@@ -293,15 +283,15 @@ class SglangClient(ServerClient):
         received = 0
         ended = False
         try:
-            async with self.events("/generate", body) as values:
+            async with aclosing(self.events("/generate", body)) as values:
                 async for value in values:
-                    chunk = _sglang_chunk(value["meta_info"], received, sampling.top_logprobs)
-                    received += len(chunk.token_ids)
-                    ended = chunk.finish_reason is not None
-                    yield chunk
+                    delta = _sglang_delta(value["meta_info"], received, sampling.top_logprobs)
+                    received += len(delta.token_ids)
+                    ended = delta.finish_reason is not None
+                    yield delta
         except RequestRefusedError as error:
             if generation.adapter is not None and "lora" in error.text.lower():
-                raise WeightsMissingError(error.text) from error
+                raise ReplicaLostError(error.text) from error
             raise
         if not ended:
             raise ReplicaLostError("/generate: the answer broke off")
@@ -357,9 +347,8 @@ def max_lora_rank(rank: int) -> int:
     return next((bound for bound in _LORA_RANKS if bound >= rank), rank)
 
 
-def _settings(sampling: SamplingParams) -> dict[str, Any]:
-    """Return the sampling settings that vLLM and SGLang name alike. All that a server has defaults for is set: those of
-    a model's own generation config would hold otherwise."""
+def _common_settings(sampling: SamplingParams) -> dict[str, Any]:
+    """Return the settings that vLLM and SGLang name alike: all of them, as a model's generation config has defaults."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -374,91 +363,25 @@ def _settings(sampling: SamplingParams) -> dict[str, Any]:
     }
 
 
-def _vllm_settings(sampling: SamplingParams) -> dict[str, Any]:
-    return {
-        **_settings(sampling),
-        "max_tokens": sampling.max_tokens,
-        "min_tokens": sampling.min_tokens,
-        "seed": sampling.seed,
-        "logprobs": max(1, sampling.top_logprobs),
-        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()} or None,
-    }
-
-
-def _complete(generation: Generation) -> dict[str, Any]:
-    return {
-        "model": generation.adapter or generation.model,
-        "prompt": list(generation.prompt_ids),
-        **_vllm_settings(generation.sampling),
-        "return_token_ids": True,
-        "return_tokens_as_token_ids": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "stream_interval": generation.stream_interval,
-        "cache_salt": generation.salt,
-    }
-
-
-def _generate(generation: Generation) -> dict[str, Any]:
-    settings = _vllm_settings(generation.sampling)
-    return {
-        "model": generation.adapter or generation.model,
-        "token_ids": list(generation.prompt_ids),
-        "sampling_params": {**settings, "stream_interval": generation.stream_interval, "detokenize": False},
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "cache_salt": generation.salt,
-    }
-
-
-def _sglang_settings(generation: Generation) -> dict[str, Any]:
-    sampling = generation.sampling
-    settings = {
-        **_settings(sampling),
-        "max_new_tokens": sampling.max_tokens,
-        "min_new_tokens": sampling.min_tokens,
-        "stream_interval": generation.stream_interval,
-    }
-    if sampling.seed is not None:
-        settings["sampling_seed"] = sampling.seed & 0x7FFFFFFF
-    if sampling.logit_bias:
-        settings["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
-    return settings
-
-
-def _vllm_chunk(choice: Mapping[str, Any], top: int) -> TokenChunk:
-    """Read a choice of either route.
-
-    Raises:
-        RequestRefusedError: it has no token ids or no log-probabilities.
-    """
+def _vllm_delta(choice: Mapping[str, Any], top: int) -> TokenDelta:
     ids = choice.get("token_ids")
     if ids is None and choice.get("text"):
         raise RequestRefusedError(httpx.codes.OK, "the server tells no token ids")
     ids = tuple(ids or ())
     given = choice.get("logprobs") or {}
-    alternatives: list[dict[int, float]] = []
-    if "content" in given:
-        content = given["content"] or ()
-        logprobs = tuple(float(each["logprob"]) for each in content)
-        if top:
-            alternatives = [{one["token_id"]: one["logprob"] for one in each["top_logprobs"]} for each in content]
-    else:
-        logprobs = tuple(_LEAST_LOGPROB if value is None else value for value in given.get("token_logprobs") or ())
-        if top:
-            alternatives = [
-                {int(name.rpartition(":")[2]): value for name, value in (each or {}).items()}
-                for each in given.get("top_logprobs") or ()
-            ]
+    logprobs = tuple(_LEAST_LOGPROB if value is None else value for value in given.get("token_logprobs") or ())
     if len(logprobs) != len(ids):
         raise RequestRefusedError(
             httpx.codes.OK, f"the server tells {len(ids)} token ids and {len(logprobs)} log-probabilities"
         )
-    best = tuple(tuple(sorted(each.items(), key=lambda pair: -pair[1])[:top]) for each in alternatives)
-    return TokenChunk(ids, logprobs, best, _finish_reason(choice.get("finish_reason")))
+    best: list[tuple[tuple[int, float], ...]] = []
+    for each in (given.get("top_logprobs") or ()) if top else ():
+        named = sorted((each or {}).items(), key=lambda pair: -pair[1])[:top]
+        best.append(tuple((int(name.rpartition(":")[2]), value) for name, value in named))
+    return TokenDelta(ids, logprobs, tuple(best), finish_reason=_finish_reason(choice.get("finish_reason")))
 
 
-def _sglang_chunk(meta: Mapping[str, Any], received: int, top: int) -> TokenChunk:
+def _sglang_delta(meta: Mapping[str, Any], received: int, top: int) -> TokenDelta:
     """Read the new tokens of an event, which has all tokens so far or, by a setting of the server, the new ones.
 
     Args:
@@ -469,12 +392,12 @@ def _sglang_chunk(meta: Mapping[str, Any], received: int, top: int) -> TokenChun
     if len(tokens) >= int(meta.get("completion_tokens") or 0):
         tokens, alternatives = tokens[received:], alternatives[received:]
     reason = meta.get("finish_reason")
-    return TokenChunk(
+    return TokenDelta(
         tuple(int(each[1]) for each in tokens),
         tuple(float(each[0]) for each in tokens),
-        tuple(tuple((int(one[1]), float(one[0])) for one in each) for each in alternatives),
-        _finish_reason(reason.get("type") if isinstance(reason, dict) else reason),
-        int(meta.get("cached_tokens") or 0),
+        tuple(tuple((int(pair[1]), float(pair[0])) for pair in each) for each in alternatives),
+        finish_reason=_finish_reason(reason.get("type") if isinstance(reason, dict) else reason),
+        cached_tokens=int(meta.get("cached_tokens") or 0),
     )
 
 
@@ -489,19 +412,6 @@ def _json(answer: httpx.Response) -> Any:
         return answer.json()
     except ValueError as error:
         raise ReplicaLostError(f"{answer.request.url.path} answers what is no JSON") from error
-
-
-async def _values(answer: httpx.Response, path: str) -> AsyncIterator[Any]:
-    async for line in answer.aiter_lines():
-        if not line.startswith("data:"):
-            continue
-        data = line[5:].strip()
-        if data == "[DONE]":
-            return
-        value = parse_json(data)
-        if isinstance(value, dict) and "error" in value:
-            raise ReplicaLostError(f"{path}: {_message(data)}")
-        yield value
 
 
 def _raise_for_status(status: int, text: str) -> None:

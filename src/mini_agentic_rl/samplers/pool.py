@@ -30,7 +30,7 @@ from ..files import LOCK_FILE, is_written, one_writer
 from ..http import BadRequestError, OverloadedError
 from ..tokens import FinishReason, SamplingParams, TokenDelta, TokenRequest
 from .base import ContextLengthError, SamplerLoad
-from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, TokenChunk, refusal
+from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, refusal
 from .own import TokenStreams
 from .replica import Parity, Probe, Publication, Replica
 from .vllm_process import Server
@@ -52,6 +52,8 @@ _MISSED_CHECKS: Final = 2
 """Failed health checks after which a server is taken out."""
 _CONNECT_SECONDS: Final = 1.0
 """Between two attempts to reach a server that does not answer yet."""
+_WAIT_SECONDS: Final = 0.1
+"""Between two looks of a request that waits for a server."""
 _NOTE_SECONDS: Final = 15.0
 """Between two notes of one."""
 _CLOSE_SECONDS: Final = 10.0
@@ -108,6 +110,7 @@ class SamplerPool:
         self._locked.enter_context(one_writer(self._folder, setting="sampler_folder"))
 
         self._published = 0
+        self._bare = Publication.of_bare_model()
         self._current: dict[str, Publication] = {}
         """Weights that requests begin with, by adapter."""
         self._older: set[Publication] = set()
@@ -117,12 +120,9 @@ class SamplerPool:
         self._accepting = asyncio.Event()
         """Cleared while no request may begin, because all weights of the servers are replaced."""
         self._accepting.set()
-        self._idle = asyncio.Event()
-        """Set while no request is under way."""
-        self._idle.set()
+        self._answers: set[asyncio.Task[Any]] = set()
+        """Requests under way."""
         self._waiting = 0
-        self._under_way = 0
-        self._came_back = asyncio.Event()
         self._replica_of: OrderedDict[str, Replica] = OrderedDict()
         self._failure: UserError | None = None
         """Refusal of a server that came back; it ends the run."""
@@ -154,7 +154,7 @@ class SamplerPool:
                 replica.info = await _reached(replica, end, note)
                 await self._unload(replica, replica.info.adapters)
                 if self._rank is not None:  # a model that is trained in full is compared when it is published
-                    await self._probe.check(replica, None, self._silence)
+                    await self._probe.check(replica, self._bare, self._silence)
             except ReplicaLostError as error:
                 raise UserError(
                     f"no sampler answers at {replica.url}: {error}; is the address right (`sampler_url`), and does it "
@@ -233,26 +233,23 @@ class SamplerPool:
             await self._accepting.wait()
         finally:
             self._waiting -= 1
-        publication = None if request.adapter is None else self._current.get(request.adapter)
-        if request.adapter is not None and publication is None:
+        publication = self._bare if request.adapter is None else self._current.get(request.adapter)
+        if publication is None:
             raise OverloadedError(f"No weights of {request.adapter!r} have been published yet. Try again shortly.")
         self._probe.remember(request.prompt_ids)
         answer = _Answer(request, publication, post)
-        self._under_way += 1
-        self._idle.clear()
-        if publication is not None:
-            publication.users += 1
+        publication.users += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._answers.add(task)
         try:
             await self._sample(answer)
         finally:
             self.sampled_tokens += len(answer.token_ids)
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
-            if publication is not None:
-                publication.users -= 1
-                if not publication.users and publication in self._older:
-                    self._unload_unused()
+            publication.users -= 1
+            self._answers.discard(task)
+            if not publication.users and publication in self._older:
+                self._unload_unused()
 
     async def _sample(self, answer: _Answer) -> None:
         sampling = answer.request.sampling
@@ -260,7 +257,7 @@ class SamplerPool:
         for _ in range(_TRIES):
             reason = answer.reason
             if reason is not None:
-                answer.take(TokenChunk(finish_reason=reason))
+                answer.take(TokenDelta(finish_reason=reason))
                 return
             replica = await self._choose(answer.request.affinity, answer.publication)
             try:
@@ -287,25 +284,22 @@ class SamplerPool:
         """
         end = self._loop.time() + self._timeout
         while not self._well:
-            try:
-                await asyncio.wait_for(self._came_back.wait(), end - self._loop.time())
-            except asyncio.TimeoutError:
-                raise OverloadedError("No server that samples is well. Try again shortly.") from None
+            if self._loop.time() >= end:
+                raise OverloadedError("No server that samples is well. Try again shortly.")
+            await asyncio.sleep(_WAIT_SECONDS)
 
-    async def _choose(self, affinity: str, publication: Publication | None) -> Replica:
+    async def _choose(self, affinity: str, publication: Publication) -> Replica:
         """Return a server that has the weights: that of the rollout's earlier requests, else the least busy one.
 
         Raises:
             OverloadedError: no server is well, for as long as may be waited.
         """
-        name = "" if publication is None else publication.name
-        while True:
+        ready: list[Replica] = []
+        while not ready:
             await self._wait_for_one()
-            ready = [replica for replica in self._well if not name or name in replica.loaded]
-            if ready:
-                break
-            assert publication is not None  # without a name every server that is well is ready
-            await self._bring(min(self._well, key=lambda replica: replica.under_way), [publication])
+            ready = [replica for replica in self._well if not publication.name or publication.name in replica.loaded]
+            if not ready:
+                await self._bring(min(self._well, key=lambda replica: replica.under_way), [publication])
         chosen = self._replica_of.get(affinity) if affinity else None
         if chosen is None or chosen not in ready:
             chosen = min(ready, key=lambda replica: replica.under_way)
@@ -354,7 +348,8 @@ class SamplerPool:
         publication.name = ""
         self._accepting.clear()
         try:
-            await self._idle.wait()
+            if self._answers:
+                await asyncio.wait(self._answers)
             for replica in self._well:
                 await self._bring(replica, [publication], probed=True)
         finally:
@@ -469,20 +464,6 @@ class SamplerPool:
         if replica.well:
             versions = ", ".join(str(publication.version) for publication in self._current.values())
             logger.warning("the sampler %s is back, at version %s", replica.url, versions or "0")
-            came_back, self._came_back = self._came_back, asyncio.Event()
-            came_back.set()
-
-    async def wait_until_all_are_well(self, seconds: float) -> None:
-        """Return once every server is well, those that were taken out among them.
-
-        Raises:
-            TimeoutError: one is not, after so many seconds.
-        """
-        end = time.monotonic() + seconds
-        while not all(replica.well for replica in self.replicas):
-            if time.monotonic() > end:
-                raise TimeoutError("a server is not well")
-            await asyncio.sleep(0.05)
 
     def close(self) -> None:
         """See `Sampler.close`."""
@@ -514,9 +495,7 @@ class SamplerPool:
 class _Answer:
     """One answer as it grows, whichever servers sample it."""
 
-    def __init__(
-        self, request: TokenRequest, publication: Publication | None, post: Callable[[TokenDelta], None]
-    ) -> None:
+    def __init__(self, request: TokenRequest, publication: Publication, post: Callable[[TokenDelta], None]) -> None:
         self.request = request
         self.publication = publication
         self.token_ids: list[int] = []
@@ -537,34 +516,25 @@ class _Answer:
         Args:
             model: name of the base model at the server.
         """
-        request, publication = self.request, self.publication
+        request = self.request
         return Generation(
             model=model,
-            adapter=None if publication is None else publication.name or None,
+            adapter=self.publication.name or None,
             prompt_ids=(*request.prompt_ids, *self.token_ids),
             sampling=_rest(request.sampling, len(self.token_ids)),
-            salt="base" if publication is None else publication.salt,
+            salt=self.publication.salt,
             stream_interval={"whole": _WHOLE_INTERVAL, "joined": _JOINED_INTERVAL}.get(request.delivery, 1),
         )
 
-    def take(self, chunk: TokenChunk) -> None:
+    def take(self, delta: TokenDelta) -> None:
         """Post the next tokens; those of an answer that is delivered as a whole wait for its last ones."""
-        self.token_ids += chunk.token_ids
-        self._held.append(
-            TokenDelta(
-                token_ids=chunk.token_ids,
-                logprobs=chunk.logprobs,
-                top_logprobs=chunk.top_logprobs,
-                finish_reason=chunk.finish_reason,
-                version=0 if self.publication is None else self.publication.version,
-                cached_tokens=chunk.cached_tokens,
-            )
-        )
-        if self.request.delivery == "whole" and chunk.finish_reason is None:
+        self.token_ids += delta.token_ids
+        self._held.append(replace(delta, version=self.publication.version))
+        if self.request.delivery == "whole" and delta.finish_reason is None:
             return
         held, self._held = self._held, []
-        for delta in held:
-            self._post(delta)
+        for each in held:
+            self._post(each)
 
 
 def _rest(sampling: SamplingParams, count: int) -> SamplingParams:

@@ -23,8 +23,8 @@ import torch
 
 from ..errors import UserError
 from ..policy import Policy
-from ..tokens import CompletionRecord, SamplingParams, TokenTree, pack
-from .clients import Generation, ReplicaLostError, ServerClient, ServerInfo, TokenChunk
+from ..tokens import CompletionRecord, SamplingParams, TokenDelta, TokenTree, pack
+from .clients import Generation, ReplicaLostError, ServerClient, ServerInfo
 from .vllm_process import Server
 
 logger = logging.getLogger(__name__)
@@ -96,9 +96,9 @@ class Parity:
 
 @dataclass(eq=False)
 class Publication:
-    """Weights of one version of one adapter, as servers have them."""
+    """Weights of one version of one adapter, as servers have them; without a folder, those of the bare model."""
 
-    adapter: str
+    adapter: str | None
     version: int
     name: str
     """Name of the weights on the servers, new for each publication: a reload under an old name would serve keys that
@@ -108,6 +108,11 @@ class Publication:
     """Cached keys are shared among requests of one salt. vLLM takes no @ and no / in it."""
     users: int = 0
     """Requests under way that began with it."""
+
+    @classmethod
+    def of_bare_model(cls) -> Publication:
+        """Return what stands for the bare model, which servers are started with."""
+        return cls(adapter=None, version=0, name="", folder=Path(), salt="base")
 
 
 class Replica:
@@ -135,8 +140,8 @@ class Replica:
         self._last_token = 0.0
         self._reason = ""
 
-    async def sample(self, generation: Generation, on_chunk: Callable[[TokenChunk], None], silence: float) -> None:
-        """Sample a continuation; `on_chunk` is called with all that comes, the finish reason last.
+    async def sample(self, generation: Generation, on_delta: Callable[[TokenDelta], None], silence: float) -> None:
+        """Sample a continuation; `on_delta` is called with all that comes, the finish reason last.
 
         Args:
             silence: seconds without a token of any answer here after which the server is taken for hung.
@@ -148,7 +153,7 @@ class Replica:
         if not self.under_way:
             self._last_token = time.monotonic()
         self.under_way += 1
-        reader = asyncio.create_task(self._read(generation, on_chunk))
+        reader = asyncio.create_task(self._read(generation, on_delta))
         self._readers.add(reader)
         try:
             while not reader.done():
@@ -165,12 +170,12 @@ class Replica:
                 reader.cancel()
                 await asyncio.gather(reader, return_exceptions=True)
 
-    async def _read(self, generation: Generation, on_chunk: Callable[[TokenChunk], None]) -> None:
+    async def _read(self, generation: Generation, on_delta: Callable[[TokenDelta], None]) -> None:
         stream = self.client.stream(generation)
         try:
-            async for chunk in stream:
+            async for delta in stream:
                 self._last_token = time.monotonic()
-                on_chunk(chunk)
+                on_delta(delta)
         finally:
             await stream.aclose()
 
@@ -202,11 +207,11 @@ class Probe:
         """Probe with this prompt, among the last ones, from now on."""
         self._prompts.append(prompt_ids[:_PROMPT_TOKENS])
 
-    async def check(self, replica: Replica, publication: Publication | None, silence: float) -> None:
+    async def check(self, replica: Replica, publication: Publication, silence: float) -> None:
         """Sample a few tokens from a server and compare them with the learner.
 
         Args:
-            publication: the weights to sample with; None is the bare model.
+            publication: the weights to sample with.
             silence: see `Replica.sample`.
 
         Raises:
@@ -215,10 +220,10 @@ class Probe:
             RequestRefusedError: the server refuses.
         """
         records = await asyncio.gather(*(self._sample(replica, publication, ids, silence) for ids in self._prompts))
-        parity = replica.parity = await self._compare(records, None if publication is None else publication.adapter)
+        parity = replica.parity = await self._compare(records, publication.adapter)
         cause = parity.cause(self.bound)
         if cause is not None:
-            weights = "the bare model" if publication is None else f"version {publication.version}"
+            weights = "the bare model" if publication.adapter is None else f"version {publication.version}"
             raise ParityError(
                 f"the server {replica.url} does not sample {weights} as it is learnt (log-probabilities differ by "
                 f"{parity.difference:.3g} on average over {parity.tokens} tokens): {cause}",
@@ -226,28 +231,22 @@ class Probe:
             )
 
     async def _sample(
-        self, replica: Replica, publication: Publication | None, prompt_ids: tuple[int, ...], silence: float
+        self, replica: Replica, publication: Publication, prompt_ids: tuple[int, ...], silence: float
     ) -> CompletionRecord:
-        token_ids: list[int] = []
-        logprobs: list[float] = []
-
-        def on_chunk(chunk: TokenChunk) -> None:
-            token_ids.extend(chunk.token_ids)
-            logprobs.extend(chunk.logprobs)
-
+        deltas: list[TokenDelta] = []
         generation = Generation(
             model=replica.info.model,
-            adapter=None if publication is None else publication.name or None,
+            adapter=publication.name or None,
             prompt_ids=prompt_ids,
             sampling=SamplingParams(temperature=_TEMPERATURE, max_tokens=_TOKENS),
-            salt="base" if publication is None else publication.salt,
+            salt=publication.salt,
             stream_interval=_TOKENS,
         )
-        await replica.sample(generation, on_chunk, silence)
+        await replica.sample(generation, deltas.append, silence)
         return CompletionRecord(
             prompt_ids=np.array(prompt_ids, np.int64),
-            output_ids=np.array(token_ids, np.int64),
-            logprobs=np.array(logprobs, np.float32),
+            output_ids=np.array([token for delta in deltas for token in delta.token_ids], np.int64),
+            logprobs=np.array([logprob for delta in deltas for logprob in delta.logprobs], np.float32),
             temperature=_TEMPERATURE,
         )
 
@@ -270,11 +269,9 @@ class Probe:
 
     async def _logprobs(self, records: Sequence[CompletionRecord], adapter: str | None) -> npt.NDArray[np.float32]:
         """Return the learner's log-probabilities of all sampled tokens, one record after the other."""
-        trees = []
-        for record in records:
-            tree = TokenTree()
+        trees = [TokenTree() for _ in records]
+        for tree, record in zip(trees, records, strict=True):
             tree.insert(record)
-            trees.append(tree)
         packed = pack(trees)
 
         def score() -> npt.NDArray[np.float32]:

@@ -1,5 +1,4 @@
-"""vLLM servers that are started for a run and end with it, as processes of this computer, in an environment of their
-own where need be. `integrations/ray` starts them on the nodes of a cluster."""
+"""vLLM servers that a run starts on this computer and that end with it; `integrations/ray` starts them on a cluster."""
 
 from __future__ import annotations
 
@@ -69,11 +68,7 @@ class Server(Protocol):
         """Start it."""
 
     def is_well(self) -> bool:
-        """Return whether it answers.
-
-        Raises:
-            UserError: it cannot be started, or has ended instead.
-        """
+        """Return whether it answers; raises `UserError` where it cannot be started, or has ended instead."""
 
     def restart(self) -> None:
         """Start it again if its process has ended, or has been up for long without being well. Blocks for a moment.
@@ -83,7 +78,7 @@ class Server(Protocol):
         """
 
     def last_line(self) -> str:
-        """Return the last thing it said."""
+        """Return the last line that it has printed."""
 
     def advice(self) -> str:
         """Return what to do where it takes too long to start."""
@@ -92,7 +87,7 @@ class Server(Protocol):
         """Ask it to end."""
 
     def end(self) -> None:
-        """Wait for its end, and make it where it does not come."""
+        """Wait for its end, and kill it where that does not come."""
 
 
 class StartedVllm:
@@ -115,13 +110,13 @@ class StartedVllm:
         self._process: subprocess.Popen[Any] | None = None
         self._revoke: Callable[[], None] = lambda: None
         self._starts = 0
-        self._asked = 0.0
+        self._ill_since = 0.0
         """Time at which it was first found ill since it was started, or 0."""
 
     def start(self) -> None:
         """Start the process."""
         self._starts += 1
-        self._asked = 0.0
+        self._ill_since = 0.0
         with self.log.open("ab") as log:
             self._process = start_child(
                 self._command,
@@ -135,11 +130,7 @@ class StartedVllm:
         self._revoke = at_death("mini_agentic_rl.processes.children", "kill_group", self._process.pid)
 
     def is_well(self) -> bool:
-        """Return whether it answers.
-
-        Raises:
-            UserError: it has ended instead.
-        """
+        """See `Server.is_well`."""
         if self._process is not None and self._process.poll() is not None:
             raise UserError(
                 f"vLLM ended while it started: {self.last_line()} (all of it in {self.log})", setting="sampler"
@@ -152,8 +143,8 @@ class StartedVllm:
     def restart(self) -> None:
         """See `Server.restart`."""
         now = time.monotonic()
-        self._asked = self._asked or now
-        if self._process is None or (self._process.poll() is None and now - self._asked < self._timeout):
+        self._ill_since = self._ill_since or now
+        if self._process is None or (self._process.poll() is None and now - self._ill_since < self._timeout):
             return
         if self._starts > RESTARTS:
             raise UserError(f"vLLM has ended {self._starts} times: look into {self.log}", setting="sampler")
@@ -162,27 +153,27 @@ class StartedVllm:
         self.start()
 
     def last_line(self) -> str:
-        """Return the last thing it said that sounds like a reason, or else the last thing."""
+        """Return the last line of an ended server's log that names an error, or else its last line."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
-            return "it has said nothing"
-        said = [line.strip() for line in lines if line.strip()]
-        blamed = [line for line in said if "Error" in line and "Traceback" not in line]
-        dead = self._process is not None and self._process.poll() is not None
-        return ((blamed if dead and blamed else said) or ["it has said nothing"])[-1][-_LINE_CHARACTERS:]
+            lines = []
+        lines = [line.strip() for line in lines if line.strip()] or ["it has printed nothing"]
+        ended = self._process is not None and self._process.poll() is not None
+        errors = [line for line in lines if ended and "Error" in line and "Traceback" not in line]
+        return (errors or lines)[-1][-_LINE_CHARACTERS:]
 
     def advice(self) -> str:
-        """Return what to do where it takes too long to start."""
+        """See `Server.advice`."""
         return f"look into {self.log}, or give it longer"
 
     def ask_to_end(self) -> None:
-        """Ask the process to end."""
+        """See `Server.ask_to_end`."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
     def end(self) -> None:
-        """Wait for its end, and make it where it does not come."""
+        """See `Server.end`."""
         if self._process is None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -196,7 +187,6 @@ class StartedServers:
     """Starts servers, and waits until all of them are well.
 
     Args:
-        servers: those to start.
         timeout: seconds that they may take to be well.
         note: called with a line about each thing that takes long.
         leave: called when they have ended.
@@ -225,20 +215,17 @@ class StartedServers:
         left = list(self.servers)
         for server in left:
             server.start()
-        logs = ", ".join(str(server.log) for server in left)
-        note(f"starting vLLM ({len(left)} of it); what it says is in {logs}")
-        while left:
-            left = [server for server in left if not server.is_well()]
+        note(f"starting vLLM ({len(left)} servers); logs: {', '.join(str(server.log) for server in left)}")
+        while left := [server for server in left if not server.is_well()]:
             now = time.monotonic()
-            if left and now - began > timeout:
+            if now - began > timeout:
                 raise UserError(
                     f"vLLM was not ready after {timeout:.0f} seconds: {left[0].advice()}", setting="sampler_timeout"
                 )
-            if left and now - noted > _NOTE_SECONDS:
+            if now - noted > _NOTE_SECONDS:
                 noted = now
                 note(f"vLLM is starting: {now - began:.0f} s so far, {left[0].last_line()}")
-            if left:
-                time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         note(f"vLLM is ready after {time.monotonic() - began:.0f} s")
 
     def close(self) -> None:
@@ -255,13 +242,7 @@ class StartedServers:
 def start_here(
     settings: SamplerSettings, model: ServedModel, folder: Path, note: Callable[[str], None]
 ) -> StartedServers:
-    """Start servers on this computer, at its loopback address.
-
-    Args:
-        settings: how many, and their environment.
-        model: what they serve.
-        folder: where their logs go.
-        note: called with a line about each thing that takes long.
+    """Start servers at the loopback address of this computer; their logs go into `folder`.
 
     Raises:
         UserError: vLLM is not there, or a server does not start; the message names its log.
@@ -318,24 +299,21 @@ def serve_command(python: str, model: ServedModel, host: str, port: int, further
 
 def serve_environment(model: ServedModel) -> dict[str, str]:
     """Return the environment of a process that serves the model."""
-    own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
+    defaults = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
     if model.rank is None:
-        own["VLLM_SERVER_DEV_MODE"] = "1"
+        defaults["VLLM_SERVER_DEV_MODE"] = "1"
     if model.on_cpu:
-        own["VLLM_CPU_KVCACHE_SPACE"] = str(_CPU_CACHE_GIB)
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = str(_CPU_CACHE_GIB)
     # What this process imports from is nothing to another environment.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return own | inherited
+    return defaults | inherited
 
 
 def free_ports(host: str, count: int) -> list[int]:
     """Return ports at which nobody listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sockets = [socket.socket(family) for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket(family)) for _ in range(count)]
         for each in sockets:
             each.bind((host, 0))
         return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
