@@ -139,7 +139,7 @@ def test_the_softmax_of_a_block_of_the_vocabulary_is_as_exact_as_torchs(sharpnes
 @pytest.mark.parametrize(("heads", "key_heads", "size"), [(6, 2, 32), (4, 4, 64), (8, 1, 96)])
 def test_attention_of_a_pass_is_that_of_each_row_over_what_it_sees(scoring, heads, key_heads, size, monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr(kernels.paged, "_RUN_KEYS", 8)  # some runs are read in pieces
+    monkeypatch.setattr(kernels.sampling, "_RUN_KEYS", 8)  # some runs are read in pieces
     pool = KVPool(1, 100, 16, key_heads, size, torch.bfloat16, CPU)
     pool.allocate()
     pool.keys.normal_()

@@ -11,9 +11,11 @@ from mini_agentic_rl.policy.machine import ThreadCount
 class Machine:
     """A machine of some cores, on which others compute as the test says."""
 
-    def __init__(self, cores):
+    def __init__(self, cores, monkeypatch):
         self.seconds = self.busy = self.own = 0.0
-        self.count = ThreadCount(cores=cores, clock=lambda: self.seconds, busy=lambda: self.busy, own=lambda: self.own)
+        monkeypatch.setattr("mini_agentic_rl.policy.machine.psutil.cpu_count", lambda: cores)
+        monkeypatch.setattr("mini_agentic_rl.policy.machine._times", lambda: (self.seconds, self.busy, self.own))
+        self.count = ThreadCount()
 
     def run(self, seconds, others):
         """Let time go by, in which we compute with the threads we have and others use so many cores."""
@@ -35,7 +37,7 @@ def _threads():
 @pytest.fixture
 def machine(monkeypatch):
     monkeypatch.setattr("mini_agentic_rl.policy.machine.allowed_cores", lambda: 4.0)
-    return Machine(4)
+    return Machine(4, monkeypatch)
 
 
 def test_a_core_that_another_process_uses_is_left_to_it_and_taken_back(machine):
@@ -54,13 +56,13 @@ def test_a_moment_of_work_elsewhere_changes_nothing(machine):
 def test_what_the_program_has_chosen_is_not_exceeded(monkeypatch):
     monkeypatch.setattr("mini_agentic_rl.policy.machine.allowed_cores", lambda: 16.0)
     torch.set_num_threads(2)
-    assert Machine(16).run(1, others=0) == 2
+    assert Machine(16, monkeypatch).run(1, others=0) == 2
 
 
 @pytest.mark.parametrize(("quota", "threads"), [(1.5, 1), (2.0, 2), (2.7, 3), (0.5, 1)])
 def test_a_container_gets_as_many_threads_as_its_quota_has_cores(monkeypatch, quota, threads):
     monkeypatch.setattr("mini_agentic_rl.policy.machine.allowed_cores", lambda: quota)
-    machine = Machine(8)
+    machine = Machine(8, monkeypatch)
     machine.run(1, others=0)
     assert min(torch.get_num_threads(), machine.count._most) == threads
 

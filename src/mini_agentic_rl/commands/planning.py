@@ -25,10 +25,9 @@ from ..policy import (
     Spread,
     StepRates,
     adapter_bytes,
-    fastest_within,
     fitting_plan,
     kernels,
-    plan_rank,
+    plan_memory,
     plan_replica,
     resolve_device,
     resolve_dtype,
@@ -62,14 +61,11 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
     shard = settings.team.shard and settings.ranks > 1
     spread = Spread(settings.ranks, shard, settings.replicas or int(shard or settings.sampling.sampler != "own"))
 
-    def predict(candidate: PlannedSettings) -> MemoryPlan:
-        return plan_rank(shape, work, candidate, spread, on_cpu=on_cpu)
-
     if settings.vram is None:
-        plan = predict(asked)
+        plan = plan_memory(shape, work, asked, on_cpu=on_cpu, spread=spread)
     else:
         limit = read_size(settings.vram)
-        plan = fastest_within(predict, asked, limit, quantizes=not on_cpu)
+        plan = fitting_plan(shape, work, asked, limit, on_cpu=on_cpu, quantizes=not on_cpu, spread=spread)
         if plan.peak > limit:
             raise UserError(
                 f"{settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB; "

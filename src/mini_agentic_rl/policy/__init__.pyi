@@ -43,11 +43,9 @@ from .memory_plan import PlannedWork as PlannedWork
 from .memory_plan import Spread as Spread
 from .memory_plan import StepRates as StepRates
 from .memory_plan import adapter_bytes as adapter_bytes
-from .memory_plan import fastest_within as fastest_within
 from .memory_plan import fitting_plan as fitting_plan
 from .memory_plan import learning_chunk as learning_chunk
 from .memory_plan import plan_memory as plan_memory
-from .memory_plan import plan_rank as plan_rank
 from .memory_plan import plan_replica as plan_replica
 from .memory_plan import step_seconds as step_seconds
 from .model import DEFAULT_ADAPTER as DEFAULT_ADAPTER

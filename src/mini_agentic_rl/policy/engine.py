@@ -31,7 +31,7 @@ from .model import PolicyModel
 from .sampler import Draw, Row, fit_mask, one_token, sample
 from .scheduler import GUESSED, Scheduler
 from .settings import EngineSettings
-from .static_decoding import CudaGraphs, DecodeRunner, Recorder
+from .static_decoding import CudaGraphs, DecodeRunner
 from .step_batch import Places, RunningSequence, Segment, StepPlan, pack_step
 from .torch_thread import TorchThread
 
@@ -60,7 +60,7 @@ class Engine:
         model: PolicyModel,
         thread: TorchThread,
         settings: EngineSettings | None = None,
-        recorder: Recorder | None = None,
+        recorder: CudaGraphs | None = None,
     ) -> None:
         """
         Args:

@@ -44,27 +44,22 @@ def read_logprobs(
     order = torch.argsort(pair_S)
     sorted_rows = pair_S[order]
     frozen = model.frozen_head
-    logprobs: list[Tensor] = []
-    entropies: list[Tensor] = []
+    parts: list[tuple[Tensor, Tensor]] = []
     for start in range(0, position_P.numel(), rows):
         stop = min(start + rows, position_P.numel())
         low, high = torch.searchsorted(sorted_rows, torch.tensor([start, stop], device=sorted_rows.device)).tolist()
         hidden_RM, temperature_R = hidden_TM[position_P[start:stop]], temperature_P[start:stop]
-        row_B, token_B = sorted_rows[low:high] - start, token_S[order[low:high]]
-        if frozen is not None:
-            weight_VM, scale = frozen
-            logprob, entropy = frozen_head_logprobs(
-                hidden_RM, weight_VM, scale / temperature_R, row_B, token_B, entropy_gradient=entropy_gradient
-            )
+        block = (sorted_rows[low:high] - start, token_S[order[low:high]], entropy_gradient)
+        if frozen is None:
+            parts.append(_recomputed(_logprobs_of_rows, model, hidden_RM, temperature_R, *block))
         else:
-            block = (model, hidden_RM, temperature_R, row_B, token_B, entropy_gradient)
-            logprob, entropy = _recomputed(_logprobs_of_rows, *block)
-        logprobs.append(logprob)
-        entropies.append(entropy)
+            weight_VM, scale = frozen
+            parts.append(frozen_head_logprobs(hidden_RM, weight_VM, scale / temperature_R, *block))
     # From the order of the rows to that of the terms.
     back = torch.empty_like(order)
     back[order] = torch.arange(order.numel(), device=order.device)
-    return torch.cat(logprobs)[back], torch.cat(entropies)[back]
+    logprob_S, entropy_S = (torch.cat(part)[back] for part in zip(*parts, strict=True))
+    return logprob_S, entropy_S
 
 
 def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -92,7 +87,6 @@ def frozen_head_logprobs(
     scale_R: Tensor,
     row_S: Tensor,
     token_S: Tensor,
-    *,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities [S] (float32) of `token_S` at positions `row_S`, and the entropies [S] there.
@@ -102,9 +96,7 @@ def frozen_head_logprobs(
         scale_R: factor on each position's logits.
         entropy_gradient: True if the entropies have a gradient.
     """
-    arguments = (hidden_RM, weight_VM, scale_R, row_S, token_S, entropy_gradient)
-    logprob_S, entropy_S = _FrozenHead.apply(*arguments)  # type: ignore[no-untyped-call]  # torch
-    return logprob_S, entropy_S
+    return _FrozenHead.apply(hidden_RM, weight_VM, scale_R, row_S, token_S, entropy_gradient)  # type: ignore[no-any-return, no-untyped-call]  # torch
 
 
 class _FrozenHead(torch.autograd.Function):

@@ -87,7 +87,7 @@ class Learner:
             entropy_gradient: True gives the entropies that the loss gets a gradient.
             seen: receives the numbers that the pass computes for each term; of several ranks, those of this one.
         """
-        model = self._model
+        model, settings = self._model, self.settings
         sums: dict[str, float] = {}
         given = streams or TermStreams(torch.ones(packed.term_count))
 
@@ -95,6 +95,16 @@ class Learner:
             own = given.select(chunk.terms_N, model.device)
             if seen is not None:
                 seen.take(chunk)
+            divergence: Tensor | None = None
+            if own.teacher_logprobs_SK is not None:
+                divergence = teacher_kl(
+                    model,
+                    chunk.hidden_TM[chunk.at_N],
+                    torch.from_numpy(packed.temperature_S[chunk.terms_N]).to(model.device),
+                    own.teacher_tokens_SK,
+                    own.teacher_logprobs_SK,
+                    rows=settings.head_rows,
+                )
             outputs = loss_fn(
                 LossInputs(
                     logprobs_S=chunk.logprobs_N,
@@ -104,7 +114,7 @@ class Learner:
                     entropy_S=chunk.entropy_N if entropy_gradient else chunk.entropy_N.detach(),
                     streams=own,
                     values_S=self._values(chunk),
-                    teacher_kl_S=self._teacher_kl(chunk, packed, own),
+                    teacher_kl_S=divergence,
                 )
             )
             # Off the graph: a metric that kept it would keep the activations of every chunk.
@@ -113,7 +123,14 @@ class Learner:
             return outputs.loss if gradient else None
 
         with torch.set_grad_enabled(gradient), model.using(self.adapter), self._training(gradient):
-            self._pass(packed, entropy_gradient=entropy_gradient).run(on_terms)
+            TreePass(
+                model,
+                packed,
+                max_tokens=settings.max_batch_tokens,
+                head_rows=settings.head_rows,
+                entropy_gradient=entropy_gradient,
+                flex=settings.flex_attention,
+            ).run(on_terms)
         return sums
 
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
@@ -222,7 +239,7 @@ class Learner:
         with reading(path):
             self.take_state(torch.load(path, map_location=self._model.device, weights_only=True))
             for moments in self._optimizer.state.values():
-                refuse_non_finite({name: one for name, one in moments.items() if torch.is_tensor(one)}, path)
+                refuse_non_finite({name: each for name, each in moments.items() if torch.is_tensor(each)}, path)
 
     def take_state(self, state: Mapping[str, Any]) -> None:
         """Go on from the state that `save_state` wrote, with its tensors on the model's device."""
@@ -251,18 +268,6 @@ class Learner:
             max_tokens=settings.max_batch_tokens,
             head_rows=settings.head_rows,
             flex=settings.flex_attention,
-        )
-
-    def _teacher_kl(self, chunk: ChunkTerms, packed: PackedTrees, streams: TermStreams) -> Tensor | None:
-        if streams.teacher_logprobs_SK is None:
-            return None
-        return teacher_kl(
-            self._model,
-            chunk.hidden_TM[chunk.at_N],
-            torch.from_numpy(packed.temperature_S[chunk.terms_N]).to(chunk.hidden_TM.device),
-            streams.teacher_tokens_SK,
-            streams.teacher_logprobs_SK,
-            rows=self.settings.head_rows,
         )
 
     @property
@@ -294,17 +299,6 @@ class Learner:
             yield
         finally:
             base.eval()
-
-    def _pass(self, packed: PackedTrees, *, entropy_gradient: bool = False) -> TreePass:
-        settings = self.settings
-        return TreePass(
-            self._model,
-            packed,
-            max_tokens=settings.max_batch_tokens,
-            head_rows=settings.head_rows,
-            entropy_gradient=entropy_gradient,
-            flex=settings.flex_attention,
-        )
 
 
 def _make_optimizer(

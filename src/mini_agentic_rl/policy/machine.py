@@ -6,7 +6,7 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -32,27 +32,12 @@ class ThreadCount:
     before a chunk.
     """
 
-    def __init__(
-        self,
-        *,
-        cores: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        busy: Callable[[], float] = busy_seconds,
-        own: Callable[[], float] = time.process_time,
-    ) -> None:
-        """
-        Args:
-            cores: processors of the machine; None asks the system.
-            clock: the time in seconds.
-            busy: seconds that all processors together have computed, for any process.
-            own: seconds that they have computed for this process.
-        """
-        self._cores = float(psutil.cpu_count() or 1) if cores is None else cores
-        self._clock, self._busy, self._own = clock, busy, own
+    def __init__(self) -> None:
+        self._cores = float(psutil.cpu_count() or 1)
         # torch, OMP_NUM_THREADS or the program has chosen the number of threads.
         self._most = min(torch.get_num_threads(), max(1, int(allowed_cores() + 1 - _ENOUGH)))
         self._chosen = self._most
-        self._before = (self._clock(), self._busy(), self._own())
+        self._before = _times()
 
     def fix(self) -> None:
         """Keep the present number: how a sum is cut decides how it is rounded."""
@@ -62,7 +47,7 @@ class ThreadCount:
         """Set the number of threads for what the calling thread computes next."""
         if self._most < 2:
             return
-        at, busy, own = now = (self._clock(), self._busy(), self._own())
+        at, busy, own = now = _times()
         seconds = at - self._before[0]
         if seconds >= _WINDOW:
             others = (busy - self._before[1] - (own - self._before[2])) / seconds
@@ -71,6 +56,11 @@ class ThreadCount:
             self._before = now
         if torch.get_num_threads() != self._chosen:
             torch.set_num_threads(self._chosen)
+
+
+def _times() -> tuple[float, float, float]:
+    """Return the time, and the seconds that all processors have computed, for any process and for this one."""
+    return time.monotonic(), busy_seconds(), time.process_time()
 
 
 def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
@@ -84,21 +74,16 @@ def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
 
 
 _PREPARED: Final = 128
-"""Prepared products that are kept: those of the last fifteen numbers of tokens, at about eight a pass.
-
-A layer's product recurs in every layer, so a pass prepares each once whatever this number is. To prepare one of
-48 x 96 takes 0.35 ms (other sizes were not measured); it is three or four more in a pass than with 1,024.
-"""
+"""Prepared products that are kept: those of the last fifteen numbers of tokens, at about eight a pass. A pass prepares
+three or four more than with torch's bound of 1,024; one of 48 x 96 takes 0.35 ms."""
 
 
 def bound_product_caches() -> None:
     """Bound the two caches of prepared matrix products on a CPU, unless the environment sets their sizes.
 
     A product is prepared for its exact number of rows, and a server's passes have ever other numbers of tokens. oneDNN
-    keeps the code of each, and torch's layer above it, in one cache for each thread, its description; each of both
-    holds a table of about 250 KiB whatever the model's size. With torch's bound of 1,024 they take more than half a
-    gigabyte, and what they free leaves holes in the heap: after 3,000 products of ever other rows a process held
-    2.2 GiB, with a bound of 128 half a GiB.
+    and torch keep about 250 KiB for each. After 3,000 products of ever other rows a process held 2.2 GiB with torch's
+    bound of 1,024, and half a GiB with this one.
 
     Both read the environment at the first product in 16 bits or with blocked weights, so this comes before a model is
     loaded. torch exports no function for either.

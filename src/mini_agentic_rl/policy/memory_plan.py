@@ -7,8 +7,9 @@ layers' shapes, for as many tokens as the chunks of the trees keep alive at once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -34,6 +35,9 @@ _HOLES = 0.5
 """Share of what the layers keep that learning on the CPU leaves in the heap between its buffers: glibc does not put an
 aligned buffer where one of its size was freed. Checkpointing frees what it does not keep, and leaves as much; where a
 layer computes in C++ between its products it frees so little that no hole was found."""
+_GATHERED_LAYERS = 2
+_SERVER_TOKENS = 8192
+"""Tokens of one of a server's forward passes: vLLM's `max_num_batched_tokens` for serving."""
 _ENGINE_TOKENS, _MOST_ROWS, _BLOCK_SIZE = 1024, 256, 8
 """Tokens of one of the engine's forward passes, sequences that run at once, and tokens of a cache block, as
 `EngineSettings` has them (`max_batch_tokens`, `max_running`, `block_size`)."""
@@ -50,6 +54,11 @@ class LayerShape:
     """Number of query heads times their size."""
     key_size: int
     """Number of key heads times their size."""
+
+    @property
+    def widest(self) -> int:
+        """Numbers of a token that exist at once in a layer that keeps nothing for a backward pass."""
+        return 3 * self.intermediate + 4 * self.hidden + self.query_size + 2 * self.key_size
 
     @staticmethod
     def of_config(config: Any) -> LayerShape:
@@ -120,6 +129,40 @@ class PlannedWork:
         """Number of rollouts in a step."""
         return self.tasks_per_step * self.samples_per_prompt
 
+    @property
+    def tokens(self) -> int:
+        """Number of distinct tokens: each task's prompt once, and all that is sampled."""
+        return self.tasks_per_step * self.prompt_tokens + self.sampled_sequences * self.max_new_tokens
+
+    def divided(self, processes: int) -> PlannedWork:
+        """Return the largest share of so many processes, among which whole tasks are divided."""
+        return replace(self, tasks_per_step=_share(self.tasks_per_step, processes))
+
+    def tree(self) -> TokenTree:
+        """Return the tree of a step whose tasks share no prompt, and whose samples share no token: the largest one."""
+        tree = TokenTree()
+        token = 0
+        for task in range(self.tasks_per_step):
+            prompt = np.arange(token, token + self.prompt_tokens)
+            token += self.prompt_tokens
+            for sample in range(self.samples_per_prompt):
+                output = np.arange(token, token + self.max_new_tokens)
+                token += self.max_new_tokens
+                record = CompletionRecord(prompt, output, np.zeros(self.max_new_tokens, np.float32))
+                tree.insert(record, task * self.samples_per_prompt + sample)
+        return tree
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The processes among which the work of a step is divided evenly."""
+
+    ranks: int = 1
+    sharded: bool = False
+    """True if each rank holds a part of the base's layers; servers then sample."""
+    replicas: int = 0
+    """Number of servers that sample; 0 lets each rank sample its share."""
+
 
 @dataclass(frozen=True)
 class PlannedSettings:
@@ -171,37 +214,58 @@ class MemoryPlan:
         return sum(part.bytes for part in self.parts if part.phase == phase)
 
 
-def plan_memory(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> MemoryPlan:
-    """Predict every part: on the CPU those of the process, elsewhere those that the device's allocator holds."""
+def plan_memory(
+    shape: ModelShape,
+    work: PlannedWork,
+    settings: PlannedSettings,
+    *,
+    on_cpu: bool,
+    spread: Spread = Spread(),  # frozen
+) -> MemoryPlan:
+    """Predict the memory of one rank: of the process on the CPU, elsewhere of the device's allocator.
+
+    A rank that does not sample holds neither a cache nor weights laid out for it. Sharded ranks (`shards.py`) hold a
+    part of each layer, embeddings and head whole, and two whole layers while they compute: the one at work and the one
+    that is fetched meanwhile.
+    """
+    if spread.replicas:
+        settings = replace(settings, samples_elsewhere=True)
+    work = work.divided(spread.ranks)
+    samples = not settings.samples_elsewhere
+    recorded = samples and settings.cuda_graphs and not on_cpu
     item = settings.dtype.itemsize
-    lora = settings.lora_r * shape.lora_ends
-    per_moment = 1 if settings.optimizer_8bit else 4
-    recorded = settings.cuda_graphs and not on_cpu and not settings.samples_elsewhere
-    cache_phase: Phase = "always" if recorded else "sampling"
+    # Tokens of a chunk, and of those that wait for later ones' gradients: their activations exist together.
+    alive = most_alive(pack([work.tree()]), settings.max_batch_tokens)
+    saved = _saved_per_token(shape, settings)
     # Adapters, their gradients and AdamW's two moments are in float32 whatever the base is in.
+    lora = settings.lora_r * shape.lora_ends
+    linear = _share(_linear_bytes(shape, settings), spread.ranks if spread.sharded else 1)
     parts = [
-        MemoryPart("weights", _weight_bytes(shape, settings), "always"),
+        MemoryPart("process", _PROCESS_BYTES if on_cpu else 0, "always"),
+        MemoryPart("weights", linear + shape.other_weights * item, "always"),
         MemoryPart("adapter and its gradients", 2 * 4 * lora, "always"),
-        MemoryPart("optimizer", 2 * per_moment * lora, "always"),
-        MemoryPart("keys and values", _cache_bytes(shape, work, settings, on_cpu=on_cpu), cache_phase),
-        MemoryPart("activations of sampling", _sampling_bytes(shape, work, settings), "sampling"),
-        MemoryPart("activations of learning", _learning_bytes(shape, work, settings), "learning"),
-        MemoryPart("head", _head_bytes(shape, settings), "learning"),
+        MemoryPart("optimizer", 2 * (1 if settings.optimizer_8bit else 4) * lora, "always"),
     ]
-    if recorded:
-        parts.insert(4, MemoryPart("recorded decode steps", _recorded_bytes(shape, work, item), "always"))
-    if settings.lora_dropout:
-        parts.append(MemoryPart("dropout", _dropout_bytes(shape, work, settings, on_cpu=on_cpu), "learning"))
-    if on_cpu:
-        parts.append(MemoryPart("holes in the heap", _holes_bytes(shape, work, settings), "learning"))
-        parts.insert(0, MemoryPart("process", _PROCESS_BYTES, "always"))
+    if samples:
+        cache = _cache_bytes(shape, work, settings, on_cpu=on_cpu)
+        parts.append(MemoryPart("keys and values", cache, "always" if recorded else "sampling"))
+        if recorded:
+            parts.append(MemoryPart("recorded decode steps", _recorded_bytes(shape, work, item), "always"))
+        parts.append(MemoryPart("activations of sampling", _sampling_bytes(shape, work, settings), "sampling"))
         # In C++ a processor samples from the weights themselves.
-        if is_packed(settings.dtype) and not settings.compiled and settings.quantization == "none":
+        if on_cpu and is_packed(settings.dtype) and not settings.compiled and settings.quantization == "none":
             packed = item * (shape.linear_weights + shape.head_weights)
             parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
-    if settings.samples_elsewhere:
-        parts = [part for part in parts if part.phase != "sampling"]
-    return MemoryPlan(settings, parts)
+    parts.append(MemoryPart("activations of learning", _learning_bytes(shape, settings, alive), "learning"))
+    parts.append(MemoryPart("head", _head_bytes(shape, settings), "learning"))
+    if settings.lora_dropout:
+        parts.append(MemoryPart("dropout", _dropout_bytes(shape, settings, alive, on_cpu=on_cpu), "learning"))
+    if on_cpu and not (settings.compiled and settings.checkpointing):
+        parts.append(MemoryPart("holes in the heap", int(_HOLES * shape.layers * alive * saved), "learning"))
+    if spread.sharded and spread.ranks > 1:
+        gathered = _GATHERED_LAYERS * (shape.linear_weights // shape.layers * item)
+        parts.append(MemoryPart("layers gathered from other ranks", gathered, "always"))
+    return MemoryPlan(settings, [part for part in parts if part.bytes])
 
 
 def learning_chunk(model: PolicyModel) -> int:
@@ -220,78 +284,75 @@ def learning_chunk(model: PolicyModel) -> int:
 
 
 def fitting_plan(
-    shape: ModelShape, work: PlannedWork, settings: PlannedSettings, limit: int, *, on_cpu: bool, quantizes: bool
+    shape: ModelShape,
+    work: PlannedWork,
+    settings: PlannedSettings,
+    limit: int,
+    *,
+    on_cpu: bool,
+    quantizes: bool,
+    spread: Spread = Spread(),  # frozen
 ) -> MemoryPlan:
     """Return the plan of the fastest settings whose peak is at most `limit` bytes; where none fits, the smallest plan.
+
+    A smaller cache costs least, then smaller chunks, then computing activations twice, then decoding without recorded
+    steps, and 4-bit weights cost accuracy.
 
     Args:
         settings: those to begin with; only what saves memory is changed.
         quantizes: True if 4-bit weights can be used.
     """
-    return fastest_within(
-        lambda candidate: plan_memory(shape, work, candidate, on_cpu=on_cpu), settings, limit, quantizes=quantizes
-    )
-
-
-def fastest_within(
-    predict: Callable[[PlannedSettings], MemoryPlan], settings: PlannedSettings, limit: int, *, quantizes: bool
-) -> MemoryPlan:
-    """Return what `fitting_plan` does, of plans that are made by `predict`."""
-    plans = [predict(candidate) for candidate in _candidates(settings, quantizes)]
-    return next((plan for plan in plans if plan.peak <= limit), min(plans, key=lambda plan: plan.peak))
-
-
-def _candidates(settings: PlannedSettings, quantizes: bool) -> Iterator[PlannedSettings]:
-    """Yield settings from the fastest to the smallest.
-
-    A smaller cache costs least, then smaller chunks, then computing activations twice, then decoding without recorded
-    steps, and 4-bit weights cost accuracy.
-    """
     quantizations: list[Quantization] = [settings.quantization]
     if quantizes and settings.quantization == "none":
         quantizations.append("4bit")
-    sizes = [
-        settings.max_batch_tokens,
-        *(n for n in (4096, 2048, 1024, 512, 256, 128) if n < settings.max_batch_tokens),
-    ]
-    for quantization in quantizations:
-        for cuda_graphs in (True, False) if settings.cuda_graphs else (False,):
-            for checkpointing in (True,) if settings.checkpointing else (False, True):
-                for max_batch_tokens in sizes:
-                    for cache_mib in (settings.cache_mib, min(256, settings.cache_mib)):
-                        yield replace(
-                            settings,
-                            quantization=quantization,
-                            cuda_graphs=cuda_graphs,
-                            checkpointing=checkpointing,
-                            max_batch_tokens=max_batch_tokens,
-                            cache_mib=cache_mib,
-                        )
+    smaller = [n for n in (4096, 2048, 1024, 512, 256, 128) if n < settings.max_batch_tokens]
+    # From the fastest to the smallest: the last of these changes first.
+    changes = product(
+        quantizations,
+        (True, False) if settings.cuda_graphs else (False,),
+        (True,) if settings.checkpointing else (False, True),
+        (settings.max_batch_tokens, *smaller),
+        (settings.cache_mib, min(256, settings.cache_mib)),
+    )
+    plans = []
+    for quantization, cuda_graphs, checkpointing, max_batch_tokens, cache_mib in changes:
+        candidate = replace(
+            settings,
+            quantization=quantization,
+            cuda_graphs=cuda_graphs,
+            checkpointing=checkpointing,
+            max_batch_tokens=max_batch_tokens,
+            cache_mib=cache_mib,
+        )
+        plans.append(plan_memory(shape, work, candidate, on_cpu=on_cpu, spread=spread))
+        if plans[-1].peak <= limit:
+            return plans[-1]
+    return min(plans, key=lambda plan: plan.peak)
 
 
-def _weight_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
-    item = settings.dtype.itemsize
+def _linear_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
     # NF4 with nested absmax: 4 bits and 0.127 more a weight (Dettmers et al. 2023, section 3).
-    per_linear = {"none": float(item), "8bit": 1.0, "4bit": (4 + 0.127) / 8}[settings.quantization]
-    return int(shape.linear_weights * per_linear) + shape.other_weights * item
+    per_weight = {"none": float(settings.dtype.itemsize), "8bit": 1.0, "4bit": (4 + 0.127) / 8}
+    return int(shape.linear_weights * per_weight[settings.quantization])
 
 
 def _cache_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> int:
     whole = settings.cache_mib * 2**20
-    if not on_cpu:
-        return whole
-    # Pages that were never written take no memory.
-    tokens = work.tasks_per_step * work.prompt_tokens + work.sampled_sequences * work.max_new_tokens
-    return min(whole, 2 * shape.layers * shape.key_size * settings.dtype.itemsize * tokens)
+    # On the CPU pages that were never written take no memory.
+    return min(whole, _key_bytes(shape, settings) * work.tokens) if on_cpu else whole
+
+
+def _key_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
+    """Return the bytes of a token's keys and values in all layers."""
+    return 2 * shape.layers * shape.key_size * settings.dtype.itemsize
 
 
 def _sampling_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
-    # Sampling keeps nothing for a backward pass, so one layer's tensors at a time.
-    item = settings.dtype.itemsize
-    widest = 3 * shape.intermediate + 4 * shape.hidden + shape.query_size + 2 * shape.key_size
     # torch draws from float32 copies of the logits, C++ from the logits themselves.
-    logits = (item if settings.compiled else 3 * 4) * shape.vocab * min(work.sampled_sequences, _MOST_ROWS)
-    return item * widest * min(_ENGINE_TOKENS, work.tasks_per_step * work.prompt_tokens + 1) + logits
+    of_logit = settings.dtype.itemsize if settings.compiled else 3 * 4
+    logits = of_logit * shape.vocab * min(work.sampled_sequences, _MOST_ROWS)
+    prompts = work.tasks_per_step * work.prompt_tokens
+    return settings.dtype.itemsize * shape.widest * min(_ENGINE_TOKENS, prompts + 1) + logits
 
 
 def _recorded_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
@@ -304,43 +365,30 @@ def _recorded_bytes(shape: ModelShape, work: PlannedWork, item: int) -> int:
     read = rows * width
     # A slot and a place in the mask for each key that is read, keys and values of one gathering, and one layer's rows.
     gathered = 2 * shape.key_size * min(read, GATHERED)
-    widest = 3 * shape.intermediate + 5 * shape.hidden + shape.query_size + 2 * shape.key_size
-    return 8 * read + item * (read + gathered + rows * widest)
+    return 8 * read + item * (read + gathered + rows * (shape.widest + shape.hidden))
 
 
-def _learning_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
-    # The tokens of a chunk, and of those that wait for later ones' gradients.
-    alive = _alive(work, settings)
-    of_layer = alive * _saved_per_token(shape, settings)
+def _learning_bytes(shape: ModelShape, settings: PlannedSettings, alive: int) -> int:
+    item, saved = settings.dtype.itemsize, _saved_per_token(shape, settings)
     # One layer's gradients, beside what is kept for all.
-    gradients = 4 * settings.max_batch_tokens * (shape.intermediate + shape.hidden) * settings.dtype.itemsize
+    gradients = 4 * settings.max_batch_tokens * (shape.intermediate + shape.hidden) * item
     if settings.checkpointing:
         # Each layer's input, the keys and values that later chunks look at, and one layer computed again.
-        kept = alive * shape.layers * settings.dtype.itemsize * (shape.hidden + 2 * shape.key_size)
-        return kept + min(alive, settings.max_batch_tokens) * _saved_per_token(shape, settings) + gradients
-    return shape.layers * of_layer + gradients
+        kept = alive * shape.layers * item * (shape.hidden + 2 * shape.key_size)
+        return kept + min(alive, settings.max_batch_tokens) * saved + gradients
+    return shape.layers * alive * saved + gradients
 
 
-def _holes_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings) -> int:
-    if settings.compiled and settings.checkpointing:
-        return 0
-    return int(_HOLES * shape.layers * _alive(work, settings) * _saved_per_token(shape, settings))
+def _dropout_bytes(shape: ModelShape, settings: PlannedSettings, alive: int, *, on_cpu: bool) -> int:
+    """Return the bytes that dropout keeps for the backward pass besides.
 
-
-def _dropout_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> int:
-    """Return the bytes that dropout keeps for the backward pass besides: for each linear map the thinned input of the
-    adapter in the adapter's float32, and its mask, of float32 on a CPU and of one byte on a card. The inputs
-    themselves, which maps share, are no longer kept."""
+    For each linear map these are the thinned input of the adapter in the adapter's float32, and its mask, of float32 on
+    a CPU and of one byte on a card. The inputs themselves, which maps share, are no longer kept.
+    """
     inputs = 5 * shape.hidden + shape.query_size + shape.intermediate
     shared = 2 * shape.hidden + shape.query_size + shape.intermediate
-    tokens = _alive(work, settings)
-    tokens = min(tokens, settings.max_batch_tokens) if settings.checkpointing else tokens * shape.layers
+    tokens = min(alive, settings.max_batch_tokens) if settings.checkpointing else alive * shape.layers
     return tokens * (inputs * (4 + (4 if on_cpu else 1)) - shared * settings.dtype.itemsize)
-
-
-def _alive(work: PlannedWork, settings: PlannedSettings) -> int:
-    """Return the number of tokens whose activations exist together."""
-    return most_alive(pack([_tree(work)]), settings.max_batch_tokens)
 
 
 def _saved_per_token(shape: LayerShape, settings: PlannedSettings) -> int:
@@ -362,70 +410,6 @@ def _head_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
     return logits * settings.dtype.itemsize if settings.compiled else logits * (3 * 4 + settings.dtype.itemsize)
 
 
-def _tree(work: PlannedWork) -> TokenTree:
-    """Return the tree of a step whose tasks share no prompt, and whose samples share no token: the largest one."""
-    tree = TokenTree()
-    token = 0
-    for task in range(work.tasks_per_step):
-        prompt = np.arange(token, token + work.prompt_tokens)
-        token += work.prompt_tokens
-        for sample in range(work.samples_per_prompt):
-            output = np.arange(token, token + work.max_new_tokens)
-            token += work.max_new_tokens
-            record = CompletionRecord(prompt, output, np.zeros(work.max_new_tokens, np.float32))
-            tree.insert(record, task * work.samples_per_prompt + sample)
-    return tree
-
-
-_GATHERED_LAYERS = 2
-_SERVER_TOKENS = 8192
-"""Tokens of one of a server's forward passes: vLLM's `max_num_batched_tokens` for serving."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The processes among which the work of a step is divided evenly."""
-
-    ranks: int = 1
-    sharded: bool = False
-    """True if each rank holds a part of the base's layers; servers then sample."""
-    replicas: int = 0
-    """Number of servers that sample; 0 lets each rank sample its share."""
-
-    @property
-    def samplers(self) -> int:
-        """Number of processes that sample."""
-        return self.replicas or self.ranks
-
-    def of_rank(self, work: PlannedWork) -> PlannedWork:
-        """Return the largest share of a rank."""
-        return replace(work, tasks_per_step=_share(work.tasks_per_step, self.ranks))
-
-
-def plan_rank(
-    shape: ModelShape, work: PlannedWork, settings: PlannedSettings, spread: Spread, *, on_cpu: bool
-) -> MemoryPlan:
-    """Predict the memory of one rank.
-
-    A rank that does not sample holds neither a cache nor weights laid out for it. Sharded ranks (`shards.py`) hold a
-    part of each layer, embeddings and head whole, and two whole layers while they compute: the one at work and the one
-    that is fetched meanwhile.
-    """
-    if spread.replicas:
-        settings = replace(settings, samples_elsewhere=True)
-    plan = plan_memory(shape, spread.of_rank(work), settings, on_cpu=on_cpu)
-    parts = list(plan.parts)
-    if spread.sharded and spread.ranks > 1:
-        layer = shape.linear_weights // shape.layers * settings.dtype.itemsize
-        whole = shape.other_weights * settings.dtype.itemsize
-        parts = [
-            replace(part, bytes=whole + _share(part.bytes - whole, spread.ranks)) if part.name == "weights" else part
-            for part in parts
-        ]
-        parts.append(MemoryPart("layers gathered from other ranks", _GATHERED_LAYERS * layer, "always"))
-    return replace(plan, parts=parts)
-
-
 def plan_replica(
     shape: ModelShape, work: PlannedWork, settings: PlannedSettings, spread: Spread, *, versions: int
 ) -> MemoryPlan:
@@ -435,15 +419,14 @@ def plan_replica(
         versions: adapters that it holds at once.
     """
     item = settings.dtype.itemsize
-    of_task = replace(work, tasks_per_step=_share(work.tasks_per_step, spread.replicas))
-    tokens = of_task.tasks_per_step * work.prompt_tokens + of_task.sampled_sequences * work.max_new_tokens
-    widest = 3 * shape.intermediate + 4 * shape.hidden + shape.query_size + 2 * shape.key_size
-    logits = 4 * shape.vocab * of_task.sampled_sequences
+    work = work.divided(spread.replicas)
+    logits = 4 * shape.vocab * work.sampled_sequences
+    activations = item * shape.widest * min(_SERVER_TOKENS, work.tokens) + logits
     parts = [
         MemoryPart("weights", item * (shape.linear_weights + shape.other_weights), "always"),
         MemoryPart("adapters", item * versions * settings.lora_r * shape.lora_ends, "always"),
-        MemoryPart("keys and values", 2 * shape.layers * shape.key_size * item * tokens, "always"),
-        MemoryPart("activations of sampling", item * widest * min(_SERVER_TOKENS, tokens) + logits, "always"),
+        MemoryPart("keys and values", _key_bytes(shape, settings) * work.tokens, "always"),
+        MemoryPart("activations of sampling", activations, "always"),
     ]
     return MemoryPlan(settings, parts)
 
@@ -505,6 +488,6 @@ def step_seconds(work: PlannedWork, spread: Spread, rates: StepRates, *, overlap
     Left out are what agents wait for besides the model, publishing weights and summing gradients.
     """
     sampled = work.sampled_sequences * work.max_new_tokens
-    share = spread.of_rank(work)
-    learned = share.tasks_per_step * work.prompt_tokens + share.sampled_sequences * work.max_new_tokens
-    return StepSeconds(sampled / (rates.sampled * spread.samplers), learned / rates.learned, overlapped)
+    samplers = spread.replicas or spread.ranks
+    learned = work.divided(spread.ranks).tokens
+    return StepSeconds(sampled / (rates.sampled * samplers), learned / rates.learned, overlapped)

@@ -166,7 +166,10 @@ def _groups(base: nn.Module) -> Iterator[list[Any]]:
     for parent in base.modules():
         for names in _ALIKE:
             group = [getattr(parent, name, None) for name in names]
-            if left.issuperset(map(id, group)) and len({_kind(layer) for layer in group}) == 1:
+            if not left.issuperset(map(id, group)):
+                continue
+            linears = [_linear_of(layer) for layer in group]
+            if len({(linear.in_features, linear.weight.dtype) for linear in linears}) == 1:
                 left.difference_update(map(id, group))
                 yield group
     yield from ([layer] for layer in layers if id(layer) in left)
@@ -226,11 +229,6 @@ def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
             if bias is not None:
                 part.copy_(bias.detach())
     return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes, b_RN)
-
-
-def _kind(layer: Any) -> tuple[int, torch.dtype]:
-    linear = _linear_of(layer)
-    return linear.in_features, linear.weight.dtype
 
 
 def _linear_of(layer: Any) -> Any:
@@ -328,14 +326,9 @@ class DecoderStack:
             layer.input_layernorm.weight,
             layer.post_attention_layernorm.weight,
             groups,
-            query_norm_D=_weight_of(attention, "q_norm"),
-            key_norm_D=_weight_of(attention, "k_norm"),
+            query_norm_D=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
+            key_norm_D=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
         )
-
-
-def _weight_of(attention: Any, norm: str) -> Tensor | None:
-    found: nn.Module | None = getattr(attention, norm, None)
-    return None if found is None else found.get_parameter("weight")
 
 
 def _is_known(backbone: Any, fused: set[nn.Module]) -> bool:
@@ -345,13 +338,10 @@ def _is_known(backbone: Any, fused: set[nn.Module]) -> bool:
     layers = getattr(backbone, "layers", None)
     if not isinstance(layers, nn.ModuleList) or not len(layers):
         return False
-    norms = [module for part in (layers, backbone.norm) for module in part.modules() if _is_norm(module)]
+    modules = [*layers.modules(), *backbone.norm.modules()]
+    norms = [module for module in modules if isinstance(getattr(module, "variance_epsilon", None), float)]
     same = len({norm.variance_epsilon for norm in norms}) == 1
     return same and fused.issuperset(norms) and all(_layer_is_known(layer, fused) for layer in layers)
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "variance_epsilon", None), float)
 
 
 def _layer_is_known(layer: Any, fused: set[nn.Module]) -> bool:

@@ -18,7 +18,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +35,6 @@ from .step_batch import Places, StepPlan, places_of_rows, rows_of, twin_copies
 logger = logging.getLogger(__name__)
 
 Call = Callable[[], None]
-
-
-class Recorder(Protocol):
-    """Something that records a call for repeating it."""
-
-    def record(self, call: Call) -> Call:
-        """Run `call`, and return what repeats it; raises what the recording meets."""
 
 
 class CudaGraphs:
@@ -120,32 +113,25 @@ def _rounded(count: int) -> int:
     return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
 
-@dataclass(frozen=True)
-class StepInputs:
-    """The inputs of a step, before they are filled up to its size."""
+def _filled(size: StepSize, of_rows: Sequence[list[int]], blocks: Sequence[list[int]]) -> npt.NDArray[np.int64]:
+    """Return the inputs of a step in the order of the buffers, filled up to `size`.
 
-    tokens: Sequence[int]
-    positions: Sequence[int]
-    blocks: Sequence[Sequence[int]]
-    """Cache blocks of each row's history, its own token's included."""
-    slots: Sequence[int]
-    """Cache slots that keys and values are written to."""
-    sources: Sequence[int]
-    """Row that each of them is taken from."""
-
-    def filled(self, size: StepSize) -> npt.NDArray[np.int64]:
-        """Return all inputs in the order of the buffers, filled up to `size`."""
-        flat = np.empty(size.numbers, np.int64)
-        rows, blocks = flat[: 4 * size.rows].reshape(4, -1), flat[4 * size.rows :].reshape(size.rows, -1)
-        for row, values in zip(rows, (self.tokens, self.positions, self.slots, self.sources), strict=True):
-            row[: len(values)] = values
-            # What fills up writes what the first row writes, to the same slot.
-            row[len(values) :] = values[0]
-        blocks[:] = 0
-        for table, held in zip(blocks, self.blocks, strict=False):
-            table[: len(held)] = held
-        blocks[len(self.blocks) :] = blocks[0]
-        return flat
+    Args:
+        of_rows: tokens; positions; cache slots that keys and values are written to; and the row that each of these is
+            taken from.
+        blocks: cache blocks of each row's history, its own token's included.
+    """
+    flat = np.empty(size.numbers, np.int64)
+    rows, tables = flat[: 4 * size.rows].reshape(4, -1), flat[4 * size.rows :].reshape(size.rows, -1)
+    for row, values in zip(rows, of_rows, strict=True):
+        row[: len(values)] = values
+        # What fills up writes what the first row writes, to the same slot.
+        row[len(values) :] = values[0]
+    tables[:] = 0
+    for table, held in zip(tables, blocks, strict=False):
+        table[: len(held)] = held
+    tables[len(blocks) :] = tables[0]
+    return flat
 
 
 class _StaticTables:
@@ -211,7 +197,7 @@ class DecodeRunner:
     """
 
     def __init__(
-        self, model: PolicyModel, pool: KVPool, recorder: Recorder, *, block_size: int, most_rows: int
+        self, model: PolicyModel, pool: KVPool, recorder: CudaGraphs, *, block_size: int, most_rows: int
     ) -> None:
         """
         Args:
@@ -264,14 +250,9 @@ class DecodeRunner:
         if size.rows > self._most_rows or size.numbers > self._numbers.numel():
             return None
         self._forget_moved()
-        inputs = StepInputs(
-            tokens=[row.token for row in rows],
-            positions=[row.length - 1 for row in rows],
-            blocks=[row.blocks[: -(-row.length // self._block_size)] for row in rows],
-            slots=slots,
-            sources=sources,
-        )
-        fill(self._numbers[: size.numbers], inputs.filled(size))
+        of_rows = ([row.token for row in rows], [row.length - 1 for row in rows], slots, sources)
+        blocks = [row.blocks[: -(-row.length // self._block_size)] for row in rows]
+        fill(self._numbers[: size.numbers], _filled(size, of_rows, blocks))
         return (self._hidden_RM[: len(rows)], places) if self._compute((plan.adapter, size)) else None
 
     def _compute(self, key: _Key) -> bool:

@@ -2,8 +2,8 @@
 
 OpenMP keeps a pool of threads for every thread that computes, and with more pools than cores none of them runs at full
 speed: sampling on one thread and learning on another costs both about 40 %. So loading, sampling and learning share
-this thread and take turns: jobs first, then a step of whoever has steady work. Brief jobs come before the others, and a
-long job may let them in amid its own work (`run_brief`).
+this thread and take turns: jobs first, then a step of the engine. Brief jobs come before the others, and a long job may
+let them in amid its own work (`run_brief`).
 """
 
 from __future__ import annotations
@@ -14,47 +14,37 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import fit_for_future
 from .errors import PolicyError
+
+if TYPE_CHECKING:  # it imports this module
+    from .engine import Engine
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 
-class SteadyWork(Protocol):
-    """Work in short steps, done while no job waits. Its methods are called on the torch thread."""
-
-    def pending(self) -> bool:
-        """Return True if there is a step to do. Must be quick: it is asked under the thread's lock."""
-
-    def step(self) -> None:
-        """Do one step. Work whose step raises is abandoned."""
-
-    def abandon(self) -> None:
-        """Give up what is left; the thread ends."""
-
-
 class TorchThread:
-    """A thread that runs jobs in order, brief ones first, and steps of the steady work in between."""
+    """A thread that runs jobs in order, brief ones first, and steps of an engine while no job waits."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._brief: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._steady: SteadyWork | None = None
+        self._engine: Engine | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
         self._thread.start()
         # A daemon thread that computes while the interpreter goes away ends the process with an abort.
         atexit.register(self.close)
 
-    def attend(self, work: SteadyWork) -> None:
-        """Take up steady work."""
+    def attend(self, engine: Engine) -> None:
+        """Run the steps of this engine. One whose step raises is abandoned."""
         with self._condition:
-            self._steady = work
+            self._engine = engine
             self._condition.notify()
 
     def submit(self, job: Callable[[], T], *, brief: bool = False) -> Future[T]:
@@ -91,12 +81,12 @@ class TorchThread:
         return self.submit(job).result()
 
     def wake(self) -> None:
-        """Let the thread see that steady work has arrived."""
+        """Let the thread see that the engine has a request."""
         with self._condition:
             self._condition.notify()
 
     def close(self) -> None:
-        """Finish the jobs that wait, abandon the steady work, end."""
+        """Finish the jobs that wait, abandon the engine's requests, end."""
         with self._condition:
             self._closed = True
             self._condition.notify()
@@ -106,7 +96,9 @@ class TorchThread:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._brief or self._jobs or self._closed or self._has_step())
+                self._condition.wait_for(
+                    lambda: self._brief or self._jobs or self._closed or (self._engine and self._engine.pending())
+                )
                 waiting = self._brief or self._jobs
                 job = waiting.popleft() if waiting else None
                 closing = self._closed and job is None
@@ -115,21 +107,18 @@ class TorchThread:
                 _fulfil(*job)
             elif closing:
                 break
-            elif self._steady is not None:
+            elif self._engine is not None:
                 try:
-                    self._steady.step()
+                    self._engine.step()
                 except BaseException:  # the jobs of others wait for this thread
-                    logger.exception("the steady work of the torch thread failed, and is abandoned")
+                    logger.exception("a step of the engine failed; its requests are cancelled")
                     self._abandon()
         self._abandon()
 
-    def _has_step(self) -> bool:
-        return self._steady is not None and self._steady.pending()
-
     def _abandon(self) -> None:
-        work, self._steady = self._steady, None
-        if work is not None:
-            work.abandon()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.abandon()
 
 
 def _fulfil(job: Callable[[], T], future: Future[T]) -> None:

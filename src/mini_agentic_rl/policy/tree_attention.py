@@ -105,7 +105,8 @@ class TreeTables:
                 return kernels.tree_attention(q_HTD, k_HTD, v_HTD, context, reads, scoring.scale)
             groups = q_HTD.shape[0] // k_HTD.shape[0]
             blocks = self._once(("blocks", groups), lambda: blocks_of(self._packed, self._chunk, groups))
-            return block_attention(q_HTD, k_HTD, v_HTD, context, blocks, scoring.scale)
+            out: Tensor = _BlockAttention.apply(q_HTD, k_HTD, v_HTD, *context, blocks, scoring.scale)  # type: ignore[no-untyped-call]  # torch
+            return out
         if keys:
             k_HTD = torch.cat([*(k for k, _ in keys), k_HTD], 1)
             v_HTD = torch.cat([*(v for _, v in keys), v_HTD], 1)
@@ -175,14 +176,27 @@ def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[Attent
     Args:
         groups: query heads that share a key head.
     """
-    return [_block(packed, chunk, first, rows, groups) for first, rows in _parts(packed, chunk)]
+    blocks = []
+    for first, rows in _parts(packed, chunk):
+        row_R, own_N = np.arange(rows.start, rows.stop), np.arange(first, rows.stop)
+        seen = (own_N <= row_R[:, None]) & (row_R[:, None] < packed.end_T[own_N])
+        hidden = np.where(np.tile(seen, (groups, 1)), np.float32(0), np.float32("-inf"))
+        blocks.append(
+            AttentionBlock(
+                rows=slice(rows.start - chunk.start, rows.stop - chunk.start),
+                own=slice(first - chunk.start, rows.stop - chunk.start),
+                context=int(packed.positions_T[first]),
+                hidden_RN=torch.from_numpy(hidden),
+            )
+        )
+    return blocks
 
 
 def reads_of(packed: PackedTrees, chunk: TreeChunk) -> kernels.TreeReads:
     """Return the same blocks as the C++ attention takes them."""
     own = chunk.start
     blocks = [
-        (rows.start - own, rows.stop - own, first - own, rows.stop - own, _context(packed, first))
+        (rows.start - own, rows.stop - own, first - own, rows.stop - own, packed.positions_T[first])
         for first, rows in _parts(packed, chunk)
     ]
     end_T = np.minimum(packed.end_T[own : chunk.stop], chunk.stop) - own
@@ -190,15 +204,13 @@ def reads_of(packed: PackedTrees, chunk: TreeChunk) -> kernels.TreeReads:
 
 
 def _parts(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, range]]:
-    """Yield the rows of each block, behind the first token of the subtrees that they are part of."""
+    """Yield the rows of each block, behind the first token of the subtrees that they are part of.
+
+    The path to that first token is what the rows see of the context.
+    """
     for first, last in _spans(packed, chunk):
         for start in range(first, last, _LARGEST):
             yield first, range(start, min(start + _LARGEST, last))
-
-
-def _context(packed: PackedTrees, first: int) -> int:
-    """Return how much of the context a subtree sees: the path to its first token."""
-    return int(packed.positions_T[first])
 
 
 def _spans(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, int]]:
@@ -213,33 +225,9 @@ def _spans(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, int]]:
     yield first, last
 
 
-def _block(packed: PackedTrees, chunk: TreeChunk, first: int, rows: range, groups: int) -> AttentionBlock:
-    """The part `rows` of the span that begins at `first`."""
-    row_R, own_N = np.arange(rows.start, rows.stop), np.arange(first, rows.stop)
-    seen = (own_N <= row_R[:, None]) & (row_R[:, None] < packed.end_T[own_N])
-    hidden = np.where(np.tile(seen, (groups, 1)), np.float32(0), np.float32("-inf"))
-    return AttentionBlock(
-        rows=slice(rows.start - chunk.start, rows.stop - chunk.start),
-        own=slice(first - chunk.start, rows.stop - chunk.start),
-        context=_context(packed, first),
-        hidden_RN=torch.from_numpy(hidden),
-    )
-
-
-def block_attention(
-    q_HTD: Tensor,
-    k_HTD: Tensor,
-    v_HTD: Tensor,
-    context: tuple[Tensor, Tensor],
-    blocks: Sequence[AttentionBlock],
-    scale: float,
-) -> Tensor:
-    """Return [T, H, D]. `context` is keys and values [H, C, D]; they may have fewer heads than the queries."""
-    out: Tensor = _BlockAttention.apply(q_HTD, k_HTD, v_HTD, *context, blocks, scale)  # type: ignore[no-untyped-call]  # torch
-    return out
-
-
 class _BlockAttention(torch.autograd.Function):
+    """Attention [T, H, D] of a chunk; keys and values of the context [H, C, D] come beside its own."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -366,10 +354,7 @@ def _whole_blocks(count: int) -> int:
 
 def filled_up(seen: Seen) -> Seen:
     """Return the same with queries and keys filled up to whole blocks: queries that see what the last one sees, and
-    keys that nobody sees.
-
-    There are never as many keys as queries, as torch would compile that apart too.
-    """
+    keys that nobody sees. There are never as many keys as queries, as torch would compile that apart too."""
     queries, keys = _whole_blocks(seen.query_Q.size), _whole_blocks(seen.key_K.size)
     keys += _BLOCK if keys == queries else 0
     more_q, more_k = (0, queries - seen.query_Q.size), (0, keys - seen.key_K.size)
@@ -430,22 +415,15 @@ def flex_tree_attention(
         torch.nn.functional.pad(part, (0, 0, 0, length - part.shape[1])).contiguous()[None]
         for part, length in ((q_HTD, mask.queries), (k_HCD, mask.keys), (v_HCD, mask.keys))
     )
-    capped = _capped(scoring.softcap, heads, q.device)
-    out: Tensor = attention(q, k, v, score_mod=capped, block_mask=mask.blocks, enable_gqa=True)
-    return out[0, :, :tokens]
-
-
-def _capped(softcap: float | None, heads: int, device: torch.device) -> Callable[..., Tensor] | None:
-    """Return what squashes the scores."""
-    if softcap is None:
-        return None
     # A tensor, as torch would compile for each number.
-    cap_H = torch.full((heads,), softcap, device=device)
+    cap_H = torch.full((heads,), scoring.softcap or 0.0, device=q.device)
 
     def capped(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return torch.tanh(score / cap_H[head]) * cap_H[head]
 
-    return capped
+    score_mod = None if scoring.softcap is None else capped
+    out: Tensor = attention(q, k, v, score_mod=score_mod, block_mask=mask.blocks, enable_gqa=True)
+    return out[0, :, :tokens]
 
 
 def flex_on(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, size: int) -> Attention | None:
