@@ -82,6 +82,8 @@ def _mlp(module: Any, unfused: Callable[..., Tensor], x: Tensor) -> Tensor:
 
 def _fused_attention(module: Any) -> Callable[..., Any] | None:
     forward: Any = type(module).forward
+    if isinstance(forward, FunctionType) and "old_name" in forward.__code__.co_freevars:
+        forward = forward.__wrapped__  # type: ignore[attr-defined]  # transformers' decorator of a renamed argument
     # A plain function without a closure can be given another function of that name, and nobody else's changes.
     if not isinstance(forward, FunctionType) or forward.__closure__ or hasattr(forward, "__wrapped__"):
         return None
