@@ -243,7 +243,7 @@ def test_counts_of_tokens_are_those_of_the_whole_answer():
     assert dict(zip(ids.tolist(), found.tolist(), strict=True)) == {id_: tokens.count(id_) for id_ in set(tokens)}
     for token in tokens[4000:]:
         counts.add(token)
-    ids, found = counts.found
+    ids, found = counts.counted
     assert dict(zip(ids.tolist(), found.tolist(), strict=True)) == {id_: tokens.count(id_) for id_ in set(tokens)}
 
 

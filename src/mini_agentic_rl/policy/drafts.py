@@ -48,7 +48,9 @@ class Guess:
     def as_far_as(self, other: Guess) -> Guess:
         """Return the guess of the tokens that both begin with."""
         pairs = enumerate(zip(self.tokens, other.tokens, strict=False))
-        return self.first(next((n for n, (one, two) in pairs if one != two), min(len(self.tokens), len(other.tokens))))
+        return self.first(
+            next((n for n, (ours, theirs) in pairs if ours != theirs), min(len(self.tokens), len(other.tokens)))
+        )
 
 
 @dataclass
@@ -133,14 +135,14 @@ class Drafts:
             return [None] * len(sequences)
         for indexed in sequences:
             self._index(indexed)
-        found = [self._look_up(one.tokens, room) for one, room in zip(sequences, rooms, strict=True)]
-        lengths = self._worthwhile(found, budget)
+        guesses = [self._look_up(indexed.tokens, room) for indexed, room in zip(sequences, rooms, strict=True)]
+        lengths = self._worthwhile(guesses, budget)
         if not any(lengths):
             for rate in self._rates.values():
                 rate.fade()
         return [
             guess.first(length) if guess is not None and length else None
-            for guess, length in zip(found, lengths, strict=True)
+            for guess, length in zip(guesses, lengths, strict=True)
         ]
 
     def observe(self, guess: Guess, right: int) -> None:
@@ -148,19 +150,19 @@ class Drafts:
         if guess.matched:
             self._rates[guess.matched].observe(right, int(right < len(guess.tokens)))
 
-    def _worthwhile(self, found: Sequence[Guess | None], budget: int) -> list[int]:
+    def _worthwhile(self, guesses: Sequence[Guess | None], budget: int) -> list[int]:
         """Return how much of each guess yields the most tokens a second.
 
         A row is worth it while its chance of being kept is above what the pass yields for the cost of a row; taken in
         the order of their chances, the first that is not ends it.
         """
-        lengths = [0] * len(found)
-        rows = len(found)
+        lengths = [0] * len(guesses)
+        rows = len(guesses)
         share = self.cost.share_of_row(rows)
         if share is None:
             return lengths
         expected = float(rows)
-        for chance, index in sorted(self._chances(found), reverse=True)[: max(budget, 0)]:
+        for chance, index in sorted(self._chances(guesses), reverse=True)[: max(budget, 0)]:
             if chance <= expected * share:
                 break
             expected += chance
@@ -169,9 +171,9 @@ class Drafts:
             lengths[index] += 1
         return lengths
 
-    def _chances(self, found: Sequence[Guess | None]) -> Iterator[tuple[float, int]]:
+    def _chances(self, guesses: Sequence[Guess | None]) -> Iterator[tuple[float, int]]:
         """Yield for each guessed token the chance that all up to it are right."""
-        for index, guess in enumerate(found):
+        for index, guess in enumerate(guesses):
             if guess is not None:
                 chance = self._rates[guess.matched].chance
                 yield from ((chance**depth, index) for depth in range(1, len(guess.tokens) + 1))

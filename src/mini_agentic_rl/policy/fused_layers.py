@@ -95,9 +95,8 @@ def _fused_attention(module: Any) -> Callable[..., Any] | None:
         expected = plain(q, k, cosines, sines)
     except (TypeError, RuntimeError):  # it rotates something else
         return None
-    if not all(
-        torch.equal(one, other) for one, other in zip(expected, _rotation(plain, q, k, cosines, sines), strict=True)
-    ):
+    rotated = _rotation(plain, q, k, cosines, sines)
+    if not all(torch.equal(theirs, ours) for theirs, ours in zip(expected, rotated, strict=True)):
         return None
     names = {**forward.__globals__, _ROTATION: partial(_rotation, plain)}
     fused = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__)
@@ -124,9 +123,11 @@ def _fits(tensor: Tensor) -> bool:
     return tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu"
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def _alike(theirs: Tensor, ours: Tensor) -> bool:
     # Two roundings to 8 bits apart.
-    return one.shape == other.shape and torch.allclose(one, other, rtol=2**-6, atol=2**-6 * float(one.abs().mean()))
+    tolerance = 2**-6
+    margin = tolerance * float(theirs.abs().mean())
+    return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=tolerance, atol=margin)
 
 
 def fuse_lora(base: nn.Module) -> None:

@@ -289,8 +289,10 @@ def _compiled_sums(
             rest_weights_RM.mul_(shrink_R[:, None])
             rest_weights_RM.addcmul_(weight_VM[joining_R].float(), join_R[:, None])
             rest_weights_RM.add_(logits_RV @ block_VM)
-    found = (sums.top_R, sums.top_token_R, sums.rest_R, sums.rest_logits_R)
-    return _Sums(*found, rest_weights_RM, gaps_R=none, gap_weights_RM=none, logit_S=logit_S)
+    return _Sums(
+        *(sums.top_R, sums.top_token_R, sums.rest_R, sums.rest_logits_R),
+        *(rest_weights_RM, none, none, logit_S),
+    )
 
 
 _SMALLEST = 1e-7
@@ -324,10 +326,10 @@ def teacher_kl(
     """
     divergences = []
     for start in range(0, hidden_NM.shape[0], rows):
-        own = slice(start, start + rows)
-        tokens = None if tokens_NK is None else tokens_NK[own]
-        block = (model, hidden_NM[own], temperature_N[own], tokens, teacher_logprobs_NK[own])
-        divergences.append(_recomputed(_kl_of_rows, *block))
+        block = slice(start, start + rows)
+        tokens = None if tokens_NK is None else tokens_NK[block]
+        inputs = (hidden_NM[block], temperature_N[block], tokens, teacher_logprobs_NK[block])
+        divergences.append(_recomputed(_kl_of_rows, model, *inputs))
     return torch.cat(divergences)
 
 
@@ -342,9 +344,9 @@ def _kl_of_rows(
 
 def divergence(logprobs_RK: Tensor, teacher_RK: Tensor, *, whole: bool) -> Tensor:
     """Return D [R] from log pi and log pi_T of K tokens; `whole` where there are no others."""
-    own_RK = logprobs_RK.exp()
-    among_R = (own_RK * (logprobs_RK - teacher_RK)).sum(-1)
+    policy_RK = logprobs_RK.exp()
+    among_R = (policy_RK * (logprobs_RK - teacher_RK)).sum(-1)
     if whole:
         return among_R
-    rest_R, teacher_rest_R = ((1 - p_RK.sum(-1)).clamp(min=_SMALLEST) for p_RK in (own_RK, teacher_RK.exp()))
+    rest_R, teacher_rest_R = ((1 - p_RK.sum(-1)).clamp(min=_SMALLEST) for p_RK in (policy_RK, teacher_RK.exp()))
     return among_R + rest_R * (rest_R / teacher_rest_R).log()

@@ -178,10 +178,10 @@ class BlockCache:
             self._roots[root] = self._new_node()
         table = BlockTable(node=self._roots[root])
         for start in range(0, len(tokens) - self.block_size, self.block_size):
-            found = self._tree.get((table.node, tuple(tokens[start : start + self.block_size])))
-            if found is None:
+            entry = self._tree.get((table.node, tuple(tokens[start : start + self.block_size])))
+            if entry is None:
                 break
-            block, table.node = found
+            block, table.node = entry
             self._reference(block)
             table.blocks.append(block)
             table.published += 1
@@ -207,8 +207,8 @@ class BlockCache:
         while self._share and (table.published + 1) * self.block_size <= computed:
             start = table.published * self.block_size
             key = (table.node, tuple(tokens[start : start + self.block_size]))
-            found = self._tree.get(key)
-            if found is None:
+            published = self._tree.get(key)
+            if published is None:
                 block = table.blocks[table.published]
                 table.node = self._new_node()
                 self._tree[key] = (block, table.node)
@@ -216,7 +216,7 @@ class BlockCache:
             else:
                 # Another sequence has published the same tokens. This one keeps its own copy of the block, which is
                 # free again when the table is closed, and goes on below the same node.
-                table.node = found[1]
+                table.node = published[1]
             table.published += 1
 
     def close(self, table: BlockTable) -> None:

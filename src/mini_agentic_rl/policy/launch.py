@@ -106,10 +106,10 @@ def interface_towards(host: str) -> str | None:
         family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as packets:
             packets.connect(address)  # sends nothing, so any port serves
-            own = packets.getsockname()[0]
+            local_address = packets.getsockname()[0]
     except OSError:
         return None
     for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == own for entry in addresses):
+        if any(entry.address.partition("%")[0] == local_address for entry in addresses):
             return str(name)
     return None

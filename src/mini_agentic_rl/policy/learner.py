@@ -92,17 +92,17 @@ class Learner:
         given = streams or TermStreams(torch.ones(packed.term_count))
 
         def on_terms(chunk: ChunkTerms) -> Tensor | None:
-            own = given.select(chunk.terms_N, model.device)
+            chunk_streams = given.select(chunk.terms_N, model.device)
             if seen is not None:
                 seen.take(chunk)
             divergence: Tensor | None = None
-            if own.teacher_logprobs_SK is not None:
+            if chunk_streams.teacher_logprobs_SK is not None:
                 divergence = teacher_kl(
                     model,
                     chunk.hidden_TM[chunk.at_N],
                     torch.from_numpy(packed.temperature_S[chunk.terms_N]).to(model.device),
-                    own.teacher_tokens_SK,
-                    own.teacher_logprobs_SK,
+                    chunk_streams.teacher_tokens_SK,
+                    chunk_streams.teacher_logprobs_SK,
                     rows=settings.head_rows,
                 )
             outputs = loss_fn(
@@ -112,7 +112,7 @@ class Learner:
                         packed.behaviour_logprobs_S[chunk.terms_N], device=model.device
                     ),
                     entropy_S=chunk.entropy_N if entropy_gradient else chunk.entropy_N.detach(),
-                    streams=own,
+                    streams=chunk_streams,
                     values_S=self._values(chunk),
                     teacher_kl_S=divergence,
                 )

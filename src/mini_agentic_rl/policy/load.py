@@ -91,8 +91,8 @@ def load_model(
         PolicyError: the device or quantisation cannot be had here, or the adapters cannot be had together.
     """
     trained = {DEFAULT_ADAPTER: adapter} if adapters is None else dict(adapters)
-    own = adapter_folder(model) if isinstance(model, str) else None
-    trained = {name: own if folder is None else folder for name, folder in trained.items()}
+    models_adapter = adapter_folder(model) if isinstance(model, str) else None
+    trained = {name: models_adapter if folder is None else folder for name, folder in trained.items()}
     fixed = dict(fixed_adapters or {})
     if adapters is not None and adapter is not None:
         raise PolicyError("`adapter` and `adapters` are two ways to say what is trained: give one of them")

@@ -51,13 +51,13 @@ class TokenCounts:
         self._counts[place] += 1
 
     @property
-    def found(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    def counted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """The distinct tokens, and how often each was sampled."""
         return self._ids[: len(self._places)], self._counts[: len(self._places)]
 
     def with_further(self, tokens: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Return what `found` would be with a few more tokens."""
-        ids, counts = self.found
+        """Return what `counted` would be with a few more tokens."""
+        ids, counts = self.counted
         counts = counts.copy()
         new: dict[int, int] = {}
         for token in tokens:
@@ -144,8 +144,9 @@ def sample(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int] | None 
     places = range(len(rows)) if places is None else places
     # How a row is drawn depends on what it asks for, and never on its neighbours.
     quick = [i for i, row in enumerate(rows) if _is_quick(row)] if kernels.can_draw(logits_BV) else []
-    found = _sample_quickly(logits_BV, [rows[i] for i in quick], [places[i] for i in quick])
-    draws = dict(zip(quick, found, strict=True))
+    draws = dict(
+        zip(quick, _sample_quickly(logits_BV, [rows[i] for i in quick], [places[i] for i in quick]), strict=True)
+    )
     rest = [i for i in range(len(rows)) if i not in draws]
     if rest:
         index = [places[i] for i in rest]
@@ -210,8 +211,8 @@ def _sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
             probs_NV[cut_N] = _truncate(probs_NV[cut_N], [params[at] for at in cut])
         u_N = np.array([uniform(rows[i].seed, rows[i].position) for i in drawn])
         tokens_B[drawn_N] = _inverse_cdf(probs_NV, on_device(u_N, probs_NV.device))
-    found = _read(logits_BV, tokens_B[:, None], rows)
-    return [Draw(*parts, _is_forced(row)) for parts, row in zip(found, rows, strict=True)]
+    read = _read(logits_BV, tokens_B[:, None], rows)
+    return [Draw(*parts, _is_forced(row)) for parts, row in zip(read, rows, strict=True)]
 
 
 def _indices(places: Sequence[int] | npt.NDArray[np.int64], beside: Tensor) -> Tensor:
@@ -232,7 +233,7 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
         if row.counts is None:
             continue
         params = row.sampling
-        ids, counts = row.counts.found if not row.guessed else row.counts.with_further(row.guessed)
+        ids, counts = row.counts.counted if not row.guessed else row.counts.with_further(row.guessed)
         if params.repetition_penalty != 1:
             before = np.concatenate([row.counts.prompt, ids])
             scales.append((i, before, np.full(before.size, params.repetition_penalty, np.float32)))
@@ -244,8 +245,8 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
         logits_BV.index_put_(place_2N, bias_N, accumulate=True)
     if scales:
         place_2N, scale_N = _placed(scales, logits_BV)
-        found_N = logits_BV[place_2N]
-        logits_BV.index_put_(place_2N, torch.where(found_N > 0, found_N / scale_N, found_N * scale_N))
+        logit_N = logits_BV[place_2N]
+        logits_BV.index_put_(place_2N, torch.where(logit_N > 0, logit_N / scale_N, logit_N * scale_N))
     if penalties:
         place_2N, change_N = _placed(penalties, logits_BV)
         logits_BV.index_put_(place_2N, change_N, accumulate=True)

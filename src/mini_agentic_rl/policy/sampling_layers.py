@@ -288,17 +288,17 @@ class DecoderStack:
         angles_1TD = self._backbone.rotary_emb(x_TM[None], positions_T[None])
         scale = self._backbone.layers[0].self_attn.scaling
         angles_TD = tuple(angle[0].contiguous() for angle in angles_1TD)
-        found_TM = decoder(x_TM, angles_TD, tables.cache_LCW, tables.reads(len(x_TM)), self._heads, scale)
+        hidden_TM = decoder(x_TM, angles_TD, tables.cache_LCW, tables.reads(len(x_TM)), self._heads, scale)
         if self._agrees is None:
-            return self._tried(found_TM, by_modules())
-        return found_TM
+            return self._tried(hidden_TM, by_modules())
+        return hidden_TM
 
     def release(self) -> None:
         """Drop what was made of the adapter: the weights are about to change."""
         self._decoder = self._made_of = None
 
-    def _tried(self, found_TM: Tensor, expected_TM: Tensor) -> Tensor:
-        apart = float((found_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
+    def _tried(self, hidden_TM: Tensor, expected_TM: Tensor) -> Tensor:
+        apart = float((hidden_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
         self._agrees = apart < 2**-5
         if not self._agrees:
             logger.debug("layers are computed one by one: together they were %.3g apart", apart)

@@ -103,13 +103,13 @@ class Scheduler:
         decode = self._decodes(adapter)
         budget = self._max_batch_tokens - sum(segment.cost for segment in decode)
         prefill: list[Segment] = []
-        begun = [one for one in self._running if one.request.adapter == adapter and one.left > 1]
+        begun = [sequence for sequence in self._running if sequence.request.adapter == adapter and sequence.left > 1]
         kept, most = 0, math.inf
         if begun:
             # Beside one that takes further passes, shorter prompts come in, in up to half of this one.
             left = begun[0].left
             kept, most = (left, most) if left <= budget else (budget - budget // 2, left)
-        for sequence in sorted(begun[1:], key=lambda one: one.left):
+        for sequence in sorted(begun[1:], key=lambda sequence: sequence.left):
             if budget > kept:
                 budget -= self._take(sequence, budget - kept, prefill)
         while budget > kept and len(self._running) < self._max_running:
@@ -310,7 +310,9 @@ class Scheduler:
         self._running.append(sequence)
         self._admitted[sequence.request.asker] += 1
         if len(self._admitted) > _REMEMBERED:
-            self._admitted = Counter({one.request.asker: self._admitted[one.request.asker] for one in self._waiting})
+            self._admitted = Counter(
+                {sequence.request.asker: self._admitted[sequence.request.asker] for sequence in self._waiting}
+            )
         return True
 
     def _adapters_in_turn(self) -> list[str | None]:
@@ -424,14 +426,14 @@ def greediest(
     for level in (1, 2):
         held, own = _held(running, amount, level), beside.request.asker[:level]
         most = max(held, key=held.__getitem__, default=own)
-        several = sum(one.request.asker[:level] == most for one in (*running, *waiting)) > 1
+        several = sum(sequence.request.asker[:level] == most for sequence in (*running, *waiting)) > 1
         least = (_SEVERAL if several else _ONE) * (held[own] + more)
         if most != own and (held[most] >= least or (several and not more and held[most] > held[own])):
-            running = [one for one in running if one.request.asker[:level] == most]
+            running = [sequence for sequence in running if sequence.request.asker[:level] == most]
             requests = _held(running, amount, 2)
             request = max(requests, key=requests.__getitem__)
-            return [one for one in running if one.request.asker == request][-1]
-        running = [one for one in running if one.request.asker[:level] == own]
+            return [sequence for sequence in running if sequence.request.asker == request][-1]
+        running = [sequence for sequence in running if sequence.request.asker[:level] == own]
     return None
 
 
@@ -448,17 +450,17 @@ def rows_in_turn(
         running: all sequences that run.
         share_of_row: returns the share of a pass's time that one of its rows takes; None while it is not known.
     """
-    level = 1 if len({one.request.asker[0] for one in running}) > 1 else 2
+    level = 1 if len({sequence.request.asker[0] for sequence in running}) > 1 else 2
     rows = _held(running, lambda _: 1, level)
     if len(rows) < 2:
         return ready
-    equal = min(rows.values()) * len({one.request.asker[:level] for one in ready})
+    equal = min(rows.values()) * len({sequence.request.asker[:level] for sequence in ready})
     share = share_of_row(equal)
     most = math.inf if not share else equal + 1 / share
     if len(ready) <= most:
         return ready
     kept = set(_by_turns(_by_turns(ready, 2), 1)[: int(most)])
-    return [one for one in ready if one in kept]
+    return [sequence for sequence in ready if sequence in kept]
 
 
 def _held(
@@ -466,8 +468,8 @@ def _held(
 ) -> Counter[object]:
     """Return what each owner (level 1), or each request (level 2), holds."""
     held: Counter[object] = Counter()
-    for one in sequences:
-        held[one.request.asker[:level]] += amount(one)
+    for sequence in sequences:
+        held[sequence.request.asker[:level]] += amount(sequence)
     return held
 
 
@@ -475,7 +477,7 @@ def _by_turns(sequences: Sequence[RunningSequence], level: int) -> list[RunningS
     """Return the first sequence of each owner or request, then the second of each, and so on."""
     seen: Counter[object] = Counter()
     turn: dict[RunningSequence, int] = {}
-    for one in sequences:
-        turn[one] = seen[one.request.asker[:level]]
-        seen[one.request.asker[:level]] += 1
+    for sequence in sequences:
+        turn[sequence] = seen[sequence.request.asker[:level]]
+        seen[sequence.request.asker[:level]] += 1
     return sorted(sequences, key=turn.__getitem__)

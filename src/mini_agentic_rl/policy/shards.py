@@ -45,21 +45,21 @@ class ShardedBase:
         Raises:
             PolicyError: there is no list of so many layers.
         """
-        found = next((m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == layers), None)
-        if found is None:
+        lists = [m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == layers]
+        if not lists:
             raise PolicyError(f"{type(base).__name__} is no stack of {layers} layers", setting="shard")
         mesh = DeviceMesh.from_group(group.process_group, group.device.type)
         whole = {p for name, p in base.named_parameters() if "lora_" in name}
-        for layer in found:
+        for layer in lists[0]:
             fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-        in_layers = {id(p) for layer in found for p in layer.parameters()}
+        in_layers = {id(p) for layer in lists[0] for p in layer.parameters()}
         whole |= {p for p in base.parameters() if id(p) not in in_layers}
         fully_shard(backbone, mesh=mesh, ignored_params=whole)
         for parameter in whole:
             parameter.data = parameter.data.to(group.device)
         for buffer in base.buffers():
             buffer.data = buffer.data.to(group.device)
-        cut: list[Any] = list(found)
+        cut: list[Any] = list(lists[0])
         for position, layer in enumerate(cut):
             # By default the layer that ran before is fetched next, which is the last one of an earlier sweep for the
             # first one: ranks that have computed other sweeps would fetch other layers.
@@ -78,14 +78,13 @@ class ShardedBase:
         """Take part in the sweeps of others until no rank has one left."""
         self._take_part(Sweep.NOTHING)
 
-    def _take_part(self, own: Sweep) -> None:
-        while (agreed := self._agreed(own)) != own:
-            for layer in reversed(self._layers) if agreed == Sweep.BACKWARD else self._layers:
+    def _take_part(self, wanted: Sweep) -> None:
+        while True:
+            # On the CPU, where the group has gloo beside NCCL: a device would have to be waited for.
+            agreed = torch.tensor([int(wanted)])
+            dist.all_reduce(agreed, dist.ReduceOp.MAX, group=self._group.process_group)
+            if int(agreed) == wanted:
+                return
+            for layer in reversed(self._layers) if int(agreed) == Sweep.BACKWARD else self._layers:
                 layer.unshard()
                 layer.reshard()
-
-    def _agreed(self, own: Sweep) -> Sweep:
-        # On the CPU, where the group has gloo beside NCCL: a device would have to be waited for.
-        asked = torch.tensor([int(own)])
-        dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group.process_group)
-        return Sweep(int(asked))

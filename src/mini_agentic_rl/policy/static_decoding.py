@@ -237,8 +237,8 @@ class DecodeRunner:
         rows = rows_of((*plan.prefill, *plan.decode))
         places = Places(len(rows), places_of_rows(rows, 0))
         slots, sources = [row.slot(self._block_size) for row in rows], list(range(len(rows)))
-        for own, indices in twin_copies(plan, places, self._block_size):
-            slots.extend(own.tolist())
+        for twin_slots, indices in twin_copies(plan, places, self._block_size):
+            slots.extend(twin_slots.tolist())
             sources.extend(indices)
         # Keys go to more places than there are rows, where sequences draw from one row.
         size = step_size(len(slots), max(row.length for row in rows), self._block_size)

@@ -167,12 +167,12 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
     chunks: list[Chunk] = []
     places_of: dict[Segment, Sequence[int]] = {}
     for segment in (p for p in plan.prefill if p.twin is None):
-        own = _slots(segment, block_size)
+        segment_slots = _slots(segment, block_size)
         places_of[segment] = range(len(tokens), len(tokens) + segment.count)
         tokens.extend(segment.sequence.tokens[segment.start : segment.stop])
         positions.extend(range(segment.start, segment.stop))
-        slots.append(own[segment.start :])
-        chunks.append(Chunk(places_of[segment][0], len(tokens), on_device(own, device)))
+        slots.append(segment_slots[segment.start :])
+        chunks.append(Chunk(places_of[segment][0], len(tokens), on_device(segment_slots, device)))
     # In the order of their blocks, so that those that begin alike stand side by side, as `shared_runs` needs.
     rows = sorted(rows_of(plan.decode), key=lambda row: (row.shareable(block_size), row.length))
     decode: DecodeTables | None = None
@@ -184,7 +184,7 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
         positions.extend(row.length - 1 for row in rows)
     places = Places(len(tokens), places_of)
     copies = list(twin_copies(plan, places, block_size))
-    slots.extend(own for own, _ in copies)
+    slots.extend(twin_slots for twin_slots, _ in copies)
     sources = [*range(len(tokens)), *(index for _, indices in copies for index in indices)] if copies else []
     tables = PagedTables(
         pool,
@@ -288,9 +288,9 @@ def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tupl
             )
         )
     # Rows of one width: a shorter history repeats its last slots, which the mask hides.
-    own = first[:, None] + np.arange(int((lengths - first).max()))
-    own = np.take_along_axis(slots, np.minimum(own, slots.shape[1] - 1), 1)
-    decode = DecodeTables(shared, on_device(own, device), on_device(first, device), on_device(lengths, device))
+    positions = first[:, None] + np.arange(int((lengths - first).max()))
+    rest = np.take_along_axis(slots, np.minimum(positions, slots.shape[1] - 1), 1)
+    decode = DecodeTables(shared, on_device(rest, device), on_device(first, device), on_device(lengths, device))
     return decode, slots[np.arange(len(rows)), lengths - 1]
 
 

@@ -194,12 +194,12 @@ def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[Attent
 
 def reads_of(packed: PackedTrees, chunk: TreeChunk) -> kernels.TreeReads:
     """Return the same blocks as the C++ attention takes them."""
-    own = chunk.start
+    start = chunk.start
     blocks = [
-        (rows.start - own, rows.stop - own, first - own, rows.stop - own, packed.positions_T[first])
+        (rows.start - start, rows.stop - start, first - start, rows.stop - start, packed.positions_T[first])
         for first, rows in _parts(packed, chunk)
     ]
-    end_T = np.minimum(packed.end_T[own : chunk.stop], chunk.stop) - own
+    end_T = np.minimum(packed.end_T[start : chunk.stop], chunk.stop) - start
     return kernels.TreeReads(np.array(blocks, np.int64), end_T.astype(np.int32))
 
 
@@ -287,8 +287,8 @@ def _folded(tensor_HTD: Tensor, kv_heads: int) -> Tensor:
 
 def _seen(context_HCD: Tensor, own_HTD: Tensor, block: AttentionBlock) -> Tensor:
     """Return the keys or values [H, N, D] that a block looks at."""
-    own = own_HTD[:, block.own]
-    return torch.cat([context_HCD[:, : block.context], own], 1) if block.context else own
+    keys_HND = own_HTD[:, block.own]
+    return torch.cat([context_HCD[:, : block.context], keys_HND], 1) if block.context else keys_HND
 
 
 def _add(context_HCD: Tensor, own_HTD: Tensor, block: AttentionBlock, more_HND: Tensor) -> None:
@@ -492,4 +492,4 @@ def _apart(
             leaves = [part.clone().requires_grad_() for part in inputs]
             out = compute(*leaves)
             results.append([out.detach(), *torch.autograd.grad((out * weights).sum(), leaves)])
-    return max(float((one - two).float().norm() / two.float().norm()) for one, two in zip(*results, strict=True))
+    return max(float((x - y).float().norm() / y.float().norm()) for x, y in zip(*results, strict=True))

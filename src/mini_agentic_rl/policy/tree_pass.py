@@ -103,13 +103,13 @@ class TreePass:
     def _forward(
         self, chunk: TreeChunk, path: list[KeptKeys], on_terms: Callable[[ChunkTerms], Tensor | None]
     ) -> _WaitingChunk:
-        own = slice(chunk.start, chunk.stop)
+        rows = slice(chunk.start, chunk.stop)
         kept = KeptKeys(chunk)
         keep = kept if chunk.reach > chunk.stop else None
         if self._model.shards is not None:
             self._model.shards.begin_forward()
         tables = TreeTables(self._packed, chunk, path, keep, self._model.device, self._flex)
-        hidden_TM = self._model.hidden(self._tokens_T[own], self._positions_T[own], tables)
+        hidden_TM = self._model.hidden(self._tokens_T[rows], self._positions_T[rows], tables)
         at = self._predicted_at_S
         # A term belongs to the chunk that predicts it: the token itself may stand at the start of the next one.
         terms_N = np.flatnonzero((at >= chunk.start) & (at < chunk.stop))

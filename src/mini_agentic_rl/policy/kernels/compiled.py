@@ -91,18 +91,17 @@ class Kernel:
             types: those of its arguments, ctypes'.
         """
         self._name, self._types = name, types
-        self._found: Any = None
+        self._function: Any = None
 
     def __call__(self, *arguments: Any) -> None:
         """Call it; other Python threads go on meanwhile."""
-        if self._found is None:
+        if self._function is None:
             lib = library()
             if lib is None:
                 raise RuntimeError(f"{self._name} is not compiled here")
-            found = getattr(lib, self._name)
-            found.argtypes, found.restype = self._types, None
-            self._found = found
-        self._found(*arguments)
+            self._function = getattr(lib, self._name)
+            self._function.argtypes, self._function.restype = self._types, None
+        self._function(*arguments)
 
 
 def dense(tensor_HTD: Tensor) -> Tensor:

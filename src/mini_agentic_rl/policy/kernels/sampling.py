@@ -373,8 +373,8 @@ class DecoderLayers:
         return _DecoderLayer(
             *(None if norm is None else norm.data_ptr() for norm in norms),
             *(
-                _Group(ctypes.cast(one, ctypes.POINTER(LinearArguments)), len(one), group.inputs)
-                for one, group in zip(linears, layer.linears, strict=True)
+                _Group(ctypes.cast(arguments, ctypes.POINTER(LinearArguments)), len(arguments), group.inputs)
+                for arguments, group in zip(linears, layer.linears, strict=True)
             ),
         )
 
