@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 _LENGTHS = (4, 2)
 """Numbers of last tokens that are looked up, the surest first."""
@@ -47,10 +48,8 @@ class Guess:
 
     def as_far_as(self, other: Guess) -> Guess:
         """Return the guess of the tokens that both begin with."""
-        pairs = enumerate(zip(self.tokens, other.tokens, strict=False))
-        return self.first(
-            next((n for n, (ours, theirs) in pairs if ours != theirs), min(len(self.tokens), len(other.tokens)))
-        )
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, other.tokens, strict=False))
+        return self.first(sum(1 for _ in alike))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The seam below the gateway: whatever samples tokens. Ids in, ids out, no text.
+"""The interface between the gateway and whatever samples tokens: ids in, ids out, no text.
 
 The policy of this process is one sampler; a pool of servers that return token ids is another.
 """
@@ -81,7 +81,7 @@ class Sampler(Protocol):
     async def publish(self, adapter: str, version: int, save: Callable[[Path], None]) -> None:
         """Sample requests for `adapter` that begin from now on with its weights of this version.
 
-        Those under way end with the weights that they began with, where the sampler has weights of its own.
+        A sampler with a copy of the weights finishes the requests under way with those that they began with.
 
         Args:
             adapter: name of the adapter, or of the whole model where that is trained in full.

@@ -1,10 +1,10 @@
 """A pool of token servers as one sampler: their weights, their failures, and which server samples a request.
 
     publish   writes new weights, loads and probes them on every server; requests that begin later use them
-    complete  has a server sample, and another one go on from the tokens so far where the first is lost
-    watch     takes servers out that do not answer, restarts those of ours, and brings them back up to date
+    complete  samples at a server; if that is lost, another one goes on from the tokens so far
+    watch     takes out servers that do not answer, restarts those that the run has started, and brings them up to date
 
-All of it runs on an event loop of its own thread, so that neither the gateway nor the loop of a training waits for it.
+The pool has an event loop on a thread of its own, so that neither the gateway nor the training loop waits for it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _JOINED_INTERVAL: Final = 4
 _MOST_ROLLOUTS: Final = 8192
 """Rollouts whose server is remembered."""
 _WATCH_SECONDS: Final = 2.0
-"""Between two health checks of a server."""
+"""Seconds between two health checks of a server."""
 _MISSED_CHECKS: Final = 2
 """Failed health checks after which a server is taken out."""
 _CONNECT_SECONDS: Final = 1.0
-"""Between two attempts to reach a server that does not answer yet."""
+"""Seconds between two attempts to reach a server that does not answer yet."""
 _WAIT_SECONDS: Final = 0.1
-"""Between two looks of a request that waits for a server."""
+"""Seconds between two checks of a request that waits for a server."""
 _NOTE_SECONDS: Final = 15.0
-"""Between two notes of one."""
+"""Seconds between two notes of a server that does not answer yet."""
 _CLOSE_SECONDS: Final = 10.0
 _RUN: Final = re.compile("[0-9a-f]{6}")
 """Identifier of a run in the names of its weights, and the name of its folder."""
@@ -136,7 +136,7 @@ class SamplerPool:
     def connect(
         self, least_context: int = 1, wait: float = 0.0, note: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Reach each server, and see that it is one that can be sampled from. Blocks.
+        """Reach each server and check that it can be sampled from. Blocks.
 
         Args:
             least_context: tokens that prompt and answer may have together, for which there has to be room.
@@ -144,7 +144,7 @@ class SamplerPool:
             note: called with a line about each server that is waited for.
 
         Raises:
-            UserError: one of them is not; the message says what to change.
+            UserError: a server does not answer, or cannot be sampled from; the message says what to change.
         """
         self._call(self._connect(least_context, time.monotonic() + wait, note))
 
@@ -223,11 +223,7 @@ class SamplerPool:
             answer.cancel()
 
     async def _answer(self, request: TokenRequest, post: Callable[[TokenDelta], None]) -> None:
-        """Sample one continuation; `post` is called with its deltas, the finish reason last.
-
-        Raises:
-            HttpError: it cannot be sampled.
-        """
+        """Sample one continuation; `post` is called with its deltas, the finish reason last."""
         self._waiting += 1
         try:
             await self._accepting.wait()
@@ -277,11 +273,7 @@ class SamplerPool:
         return [replica for replica in self.replicas if replica.well]
 
     async def _wait_for_one(self) -> None:
-        """Return once a server is well.
-
-        Raises:
-            OverloadedError: none is, for as long as may be waited.
-        """
+        """Return once a server is well; raise `OverloadedError` where none is for `sampler_timeout`."""
         end = self._loop.time() + self._timeout
         while not self._well:
             if self._loop.time() >= end:
@@ -289,11 +281,7 @@ class SamplerPool:
             await asyncio.sleep(_WAIT_SECONDS)
 
     async def _choose(self, affinity: str, publication: Publication) -> Replica:
-        """Return a server that has the weights: that of the rollout's earlier requests, else the least busy one.
-
-        Raises:
-            OverloadedError: no server is well, for as long as may be waited.
-        """
+        """Return a server that has the weights: that of the rollout's earlier requests, else the least busy one."""
         ready: list[Replica] = []
         while not ready:
             await self._wait_for_one()
@@ -344,7 +332,7 @@ class SamplerPool:
             logger.info("%s samples version %d of %s", replica.url, version, adapter)
 
     async def _replace_weights(self, publication: Publication) -> None:
-        """Replace all weights, between the requests that are under way and those that wait."""
+        """Replace all weights of the model once no request is under way; new ones wait."""
         publication.name = ""
         self._accepting.clear()
         try:
@@ -356,15 +344,10 @@ class SamplerPool:
             self._accepting.set()
 
     async def _bring(self, replica: Replica, publications: Sequence[Publication], *, probed: bool = False) -> bool:
-        """Load weights onto a server, and compare those that are new with the learner; return whether it has them.
-
-        It is taken out where it is lost meanwhile.
+        """Load weights onto a server; return False, with the server taken out, where it is lost meanwhile.
 
         Args:
-            probed: whether these weights are those that the learner has at the moment.
-
-        Raises:
-            UserError: the server refuses them, or computes something else with them.
+            probed: True compares the server with the learner, which has these weights at the moment.
         """
         try:
             for publication in publications:
@@ -383,12 +366,7 @@ class SamplerPool:
         return True
 
     async def _unload(self, replica: Replica, names: Iterable[str]) -> None:
-        """Unload the names that are of this run, or of one that was killed, from a server.
-
-        Raises:
-            ReplicaLostError: the server was lost on the way.
-            RequestRefusedError: it refuses.
-        """
+        """Unload those of the names from a server that are of this run, or of a run that was killed."""
         for name in names:
             _, dot, number = name.rpartition(".")
             if dot and number[: len(self._run)] in {self._run, *self._killed_runs}:
@@ -418,7 +396,7 @@ class SamplerPool:
                 logger.info("%s has not unloaded %s: %s", replica.url, publication.name, error)
 
     async def _watch(self, replica: Replica) -> None:
-        """Look after a server until cancelled: take it out when it fails, bring it back when it is well again."""
+        """Check a server until cancelled: take it out when it fails, bring it back when it is well again."""
         missed = 0
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
@@ -511,11 +489,7 @@ class _Answer:
         return "length" if len(self.token_ids) >= sampling.max_tokens else None
 
     def rest(self, model: str) -> Generation:
-        """Return what is still to be sampled: the tokens so far are part of the prompt.
-
-        Args:
-            model: name of the base model at the server.
-        """
+        """Return what is still to be sampled by a server whose base model has this name."""
         request = self.request
         return Generation(
             model=model,
@@ -558,16 +532,7 @@ def _killed_runs(folder: Path) -> dict[str, Path]:
 
 
 async def _reached(replica: Replica, end: float, note: Callable[[str], None]) -> ServerInfo:
-    """Return what a server reports about itself, once it answers.
-
-    Args:
-        end: time of the monotonic clock until which it may come up.
-        note: called now and then with a line about the wait.
-
-    Raises:
-        ReplicaLostError: it does not answer.
-        RequestRefusedError: it is no such server.
-    """
+    """Return what a server reports about itself, once it answers, which may take until `end` of the monotonic clock."""
     noted = -_NOTE_SECONDS
     while True:
         try:

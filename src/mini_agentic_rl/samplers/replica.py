@@ -1,9 +1,9 @@
 """One server of a pool: its requests and weights, and whether it computes the log-probabilities that the learner does.
 
-A server that applies no adapter, or an older one, that keeps keys of other weights, or that returns log-probabilities
-before the temperature samples from another distribution than the one that is learnt, and nothing else would show it. So
-the first tokens that a server samples with new weights are scored by the learner before any rollout gets these weights,
-as they were sampled and in the ways that they may have come about instead; the best fit names the fault.
+A server may apply no adapter or an older one, keep keys of other weights, or return log-probabilities before the
+temperature. It then samples from another distribution than the one that is learnt, and nothing else would show it. So
+the learner scores the first tokens that a server samples with new weights, before any rollout gets these weights: as
+they should have been sampled, and under each of these faults. The best fit names the fault.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 _TEMPERATURE: Final = 0.7
 """Temperature of the tokens that are compared: not 1, where log-probabilities before and after it are the same."""
 _BETTER: Final = 0.5
-"""Another way explains the numbers where it differs from them by less than this share of what the right way does."""
+"""A fault explains the numbers if its mean difference is below this share of the difference without a fault."""
 _FLOOR: Final = 1e-3
-"""Mean differences below this are rounding, whichever way fits best (nats)."""
+"""Mean differences below this are rounding, whatever fits best (nats)."""
 _OTHER_MODEL: Final = 0.5
 """Mean differences from this on are those of another model (nats)."""
 _FLOAT32_BOUND: Final = 0.01
@@ -141,7 +141,7 @@ class Replica:
         self._reason = ""
 
     async def sample(self, generation: Generation, on_delta: Callable[[TokenDelta], None], silence: float) -> None:
-        """Sample a continuation; `on_delta` is called with all that comes, the finish reason last.
+        """Sample a continuation; `on_delta` is called with each delta, the last with the finish reason.
 
         Args:
             silence: seconds without a token of any answer here after which the server is taken for hung.
