@@ -15,12 +15,10 @@ from .learner import Learner as Learner
 from .learner import ValueLearner as ValueLearner
 from .learner import bounded_step as bounded_step
 from .load import add_adapter as add_adapter
-from .load import linear_layers as linear_layers
 from .load import load_model as load_model
 from .load import load_weights as load_weights
 from .load import quantization_config as quantization_config
 from .load import refuse_non_finite as refuse_non_finite
-from .load import remove_adapter as remove_adapter
 from .load import resolve_device as resolve_device
 from .load import resolve_dtype as resolve_dtype
 from .load import save_weights as save_weights

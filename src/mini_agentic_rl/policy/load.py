@@ -98,11 +98,12 @@ def load_model(
         raise PolicyError("`adapter` and `adapters` are two ways to say what is trained: give one of them")
     disable_progress_bar()
     target = resolve_device(device)
-    base = model
-    if isinstance(base, str):
+    if isinstance(model, str):
         options: dict[str, Any] = {"dtype": resolve_dtype(dtype, target), "trust_remote_code": trust_remote_code}
-        base = _load_base(base, target if shard_over is None else torch.device("cpu"), quantization, options)
-    check_adapter_names([*trained, *fixed], base)
+        base = _load_base(model, target if shard_over is None else torch.device("cpu"), quantization, options)
+    else:
+        base = model
+    _check_adapter_names([*trained, *fixed], base)
     base.eval()
     # After the base is loaded, which may draw numbers too.
     if seed is not None:
@@ -231,12 +232,8 @@ def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
     )
 
 
-def check_adapter_names(names: Sequence[str], base: PreTrainedModel) -> None:
-    """Refuse names of adapters that cannot be names of folders and of models, and parts of peft's parameter names.
-
-    Raises:
-        PolicyError: one of them is such a name.
-    """
+def _check_adapter_names(names: Sequence[str], base: PreTrainedModel) -> None:
+    """Refuse names of adapters that cannot be names of folders and of models, and parts of peft's parameter names."""
     if not names:
         raise PolicyError("name at least one adapter to train", setting="adapters")
     # peft finds an adapter's weights by its name within a parameter's, and a ModuleDict refuses names of its methods.
@@ -255,40 +252,37 @@ def _with_adapter(
     base: PreTrainedModel, wrapped: Any | None, name: str, folder: Path | None, lora: LoraSettings | None
 ) -> Any:
     """Return `wrapped`, or a new wrapper of `base`, with one more adapter: the one saved in `folder`, or a new one."""
-    from peft import get_peft_model
-
     lora = lora or LoraSettings()
-    state: dict[str, torch.Tensor] = {}
     if folder is None:
-        config = new_adapter_config(lora)
-    else:
-        if not (folder / ADAPTER_CONFIG).is_file():
-            raise PolicyError(f"no adapter in {str(folder)!r}: {ADAPTER_CONFIG} is missing", setting="adapter")
-        state = read_weights(folder / ADAPTER_WEIGHTS, setting="adapter")
-        config = _saved_config(base, folder, state)
-    # Dropout is a setting of this training, whatever an earlier one had.
-    config.lora_dropout = lora.dropout
+        return _wrapped_with(base, wrapped, name, _new_adapter_config(lora), lora)
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise PolicyError(f"no adapter in {str(folder)!r}: {ADAPTER_CONFIG} is missing", setting="adapter")
+    state = read_weights(folder / ADAPTER_WEIGHTS, setting="adapter")
+    config = _saved_config(base, folder, state)
     try:
-        with warnings.catch_warnings():
-            ignore_library_notices()
-            if wrapped is None:
-                wrapped = get_peft_model(base, config, adapter_name=name)
-            else:
-                wrapped.add_adapter(name, config)
+        wrapped = _wrapped_with(base, wrapped, name, config, lora)
     except ValueError as error:
-        if folder is None:
-            raise
         raise _mismatch(folder, str(error)) from error
     except Exception as error:  # peft trusts the configuration
-        if folder is None:
-            raise
         raise DamagedFileError(damage(folder / ADAPTER_CONFIG, error), setting="adapter") from error
-    if folder is not None:
-        _set_adapter_state(wrapped, state, folder, name)
+    _set_adapter_state(wrapped, state, folder, name)
     return wrapped
 
 
-def new_adapter_config(lora: LoraSettings) -> Any:
+def _wrapped_with(base: PreTrainedModel, wrapped: Any | None, name: str, config: Any, lora: LoraSettings) -> Any:
+    from peft import get_peft_model
+
+    # Dropout is a setting of this training, whatever an earlier one had.
+    config.lora_dropout = lora.dropout
+    with warnings.catch_warnings():
+        ignore_library_notices()
+        if wrapped is None:
+            return get_peft_model(base, config, adapter_name=name)
+        wrapped.add_adapter(name, config)
+        return wrapped
+
+
+def _new_adapter_config(lora: LoraSettings) -> Any:
     """Return peft's configuration of a new adapter, which learns without dropout."""
     from peft import LoraConfig
 
@@ -350,7 +344,7 @@ def add_adapter(model: PolicyModel, name: str, lora: LoraSettings, *, seed: int 
         raise PolicyError("adapters need a base that stays as it is, but here the weights are trained in full")
     if name in model.versions:
         raise PolicyError(f"there is an adapter named {name!r} already")
-    check_adapter_names([name], model.base)
+    _check_adapter_names([name], model.base)
     model.unpack()
     # Others' random numbers go on as if nothing had been added.
     with torch.random.fork_rng(devices=[] if model.device.type == "cpu" else [model.device]):
@@ -359,47 +353,12 @@ def add_adapter(model: PolicyModel, name: str, lora: LoraSettings, *, seed: int 
         with warnings.catch_warnings():
             ignore_library_notices()
             try:
-                model.peft_model.add_adapter(name, new_adapter_config(lora))
+                model.peft_model.add_adapter(name, _new_adapter_config(lora))
             except ValueError as error:
                 model.peft_model.peft_config.pop(name, None)
                 raise PolicyError(f"no adapter can be added: {error}", setting="target_modules") from error
     model.adapters = (*model.adapters, name)
     model.versions[name] = 0
-
-
-def remove_adapter(model: PolicyModel, name: str) -> None:
-    """Remove an adapter that nothing samples with any more, and free its memory. On the torch thread.
-
-    Raises:
-        PolicyError: there is no such adapter, or it is the first one, which every model has.
-    """
-    if name not in model.versions or name == DEFAULT_ADAPTER or model.peft_model is None:
-        raise PolicyError(f"there is no adapter named {name!r} to remove")
-    model.unpack()
-    model.activate(DEFAULT_ADAPTER)
-    model.peft_model.delete_adapter(name)
-    model.adapters = tuple(adapter for adapter in model.adapters if adapter != name)
-    del model.versions[name]
-
-
-def linear_layers(model: PolicyModel, *, attention: bool, mlp: bool) -> tuple[str, ...]:
-    """Return the names of the linear layers of the attention, of the MLP or of both, as `target_modules` takes them.
-
-    Raises:
-        PolicyError: there is none.
-    """
-    layers: set[str] = set()
-    for path, module in model.backbone.named_modules():
-        if not isinstance(module, torch.nn.Linear) or ".lora_" in path:
-            continue
-        names = [part for part in path.split(".") if part != "base_layer"]
-        # A layer inside a module named after attention belongs to it; all others count as the MLP's.
-        of_attention = any(word in part.lower() for part in names[:-1] for word in ("attn", "attention"))
-        if attention if of_attention else mlp:
-            layers.add(names[-1])
-    if not layers:
-        raise PolicyError("the model has no linear layers of that kind", setting="target_modules")
-    return tuple(sorted(layers))
 
 
 _PART: Final = r"(?:[\w.^$-]|\\[.d])*"

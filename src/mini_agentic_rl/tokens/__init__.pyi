@@ -14,9 +14,7 @@ from .request import TokenConstraint as TokenConstraint
 from .request import TokenDelta as TokenDelta
 from .request import TokenRequest as TokenRequest
 from .tree import NodeId as NodeId
-from .tree import PackedTargets as PackedTargets
 from .tree import PackedTrees as PackedTrees
-from .tree import TargetSequence as TargetSequence
 from .tree import TokenTree as TokenTree
+from .tree import lay_out as lay_out
 from .tree import pack as pack
-from .tree import pack_targets as pack_targets

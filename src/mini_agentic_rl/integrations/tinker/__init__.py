@@ -10,6 +10,8 @@ Follow a request:
     trainings.py       adapters that are created, trained and saved
     training.py        one adapter: gradients, optimizer steps, saving and loading
     losses.py          checked data and a loss, as the learner takes them
+    targets.py         tokens asked for at places of sequences, packed as one tree
+    adapters.py        the layers that an adapter changes, and its removal
     sampling.py        continuations and log-probabilities by the engine
     checkpoints.py     saved adapters, in a folder
     settings.py        limits of clients, options of the command, errors of a promise

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from ...policy import LossInputs, LossOutputs, TermStreams
-from ...tokens import PackedTargets, TargetSequence, pack_targets
 from .settings import RefusedError
+from .targets import PackedTargets, TargetSequence, pack_targets
 from .wire.data import LossDatum
 
 Floats = npt.NDArray[np.float32]

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from ...policy import Policy
 from ...samplers import PolicySampler
-from ...tokens import SamplingParams, TargetSequence, TokenRequest, pack_targets
+from ...tokens import SamplingParams, TokenRequest
 from .losses import check_ids
 from .settings import RefusedError
+from .targets import TargetSequence, pack_targets
 from .training import SamplerSlots, SavedWeights
 from .wire.data import SamplePrompt, TensorCells
 from .wire.messages import SampleBody, SamplingBody

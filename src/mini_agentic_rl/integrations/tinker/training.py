@@ -27,11 +27,10 @@ from ...policy import (
     Policy,
     SeenTerms,
     add_adapter,
-    linear_layers,
     load_weights,
-    remove_adapter,
     save_weights,
 )
+from .adapters import linear_layers, remove_adapter
 from .losses import LossBatch
 from .settings import GONE, UNREADABLE, NoWeightsError, RefusedError
 

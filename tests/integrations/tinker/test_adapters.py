@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from mini_agentic_rl.integrations.tinker.adapters import linear_layers, remove_adapter
+from mini_agentic_rl.integrations.tinker.targets import TargetSequence, pack_targets
 from mini_agentic_rl.policy import (
     LearnerSettings,
     LoraSettings,
@@ -14,10 +16,7 @@ from mini_agentic_rl.policy import (
     PolicyError,
     SeenTerms,
     add_adapter,
-    linear_layers,
-    remove_adapter,
 )
-from mini_agentic_rl.tokens import TargetSequence, pack_targets
 from tiny import tiny_model
 
 

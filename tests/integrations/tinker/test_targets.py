@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_agentic_rl.tokens import TargetSequence, pack_targets
+from mini_agentic_rl.integrations.tinker.targets import TargetSequence, pack_targets
 
 
 def asked(tokens, places, targets, temperature=1.0) -> TargetSequence:
