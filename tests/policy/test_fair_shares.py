@@ -25,7 +25,7 @@ def answered_within(engine, asked, passes):
 
 
 @pytest.mark.parametrize("asker", NEIGHBOURS)
-@pytest.mark.parametrize("passes_before", [1, 5, 20, 60, 120])
+@pytest.mark.parametrize("passes_before", [1, 20, 120])
 def test_a_neighbour_is_answered_at_once_while_one_request_fills_the_cache(asker, passes_before):
     engine = FakeEngine(blocks=20)
     large = greedy(engine, 16)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_learning_attention import HEADS, KEY_HEADS, SIZE, packed_trees
+from test_learning_attention import HEADS, KEY_HEADS, SIZE, attention, packed_trees
 from torch.nn.attention import flex_attention as torch_flex
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams, tree_attention, tree_pass
 from mini_agentic_rl.policy.attention import Scoring
-from mini_agentic_rl.policy.tree_attention import FlexMask, KeptKeys, TreeTables, seen_in, trusted
+from mini_agentic_rl.policy.tree_attention import FlexMask, seen_in, trusted
 from mini_agentic_rl.tokens import TokenTree, cut, pack
 
 CPU = torch.device("cpu")
@@ -41,22 +41,6 @@ def in_one_product(q, k, v, *, score_mod, block_mask, enable_gqa):
     return scores.masked_fill(~block_mask.mask_mod(*where), float("-inf")).softmax(-1) @ v
 
 
-def _attention(packed, max_tokens, scoring, inputs, weights, flex=None):
-    """Outputs of all chunks, and the gradients of queries, keys and values."""
-    q, k, v = (tensor.clone().requires_grad_() for tensor in inputs)
-    outputs, path = [], []
-    for chunk in cut(packed, max_tokens):
-        own = slice(chunk.start, chunk.stop)
-        tables = TreeTables(packed, chunk, path, None, CPU, flex)
-        outputs.append(tables.attend(0, q[:, own], k[:, own], v[:, own], scoring))
-        kept = KeptKeys(chunk)
-        kept._cut[0] = (k[:, own], v[:, own])  # left in the graph, so that gradients arrive at once
-        path.append(kept)
-    out = torch.cat(outputs)
-    (out * weights).sum().backward()
-    return out.detach(), q.grad, k.grad, v.grad
-
-
 @pytest.mark.parametrize(
     ("max_tokens", "scoring"),
     [(200, Scoring(0.4, None, None)), (1000, Scoring(SIZE**-0.5, 30, None)), (1000, Scoring(SIZE**-0.5, None, 2.0))],
@@ -66,8 +50,8 @@ def test_it_equals_attention_block_by_block(flex, max_tokens, scoring):
     torch.manual_seed(0)
     inputs = [torch.randn(heads, packed.token_count, SIZE) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     weights = torch.randn(packed.token_count, HEADS, SIZE)
-    found = _attention(packed, max_tokens, scoring, inputs, weights, flex)
-    expected = _attention(packed, max_tokens, scoring, inputs, weights)
+    found = attention(packed, max_tokens, scoring, inputs, weights, flex)
+    expected = attention(packed, max_tokens, scoring, inputs, weights)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 

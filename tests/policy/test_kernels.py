@@ -310,14 +310,6 @@ def test_tokens_are_those_that_torch_draws(dtype, vocabulary, monkeypatch):
 
 
 @needs_them
-def test_what_is_drawn_does_not_depend_on_the_other_rows():
-    rows, logits = _asked(96, 3000), torch.randn(96, 3000).bfloat16()
-    together = sampler.sample(logits.clone(), rows)
-    alone = [sampler.sample(logits.clone(), [row], [place])[0] for place, row in enumerate(rows)]
-    assert together == alone
-
-
-@needs_them
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_a_row_that_is_no_distribution_has_no_log_probability(dtype, bad):

@@ -67,13 +67,6 @@ def test_where_memory_is_short_decode_steps_are_not_recorded():
     assert (plan.settings.cuda_graphs, plan.settings.quantization) == (False, "none")
 
 
-def test_keys_and_learning_are_never_counted_together():
-    large_cache = plan_memory(HALF, WORK, replace(BF16, cache_mib=100_000), on_cpu=False)
-    always = sum(part.bytes for part in large_cache.parts if part.phase == "always")
-    sampling = sum(part.bytes for part in large_cache.parts if part.phase == "sampling")
-    assert large_cache.peak == always + sampling
-
-
 def test_side_by_side_both_are_held_and_with_a_sampler_elsewhere_only_learning():
     in_turns = plan_memory(HALF, WORK, BF16, on_cpu=True)
     beside = plan_memory(HALF, WORK, replace(BF16, side_by_side=True), on_cpu=True)
@@ -94,16 +87,6 @@ def test_what_dropout_keeps_in_a_layer_is_what_the_plan_counts(tmp_path):
         planned.append(_part(plan_memory(shape, work, settings, on_cpu=True), "dropout"))
         kept.append(_kept(0.1, layers, prompt, new) - _kept(0.0, layers, prompt, new))
     assert planned[1] - planned[0] == kept[1] - kept[0]
-
-
-def test_dropout_is_planned_for_where_it_is_asked_for_and_one_layer_at_a_time_with_checkpointing():
-    settings = replace(BF16, lora_dropout=0.1)
-    whole = _part(plan_memory(HALF, WORK, settings, on_cpu=False), "dropout")
-    assert (
-        0 < _part(plan_memory(HALF, WORK, replace(settings, checkpointing=True), on_cpu=False), "dropout") < whole / 10
-    )
-    assert _part(plan_memory(HALF, WORK, settings, on_cpu=True), "dropout") > whole  # a mask of float32
-    assert "dropout" not in [part.name for part in plan_memory(HALF, WORK, BF16, on_cpu=False).parts]
 
 
 def _kept(rate, layers, prompt, new):

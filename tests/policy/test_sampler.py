@@ -93,17 +93,6 @@ def test_the_repetition_penalty_scales_what_the_prompt_or_the_answer_has_said():
     assert draw.token == 0
 
 
-def test_a_row_without_penalties_is_drawn_as_ever_beside_one_with_all_of_them():
-    logits = torch.randn(2, 300, generator=torch.Generator().manual_seed(0))
-    plain = Row(SamplingParams(logit_bias={3: 1.0}), 7)
-    loud = Row(
-        SamplingParams(logit_bias={3: 1.0}, repetition_penalty=1.5, frequency_penalty=1), 8, 1, TokenCounts((3,))
-    )
-    (alone,) = sample(logits[:1].clone(), [plain])
-    together, _ = sample(logits.clone(), [plain, loud])
-    assert (together.token, together.logprob) == (alone.token, pytest.approx(alone.logprob, abs=1e-6))
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_no_end_is_drawn_too_early_and_log_probabilities_stay_those_of_the_whole(temperature):
     logits = torch.zeros(1, 40)
@@ -115,20 +104,6 @@ def test_no_end_is_drawn_too_early_and_log_probabilities_stay_those_of_the_whole
     assert all(draw.logprob == pytest.approx(float(whole[draw.token]), abs=1e-5) for draw in early)
     assert not any(draw.forced for draw in early)
     assert sample(logits.clone(), [Row(params, 0, 2)])[0].token == 35
-
-
-def test_bias_and_penalties_act_before_the_temperature():
-    logits = torch.zeros(1, 4)
-    (draw,) = sample(logits.clone(), [Row(SamplingParams(temperature=0.0, logit_bias={2: 5.0}), 0)])
-    assert draw.token == 2
-    penalised = Row(
-        SamplingParams(temperature=0.0, logit_bias={2: 5.0}, presence_penalty=4, frequency_penalty=1),
-        0,
-        2,
-        TokenCounts((2, 2)),
-    )
-    (draw,) = sample(logits.clone(), [penalised])
-    assert draw.token != 2
 
 
 def test_top_log_probabilities_come_best_first():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fake_engine import FakeEngine, KnowingDrafts, alone
+from fake_engine import FakeEngine, KnowingDrafts, alone, cost
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,20 +54,35 @@ def test_sequences_that_begin_alike_decode_side_by_side():
 @settings(max_examples=25, deadline=None)
 @given(
     requests=st.lists(
-        st.tuples(st.integers(1, 14), st.integers(1, 6), st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6
+        st.tuples(
+            st.integers(1, 14),  # tokens of the prompt
+            st.integers(0, 2),  # which prompt: all begin alike, and two go on apart
+            st.integers(1, 6),  # tokens to sample
+            st.integers(0, 2),  # seed
+            st.sampled_from(["default", "other"]),
+            st.integers(0, 4),  # passes before it comes
+        ),
+        min_size=1,
+        max_size=6,
     ),
     blocks=st.integers(5, 14),
+    max_running=st.integers(1, 8),
 )
-def test_every_sequence_finds_its_own_tokens_whatever_is_shared_cut_and_preempted(budget, longest, requests, blocks):
-    """The check is that of `PackingEngine.compute`."""
-    engine = PackingEngine(blocks=blocks, budget=budget, drafts=KnowingDrafts(longest))
+def test_every_sequence_finds_its_own_tokens_whatever_is_shared_cut_and_preempted(
+    budget, longest, requests, blocks, max_running
+):
+    """Each gets what it would get alone. `PackingEngine.compute` checks its keys. Five blocks of four hold any."""
+    engine = PackingEngine(blocks=blocks, budget=budget, max_running=max_running, drafts=KnowingDrafts(longest))
     asked = []
-    for length, max_tokens, seed, passes in requests:
+    for length, branch, max_tokens, seed, adapter, passes in requests:
         for _ in range(passes):
             engine.step()
-        prompt = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18][:length]
-        asked.append((engine.add(prompt, max_tokens, seed=seed), alone(prompt, max_tokens, seed)))
+        prompt = [5, 6, 7, 8, 9, *range(10 + 50 * branch, 19 + 50 * branch)][:length]
+        request = engine.add(prompt, max_tokens, seed=seed, adapter=adapter)
+        asked.append((request, alone(prompt, max_tokens, seed)))
     engine.run()
-    for one, expected in asked:
-        assert one.tokens == expected[: len(one.tokens)]  # a cache too small for it alone ends it early
+    for request, expected in asked:
+        assert (request.tokens, request.reason) == (expected, "length")
+    # A sequence that decodes is never put off, so with fewer tokens of budget than sequences a pass is larger.
+    assert all(cost(plan) <= max(budget, max_running) for plan in engine.plans)
     assert engine.cache.available == engine.cache.total

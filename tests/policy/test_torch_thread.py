@@ -1,4 +1,4 @@
-"""Jobs and steady work on the one thread of torch."""
+"""Jobs and the engine's steps on the one thread of torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mini_agentic_rl.policy import PolicyError, TorchThread
 
 
 class Counting:
-    """Steady work of so many steps."""
+    """An engine with so many steps to do."""
 
     def __init__(self, steps: int) -> None:
         self.left = steps
@@ -58,22 +58,18 @@ def test_a_job_may_call_another(thread):
     assert thread.call(lambda: thread.call(lambda: 3) + 1) == 4
 
 
-def test_steady_work_is_done_while_no_job_waits(thread):
+def test_steps_are_done_while_no_job_waits_and_a_job_goes_before_the_next_one(thread):
     work = Counting(5)
     thread.attend(work)
     assert work.done.wait(10)
     assert work.threads == {"torch"}
-
-
-def test_a_job_goes_before_the_next_step(thread):
-    work = Counting(10**9)
-    thread.attend(work)
+    work.left = 10**9
     left = thread.call(lambda: work.left)
     assert thread.call(lambda: work.left) <= left
     work.left = 0
 
 
-def test_closing_finishes_the_jobs_that_wait_and_abandons_the_steady_work(thread):
+def test_closing_finishes_the_jobs_that_wait_and_abandons_the_engine(thread):
     work, go_on, results = Counting(0), threading.Event(), []
     thread.attend(work)
     thread.submit(lambda: go_on.wait(10))
@@ -89,7 +85,7 @@ def test_closing_finishes_the_jobs_that_wait_and_abandons_the_steady_work(thread
         thread.submit(lambda: None)
 
 
-def test_steady_work_that_fails_is_abandoned_and_jobs_go_on(thread, caplog):
+def test_an_engine_that_fails_is_abandoned_and_jobs_go_on(thread, caplog):
     class Failing(Counting):
         def step(self) -> None:
             raise MemoryError("no memory")

@@ -310,7 +310,6 @@ async def test_a_server_that_does_not_sample_what_is_learnt_stops_the_run(base, 
         ({"raw_logprobs": True}, "--logprobs-mode processed_logprobs"),
         ({"no_token_ids": True}, "tells no token ids"),
         ({"max_model_len": 48}, "--max-model-len"),
-        ({"ill": True}, "no sampler answers at http"),
     ],
 )
 def test_a_server_that_cannot_be_sampled_from_is_refused_in_one_line(base, tmp_path, faults, said):
