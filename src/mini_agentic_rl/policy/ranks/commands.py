@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from ..errors import PolicyError
 from ..model import PolicyModel
 from ..rank_group import RankGroup
 from .channel import Channel
-from .follower import LOSS_SECONDS, Command, end_later
+from .follower import LOSS_SECONDS, end_later
 from .rendezvous import RankLostError
 
 T = TypeVar("T")
@@ -49,11 +49,8 @@ class Followers:
         """Called with each delta of a request, and the number that the request was sent with."""
         self.numbers = itertools.count()
         """Numbers by which learners are named in commands."""
-        self.forgotten: list[int] = []
-        """Learners that nobody uses any more; the other ranks drop them at the next command."""
         self._log = log
-        self._changed = threading.Condition()
-        self._ready: set[int] = set()
+        self._lock = threading.Lock()
         self._end: threading.Timer | None = None
         self._depth = 0
         self._learning = False
@@ -63,16 +60,6 @@ class Followers:
         self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
         for rank, channel in enumerate(self._channels, 1):
             channel.start(partial(self._on_message, rank), partial(self._on_lost, rank))
-
-    def wait_until_ready(self) -> None:
-        """Wait until every rank has loaded the policy.
-
-        Raises:
-            RankLostError: a rank is lost.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self.lost.done() or len(self._ready) == self.count)
-        self.check()
 
     def check(self) -> None:
         """Raise the loss of a rank, if one is lost."""
@@ -123,12 +110,9 @@ class Followers:
             raise PolicyError(f"{method}: the other ranks still wait for a command in which rank 0 has failed")
         if not self._begun:
             self._begun = True
-            for rank in range(1, self.group.size):
-                self.send(rank, ("turn", self._learning))
-        forgotten, self.forgotten = self.forgotten, []
+            self.send_all(("turn", self._learning))
         with self.reporting_losses():
-            commands = [Command(target, method, each, options or {}, forgotten) for each in arguments]
-            self.group.scatter([None, *commands])
+            self.group.scatter([None, *((target, method, each, options or {}) for each in arguments)])
             result: T | None = None
             self._in_step = False
             if here is not None:
@@ -178,10 +162,14 @@ class Followers:
         """Send a message to one of them, from any thread."""
         self._channels[rank - 1].send(message)
 
+    def send_all(self, message: tuple[Any, ...]) -> None:
+        """Send a message to all of them, from any thread."""
+        for channel in self._channels:
+            channel.send(message)
+
     def close(self) -> bool:
         """End the run of the others; return whether all of them end with it, so that the group can be left."""
-        for channel in self._channels:
-            channel.send(("goodbye",))
+        self.send_all(("goodbye",))
         ended = [channel.close() for channel in self._channels]
         if self._end is not None:
             self._end.cancel()
@@ -195,8 +183,7 @@ class Followers:
         except RankLostError:
             raise
         except RuntimeError:
-            with self._changed:  # the operation fails a moment before the loss is reported
-                self._changed.wait_for(self.lost.done, timeout=LOSS_SECONDS)
+            wait([self.lost], LOSS_SECONDS)  # the operation fails a moment before the loss is reported
             self.check()
             raise
 
@@ -210,15 +197,10 @@ class Followers:
             self._log(rank, values[0])
         elif kind == "failed":
             self._on_lost(rank, f"failed: {values[0]}")
-        elif kind == "ready":
-            with self._changed:
-                self._ready.add(rank)
-                self._changed.notify_all()
 
     def _on_lost(self, rank: int, reason: str) -> None:
-        with self._changed:
+        with self._lock:
             if not self.lost.done():
                 self._end = end_later(f"rank {rank} {reason}")
                 error = RankLostError(f"rank {rank} {reason}; `resume` goes on from the last checkpoint")
                 self.lost.set_exception(error)
-            self._changed.notify_all()

@@ -12,9 +12,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -50,19 +50,6 @@ _STOP_SECONDS: Final = 25.0
 """Seconds that rank 0 has, after this rank was asked to stop, to write its checkpoint: launchers give 30."""
 _POLL_SECONDS: Final = 0.2
 CPU: Final = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A method to call. `target` is the number of a learner, the arguments of a scorer, or None for the rank itself."""
-
-    target: Any
-    method: str
-    arguments: tuple[Any, ...] | None
-    """None where the rank has no share."""
-    options: Mapping[str, Any]
-    forgotten: Sequence[int]
-    """Numbers of learners to drop before."""
 
 
 def follow_rank_0(
@@ -101,7 +88,7 @@ def follow_rank_0(
             with _logs_go_to(channel):
                 loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
                 follower.policy = Policy(loaded, engine, thread)
-                channel.send(("ready",))
+                thread.submit(lambda: group.gather(None))  # ends once all have loaded it
                 follower.wait(stop)
         except Exception as error:
             if follower is None or follower.failure is None:
@@ -146,6 +133,8 @@ class _Follower:
         kind, *values = message
         if kind == "goodbye":
             self._over.set()
+        elif kind == "forget":
+            self._learners.pop(values[0], None)
         elif self.policy is None:
             return
         elif kind == "sample":
@@ -178,25 +167,26 @@ class _Follower:
         """Compute commands until the turn ends. On the torch thread."""
         assert self.policy is not None
         while (command := self._group.scatter(None)) is not None:
-            for number in command.forgotten:
-                self._learners.pop(number, None)
-            self._group.gather(self._result(self.policy, command))
+            self._group.gather(self._result(self.policy, *command))
 
-    def _result(self, policy: Policy, command: Command) -> Any:
+    def _result(
+        self, policy: Policy, target: Any, method: str, arguments: tuple[Any, ...] | None, options: Mapping[str, Any]
+    ) -> Any:
+        """Call a method of a learner (by its number), of a scorer (by its arguments), or of this rank (None)."""
         model = policy.model
-        if command.arguments is None:  # no share; the others still need this rank's part of the layers
+        if arguments is None:  # no share; the others still need this rank's part of the layers
             if model.shards is not None:
                 model.shards.end()
             return None
-        arguments = to_device(command.arguments, model.device)
-        if command.target is None:
-            return getattr(self, command.method)(policy, *arguments)
-        if isinstance(command.target, int):
-            called: Any = self._learners[command.target]
+        arguments = to_device(arguments, model.device)
+        if target is None:
+            return getattr(self, method)(policy, *arguments)
+        if isinstance(target, int):
+            called: Any = self._learners[target]
         else:
-            adapter, max_tokens, head_rows = command.target
+            adapter, max_tokens, head_rows = target
             called = Scorer(model, adapter, max_tokens=max_tokens, head_rows=head_rows)
-        return to_device(getattr(called, command.method)(*arguments, **command.options), CPU)
+        return to_device(getattr(called, method)(*arguments, **options), CPU)
 
     def make_learner(
         self, policy: Policy, number: int, settings: LearnerSettings, adapter: str, value: ValueSettings | None

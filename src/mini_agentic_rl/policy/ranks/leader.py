@@ -189,7 +189,7 @@ class RankedLearner(Learner):
         self._number = next(followers.numbers)
         followers.call_alike(None, "make_learner", lambda: None, self._number, settings, adapter, more.get("value"))
         followers.copy_weights(model, adapter)  # from here on they change alike everywhere
-        weakref.finalize(self, followers.forgotten.append, self._number)
+        weakref.finalize(self, followers.send_all, ("forget", self._number))
 
     def forward_backward(
         self,
@@ -291,9 +291,8 @@ class RankedPolicy(Policy):
             group = thread.call(lambda: join_group(launch, store, ranks, device))
             followers = Followers(group, ranks.rank_timeout, log)
             with followers.reporting_losses():
-                loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
-            followers.model = loaded
-            followers.wait_until_ready()
+                loaded = followers.model = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
+                thread.call(lambda: group.gather(None))  # until all have loaded it
             return cls(followers, loaded, engine, thread)
         except BaseException:
             if followers is not None:
