@@ -65,7 +65,7 @@ AttentionInterface.register(ATTENTION_NAME, _forward)
 def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tensor, scoring: Scoring) -> Tensor:
     """Return softmax attention [H, T, D] under a boolean mask (True may look). Every query must see at least one key.
 
-    The query heads that share a key head stand as more rows of queries, so no key is copied for grouped queries.
+    Query heads that share a key head become further rows of queries, so no key is copied for grouped queries.
     """
     heads, tokens, size = q_HTD.shape
     groups = heads // k_HKD.shape[0]

@@ -3,7 +3,7 @@
 A draw depends on its sequence's seed and position alone, so a guess is kept exactly when it is what is drawn there:
 guessing changes no token, only the number of passes (prompt look-up and n-gram speculation; Saxena 2023, Fu et al.
 2024, arXiv 2402.02057). Guesses are what followed the same few tokens before: in the prompt, in the answer so far, or
-in what other sequences were asked and have answered, earlier rollouts of the same task among them.
+in the prompts and answers of other sequences, such as earlier rollouts of the same task.
 
 A guessed token is a further row of the pass, which it makes longer. `PassCost` learns by how much, and guesses are made
 only where they are worth it: with many sequences on a processor that is bound by arithmetic, none are.

@@ -227,7 +227,7 @@ class Engine:
 
     def _drop_all(self) -> None:
         for sequence in self._scheduler.fail_all():
-            sequence.tell(TokenDelta(finish_reason="cancelled"))
+            sequence.deliver(TokenDelta(finish_reason="cancelled"))
 
     @torch.inference_mode()
     def _forward_pass(self) -> None:

@@ -115,7 +115,7 @@ def _rotation(
 
 
 def _trial(*shape: int) -> Tensor:
-    # A generator of its own: whoever has set a seed gets the numbers that follow it.
+    # A separate generator leaves the caller's random numbers as they are.
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
 
 

@@ -115,7 +115,7 @@ class _FrozenHead(torch.autograd.Function):
 
         d H / d h = -s sum_v p_v (z_v - m) W_v
 
-    which takes one more matrix product a block, and is accumulated only where it is asked for.
+    which takes one more matrix product a block, and is accumulated only under `entropy_gradient`.
 
     The most likely token is left out of the sum and put back in float32. A policy that has learnt is nearly certain,
     and then W_t minus the sum would be a small difference of large numbers, which 16 bits cannot hold. For the same
@@ -188,7 +188,7 @@ class _Sums(NamedTuple):
     rest_logits_R: Tensor
     """Every term times its logit."""
     rest_weights_RM: Tensor
-    """Every term times its token's row of the head; zeros where no gradient is asked for."""
+    """Every term times its token's row of the head; zeros without a gradient."""
     gaps_R: Tensor
     """Every term times (logit - top): relative to the top, so that they do not cancel."""
     gap_weights_RM: Tensor

@@ -74,7 +74,7 @@ class KVPool:
     def read(self, layer: int, slots: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Return keys and values at `slots` (of any shape): [*slots.shape, KV heads, D].
 
-        Those of a slice are views. On the CPU all others stand in a buffer that the next call overwrites.
+        Those of a slice are views. On the CPU all others are in a buffer that the next call overwrites.
         """
         if isinstance(slots, slice):
             keys, values = self.keys[layer, slots], self.values[layer, slots]
@@ -221,7 +221,7 @@ class BlockCache:
 
     def close(self, table: BlockTable) -> None:
         """Give a sequence's blocks back; published ones can still be found."""
-        # From the end: the last blocks become the least recently used, and are evicted before those they stand on.
+        # From the end: the last blocks become the least recently used, and are evicted before their predecessors.
         for block in reversed(table.blocks):
             entry = self._blocks[block]
             entry.references -= 1

@@ -26,10 +26,9 @@ _ENOUGH: Final = 0.65
 class ThreadCount:
     """Keep torch's number of threads to the cores that nobody else uses, and never above what it was at first.
 
-    A product is cut into equal parts, one for each thread, and ends with the last of them. A thread whose core another
-    process is using comes late, thousands of times a second, and all others wait. One thread fewer is then faster: it
-    has a core of its own. `adapt` is called where computing could go on with another number: before a forward pass,
-    before a chunk.
+    A matrix product is cut into equal parts, one for each thread, and ends with the last of them. A thread whose core
+    another process uses is late, and all others wait for it: one thread fewer is then faster. `adapt` is called before
+    a forward pass and before a chunk.
     """
 
     def __init__(self) -> None:
@@ -93,10 +92,10 @@ def bound_product_caches() -> None:
 
 
 def release_free_memory() -> None:
-    """Hand the heap's free pages back to the system, as glibc does only when asked; without glibc do nothing.
+    """Return the heap's free pages to the system, which glibc does not do by itself; without glibc do nothing.
 
-    Buffers of ever different sizes make the heap grow by gigabytes over a run. But a page that was handed back costs a
-    fault when it is used again, so this is done where sampling and learning take turns, and seldom in between.
+    Buffers of many sizes make the heap grow by gigabytes over a run. But a returned page costs a fault when it is used
+    again, so this is done when sampling and learning alternate, and seldom in between.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -31,7 +31,7 @@ DEFAULT_ADAPTER = "default"
 
 
 class PolicyModel:
-    """A causal language model whose attention goes through our tables."""
+    """A causal language model whose attention goes through `AttentionTables`."""
 
     def __init__(
         self,
@@ -82,13 +82,12 @@ class PolicyModel:
         self.threads = ThreadCount()
         """Number of threads that compute with it on a CPU."""
         self.kernels: Literal["compiled", "torch"] = "torch"
-        """Means by which attention and what stands between the products are computed: C++ that was compiled here, or
-        torch."""
-        # Norms of a layer that is in parts cannot be tried out alone.
+        """Implementation of attention and of the operations between matrix products: C++ compiled here, or torch."""
+        # The norms of a sharded layer cannot be compared alone.
         if shards is None and kernels.usable(self.dtype, self.device, self.head_size):
             self.kernels = "compiled"
         fused = fuse_layers(self.base) if self.kernels == "compiled" else set[nn.Module]()
-        # Both replace the layers' forward; the packed one falls back on what it finds, so it comes last.
+        # Both replace the layers' forward; PackedLinears falls back on the one it replaces, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)
         self._packed = PackedLinears(self.base)
@@ -147,9 +146,8 @@ class PolicyModel:
     def activate_for_sampling(self, adapter: str | None, *, at_once: bool = False) -> None:
         """Activate `adapter`, and sample with copies of the weights in a faster layout where there is one.
 
-        They are made at an adapter's second pass in a row: where adapters, or an adapter and the bare model, take
-        turns, each turn would cost a copy. `at_once` makes them at the first one, so that no number depends on the
-        turn before.
+        They are made at an adapter's second pass in a row: where adapters alternate, each turn would cost a copy.
+        `at_once` makes them at the first pass, so that no number depends on the pass before.
         """
         switched = adapter != self._active
         if switched:
@@ -174,13 +172,13 @@ class PolicyModel:
             self.activate(before)
 
     def pause(self) -> None:
-        """Let others compute between two parts of a pass, where `on_pause` is set."""
+        """Call `on_pause`, if it is set, between two parts of a pass."""
         if self.on_pause is not None:
             self.on_pause()
 
     @contextmanager
     def without_pauses(self) -> Iterator[None]:
-        """Let nobody else compute for the duration of a block in which weights are tried that may be taken back."""
+        """Do not sample during a block in which weights are tried that may be taken back."""
         before = self.on_pause
         if before is not None:
             self.on_pause = lambda: None
@@ -191,8 +189,7 @@ class PolicyModel:
 
     @contextmanager
     def lent_to_sampling(self) -> Iterator[None]:
-        """Let the engine compute for the duration of a block amid a pass that learns, and restore the state after it:
-        the adapter, training mode, and the layers in the layout that has gradients."""
+        """Let the engine sample within a pass that learns; restore adapter, training mode and layout afterwards."""
         active = self._active
         training = [module for module in self.base.modules() if module.training]
         for module in training:
@@ -206,9 +203,9 @@ class PolicyModel:
 
     @contextmanager
     def callable_by_others(self) -> Iterator[None]:
-        """Let the trainer of another library learn on these weights, for the duration of a block.
+        """Let the trainer of another library learn on these weights for the duration of a block.
 
-        The model is then called as transformers means it, with padded batches and a mask in place of attention tables.
+        The model then takes padded batches and a mask, as in transformers, in place of attention tables.
         """
         config = self.base.config.get_text_config()
         # torch's fused attention cannot squash scores.

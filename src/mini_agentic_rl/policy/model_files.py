@@ -38,7 +38,7 @@ EMBEDDED_FOLDER = "smollm2-135m-instruct-dequantised-q4_1"
 def resolve_model(name: str) -> str:
     """Return a path or Hub id that transformers can load; fetch the embedded model if it is meant.
 
-    The folder of an adapter stands for the base that the adapter was trained on.
+    The folder of an adapter is resolved to the base that the adapter was trained on.
 
     Raises:
         ModelNotFoundError: a path that looks local does not exist, a folder holds no model, or the Hub is needed and
@@ -75,10 +75,7 @@ def resolve_model(name: str) -> str:
 
 
 def adapter_folder(model: str | Path) -> Path | None:
-    """Return the folder of the adapter that `model` stands for; None where it is no adapter.
-
-    That is the folder itself, or `adapter/` inside the folder of a training run.
-    """
+    """Return the folder of an adapter: `model` itself, or `adapter/` inside the folder of a run; None for a model."""
     folder = Path(model).expanduser()
     return next((path for path in (folder, folder / "adapter") if (path / ADAPTER_CONFIG).is_file()), None)
 

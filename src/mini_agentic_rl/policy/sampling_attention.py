@@ -80,7 +80,7 @@ class PagedTables:
         return self._pool.keys, self._pool.values
 
     def reads(self, tokens: int) -> kernels.PagedReads:
-        """Return which of the step's rows read which slots, as C++ is told."""
+        """Return which of the step's rows read which slots, for the C++ attention."""
         if self._kernel_reads is None:
             reads = self._kernel_reads = kernels.PagedReads(tokens, self._slots, self._sources)
             for chunk in self._chunks:
@@ -258,7 +258,7 @@ class DecodeTables:
         keys_PKD, values_PKD = pool.read(layer, keys.slots_P)
         q_RKGD = q_BKGD[keys.rows]
         rows, kv_heads, groups, size = q_RKGD.shape
-        # The queries of all sequences and heads that read one key head stand as rows of one product.
+        # The queries of all sequences and heads that read one key head become rows of one product.
         q_KQD = q_RKGD.transpose(0, 1).reshape(kv_heads, rows * groups, size)
         mask_QP = self._run_mask(keys, scoring.window, groups, q_BKGD.dtype)
         keys_KPD, values_KPD = keys_PKD.transpose(0, 1), values_PKD.transpose(0, 1)

@@ -39,7 +39,7 @@ _ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 @dataclass(frozen=True)
 class _Pack:
-    """Layers that are computed together: y = W x + b, and s B A x where adapters stand beside."""
+    """Layers that are computed together: y = W x + b, and s B A x with adapters in bfloat16."""
 
     weight: Tensor
     """Blocked: W of all layers, then A of all."""

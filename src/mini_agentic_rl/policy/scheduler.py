@@ -348,7 +348,7 @@ class Scheduler:
         """Hand over the draws that were not handed over yet."""
         draws, sequence.undelivered = sequence.undelivered, []
         first = len(draws) == sequence.position
-        sequence.tell(
+        sequence.deliver(
             TokenDelta(
                 token_ids=tuple(draw.token for draw in draws),
                 logprobs=tuple(draw.logprob for draw in draws),

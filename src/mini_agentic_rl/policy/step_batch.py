@@ -61,11 +61,11 @@ class RunningSequence:
         elif sampling.presence_penalty or sampling.frequency_penalty:
             self.counts = TokenCounts()
 
-    def tell(self, delta: TokenDelta) -> None:
-        """Give the callback a delta. One that raises ends its own request, and no other of the pass."""
+    def deliver(self, delta: TokenDelta) -> None:
+        """Call `on_delta`. A callback that raises ends its request, and no other of the pass."""
         try:
             self.on_delta(delta)
-        except Exception as error:  # of any kind: it is the caller's
+        except Exception as error:  # the callback is the caller's
             if not self.cancelled:
                 logger.exception("a request is cancelled, since its callback raised: %s", error)
             self.cancelled = True
@@ -173,7 +173,7 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
         positions.extend(range(segment.start, segment.stop))
         slots.append(segment_slots[segment.start :])
         chunks.append(Chunk(places_of[segment][0], len(tokens), on_device(segment_slots, device)))
-    # In the order of their blocks, so that those that begin alike stand side by side, as `shared_runs` needs.
+    # Sorted by their blocks, so that rows with a common beginning are neighbours, as `shared_runs` needs.
     rows = sorted(rows_of(plan.decode), key=lambda row: (row.shareable(block_size), row.length))
     decode: DecodeTables | None = None
     if rows:

@@ -3,7 +3,7 @@
 OpenMP keeps a pool of threads for every thread that computes, and with more pools than cores none of them runs at full
 speed: sampling on one thread and learning on another costs both about 40 %. So loading, sampling and learning share
 this thread and take turns: jobs first, then a step of the engine. Brief jobs come before the others, and a long job may
-let them in amid its own work (`run_brief`).
+run them between two parts of its work (`run_brief`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TorchThread:
         return bool(self._brief)
 
     def run_brief(self) -> None:
-        """Run the brief jobs that wait; called on this thread by a job amid its own work."""
+        """Run the brief jobs that wait; a long job calls it on this thread between two parts of its work."""
         while self._brief:
             _fulfil(*self._brief.popleft())
 
@@ -126,5 +126,5 @@ def _fulfil(job: Callable[[], T], future: Future[T]) -> None:
         return
     try:
         future.set_result(job())
-    except BaseException as error:  # whoever waits for the result gets it
+    except BaseException as error:  # raised where the result is awaited
         future.set_exception(fit_for_future(error, "a job of the torch thread"))

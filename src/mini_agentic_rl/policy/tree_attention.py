@@ -281,7 +281,7 @@ class _BlockAttention(torch.autograd.Function):
 
 
 def _folded(tensor_HTD: Tensor, kv_heads: int) -> Tensor:
-    """Return [key heads, groups x T, D]: the query heads that share a key head stand as more rows."""
+    """Return [key heads, groups x T, D]: query heads that share a key head become further rows."""
     return tensor_HTD.reshape(kv_heads, -1, tensor_HTD.shape[-1])
 
 

@@ -30,7 +30,7 @@ class ChunkTerms:
     logprobs_N: Tensor
     """Log-probabilities of their tokens."""
     entropy_N: Tensor
-    """Entropies (nats) of the distributions they were drawn from; a gradient only where it was asked for."""
+    """Entropies (nats) of the distributions they were drawn from; with a gradient under `entropy_gradient`."""
     hidden_TM: Tensor
     """Last hidden states of all of the chunk's tokens."""
     at_N: Tensor
@@ -111,7 +111,7 @@ class TreePass:
         tables = TreeTables(self._packed, chunk, path, keep, self._model.device, self._flex)
         hidden_TM = self._model.hidden(self._tokens_T[rows], self._positions_T[rows], tables)
         at = self._predicted_at_S
-        # A term belongs to the chunk that predicts it: the token itself may stand at the start of the next one.
+        # A term belongs to the chunk that predicts it: the token itself may be the first of the next one.
         terms_N = np.flatnonzero((at >= chunk.start) & (at < chunk.stop))
         if terms_N.size == 0:
             return _WaitingChunk(kept, hidden_TM, None)

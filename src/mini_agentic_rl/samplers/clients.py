@@ -318,7 +318,7 @@ class SglangClient(ServerClient):
 
 
 def refusal(url: str, error: RequestRefusedError, rank: int | None) -> UserError:
-    """Return what a server's refusal means to whoever has started it, in one line.
+    """Return the error for a server's refusal, with what to change about the server, in one line.
 
     Args:
         rank: of the adapters; None where all weights are trained.

@@ -14,7 +14,7 @@ from ..plugins import load_part, load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler, SamplerSettings
 from .clients import SglangClient, VllmClient, connect
-from .own import PolicySampler
+from .policy_sampler import PolicySampler
 from .pool import SamplerPool
 from .replica import Probe, Replica
 from .vllm_process import ServedModel, StartedServers, start_here

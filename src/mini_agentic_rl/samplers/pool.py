@@ -31,7 +31,7 @@ from ..http import BadRequestError, OverloadedError
 from ..tokens import FinishReason, SamplingParams, TokenDelta, TokenRequest
 from .base import ContextLengthError, SamplerLoad
 from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, refusal
-from .own import TokenStreams
+from .policy_sampler import TokenStreams
 from .replica import Parity, Probe, Publication, Replica
 from .vllm_process import Server
 
@@ -482,7 +482,7 @@ class _Answer:
 
     @property
     def reason(self) -> FinishReason | None:
-        """Reason for which the answer is complete, though the server that sampled it has not said so."""
+        """Finish reason that the tokens so far imply, although the server that sampled them reported none."""
         sampling = self.request.sampling
         if self.token_ids and self.token_ids[-1] in sampling.stop_token_ids:
             return "stop"

@@ -111,7 +111,7 @@ class Publication:
 
     @classmethod
     def of_bare_model(cls) -> Publication:
-        """Return what stands for the bare model, which servers are started with."""
+        """Return the publication of the bare model, which servers are started with."""
         return cls(adapter=None, version=0, name="", folder=Path(), salt="base")
 
 

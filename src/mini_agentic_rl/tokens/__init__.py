@@ -1,4 +1,4 @@
-"""Tokens: what is asked of a sampler, what it drew, and the tree that training sees. numpy only."""
+"""Requests of tokens, records of sampled tokens, and the token tree that training sees. numpy only."""
 
 import lazy_loader
 

@@ -60,12 +60,12 @@ class TokenConstraint(Protocol):
 
 
 GREEDY_BELOW: Final = 1e-5
-"""Temperatures below this are 0: logits divided by less are no numbers any more, or all alike."""
+"""Temperatures below this become 0: logits divided by less overflow."""
 
 FinishReason = Literal["stop", "length", "cancelled"]
 Delivery = Literal["stepwise", "joined", "whole"]
 Asker = tuple[str, str]
-"""Names of whoever asks, and of the request."""
+"""Names of the owner of a request, and of the request."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,14 @@ class TokenRequest:
     request_id: str = ""
     """For logs only."""
     affinity: str = ""
-    """Name of what it belongs to, as an attempt at a rollout: requests of one name are best sampled in one place, where
-    the keys of their common beginning are kept. Empty belongs to nothing."""
+    """Name of a group of requests, such as an attempt at a rollout, that are best sampled in one place, where the keys
+    of their common beginning are cached; empty for none."""
     asker: Asker = field(default=("", ""), repr=False)
-    """Name of whoever asks, as an API key or an attempt at a rollout, and of the request: all who ask get equal shares
-    of the cache and of the passes, and so do all requests of one of them."""
+    """Names of the owner, such as an API key or an attempt at a rollout, and of the request: owners get equal shares of
+    the cache and of the passes, and so do the requests of one owner."""
     delivery: Delivery = "stepwise"
-    """Delivery of the tokens: `stepwise`, each as soon as it is sampled; `joined`, where those in the middle may wait a
-    moment for the next ones; or the `whole` in one delta at the end. The fewer deltas, the less it costs."""
+    """Delivery of the tokens: `stepwise`, each as soon as it is sampled; `joined`, several together after the first; or
+    the `whole` in one delta at the end. Fewer deltas cost less."""
     constraint: Callable[[], TokenConstraint] | None = None
     """Maker of the constraint, called once for each continuation; None limits nothing."""
 
@@ -163,7 +163,7 @@ class TokenDelta:
     logprobs: tuple[float, ...] = ()
     """Their log-probabilities (natural log), one for each id."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """For each id, the likeliest (id, log-probability) pairs, best first; empty unless asked for."""
+    """For each id, the likeliest (id, log-probability) pairs, best first; empty without `top_logprobs`."""
     forced: tuple[bool, ...] = ()
     """For each id, True if the constraint allowed no other; empty where that is true of none."""
     finish_reason: FinishReason | None = None
@@ -205,7 +205,7 @@ class CompletionRecord:
     choice: int = 0
     """Index of the choice within the response."""
     model: str = ""
-    """Model name that the agent asked for."""
+    """Model name in the agent's request."""
     temperature: float = 1.0
     """Sampling temperature; the learner divides its logits by it."""
     sequence_id: int = 0

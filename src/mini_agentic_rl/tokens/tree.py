@@ -173,7 +173,7 @@ class PackedTrees:
 
 @dataclass(frozen=True)
 class TreeLayout:
-    """The tokens of trees as arrays, and where each node's stand in them."""
+    """The tokens of trees as arrays, and the place of each node in them."""
 
     trees: Sequence[TokenTree]
     tokens_T: Ints

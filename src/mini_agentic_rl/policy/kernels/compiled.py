@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _SOURCES: Final = ("sampling.cpp", "trees.cpp", "layers.cpp", "adapters.cpp", "head.cpp", "draws.cpp")
 _HEADERS: Final = ("product.h", "softmax.h", "dots.h", "layers.h", "linears.h", "paged.h")
-# The instructions by name and not "native": whoever shares the cache folder has them too, or does not load the file.
+# The instructions by name and not "native": machines may share the cache folder.
 _FLAGS: Final = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w"),
     *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"),
@@ -80,7 +80,7 @@ def why_unused() -> Unused | None:
 
 
 class Kernel:
-    """A C++ function, looked up when it is first called; `usable` has said that there is one.
+    """A C++ function, looked up when it is first called; `usable` is True where there is one.
 
     Addresses and counts are given as integers.
     """

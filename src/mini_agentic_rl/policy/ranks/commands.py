@@ -56,7 +56,7 @@ class Followers:
         self._learning = False
         self._begun = False
         self._in_step = True
-        """False once rank 0 has failed amid a command: the others wait for its part, and no command can follow."""
+        """False once rank 0 has failed within a command: the others wait for its part, and no command can follow."""
         self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
         for rank, channel in enumerate(self._channels, 1):
             channel.start(partial(self._on_message, rank), partial(self._on_lost, rank))

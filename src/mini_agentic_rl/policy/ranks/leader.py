@@ -125,7 +125,7 @@ class RankedEngine(Engine):
             return
         if delta.finish_reason is not None:
             self._forget(number)
-        elsewhere[1].tell(delta)
+        elsewhere[1].deliver(delta)
 
     def _forget(self, number: int) -> None:
         with self._lock:
@@ -136,7 +136,7 @@ class RankedEngine(Engine):
     def _cancel_elsewhere(self) -> None:
         for number, (_, sequence) in list(self._elsewhere.items()):
             self._forget(number)
-            sequence.tell(TokenDelta(finish_reason="cancelled"))
+            sequence.deliver(TokenDelta(finish_reason="cancelled"))
 
 
 class RankedScorer(Scorer):
@@ -342,7 +342,7 @@ class RankedPolicy(Policy):
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
-        # Shielded, as whoever waits for the loss here must not cancel it for all.
+        # Shielded: cancelling this wait must not cancel `lost` itself.
         lost = asyncio.shield(asyncio.wrap_future(self._followers.lost))
         try:
             both: set[asyncio.Future[Any]] = {task, lost}

@@ -1,10 +1,9 @@
 """The policy of this process as a sampler, and the streams that carry tokens to an event loop.
 
-One wake-up of the event loop brings the deltas of all answers. Answers that may be joined are delivered in pulses after
-their first delta: at a pulse each of them gets what has come since the last one, as one delta. The more answers are
-streamed, the longer is the time between pulses, so that the gateway's work does not grow with their number; it shares
-the interpreter with the engine. One answer alone gets each token at once, and no answer waits for its first or its last
-tokens.
+One wake-up of the event loop delivers the deltas of all answers. Answers that may be joined are delivered in pulses
+after their first delta: each pulse delivers the tokens since the last one as one delta. The interval between pulses
+grows with the number of answers, so that the gateway's work does not, as it shares the interpreter with the engine.
+A single answer gets each token at once, and no answer waits for its first or its last tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class PolicySampler:
 
     Args:
         engine: samples the tokens.
-        base_name: name under which the model without an adapter can be asked for.
+        base_name: name of the model without an adapter in requests.
         adapters: names of the LoRA adapters.
         context_length: the most tokens that a prompt and its continuation may have together.
     """
@@ -100,7 +99,7 @@ class TokenStreams:
         self.loop = loop
         self._posted: deque[tuple[TokenStream, TokenDelta]] = deque()
         self._wakes = False
-        """True if the loop was asked to collect, and has not begun to."""
+        """True if a call of `_collect` is scheduled and has not begun."""
         self._joining: set[TokenStream] = set()
         """Streams that are joined, from their first delta to their last."""
         self._due: deque[TokenStream] = deque()
@@ -173,7 +172,7 @@ class TokenStreams:
             self._deliver_due()
 
     def _deliver_due(self) -> None:
-        """Let streams be read: as many as one turn of the event loop is to hold, the others in the next turns."""
+        """Let streams be read: those that one turn of the event loop can handle, the others in the next turns."""
         size = 0
         while self._due and size < _TURN_TOKENS:
             stream = self._due.popleft()
@@ -209,7 +208,7 @@ class TokenStream:
             self._deltas.append(delta)
 
     async def get(self) -> TokenDelta:
-        """Return all that has come as one delta, once it may be read; of several versions, the tokens of the first."""
+        """Return the deltas that may be read as one; of several policy versions, those of the first."""
         while not self._deltas or not self.ready.is_set():
             self.ready.clear()
             await self.ready.wait()
