@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from fake_engine import FakeEngine, KnowingDrafts, alone
 
 from mini_agentic_rl.policy.drafts import Drafts, Indexed, PassCost
 
@@ -90,15 +89,3 @@ def test_the_table_forgets_the_older_half_and_not_more():
     for start in range(100_000, 400_000, 40_000):
         drafts.guess([Indexed(list(range(start, start + 40_000)))], [1], 99)
     assert drafts.guess([Indexed([0, 1, 2])], [1], 99) == [None]
-
-
-@pytest.mark.parametrize("max_tokens", [1, 2, 13])
-def test_right_guesses_save_passes_and_change_no_token(max_tokens):
-    plain, ahead = FakeEngine(), FakeEngine(drafts=KnowingDrafts(3))
-    for engine in (plain, ahead):
-        asked = [engine.add(range(n + 1), max_tokens, seed=n) for n in range(3)]
-        engine.run()
-        assert [one.tokens for one in asked] == [alone(range(n + 1), max_tokens, n) for n in range(3)]
-        assert engine.cache.available == engine.cache.total
-    assert len(ahead.plans) <= len(plain.plans)
-    assert max_tokens < 13 or len(ahead.plans) < len(plain.plans) / 2

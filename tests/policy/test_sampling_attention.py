@@ -9,12 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import sample_all, tiny_policy
-from mini_agentic_rl.policy import EngineSettings
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.kv_cache import KVPool
 from mini_agentic_rl.policy.sampling_attention import DecodeTables, SharedKeys, shared_runs
-from mini_agentic_rl.tokens import SamplingParams
 
 LENGTHS = torch.tensor([21, 14, 17, 25, 30])
 # Rows 0 to 4 begin alike for 4 tokens, 0 and 1 for 8 more, 2 to 4 for 6 more, of which 3 and 4 share yet 5; row 0 has 5
@@ -86,17 +83,3 @@ def test_what_a_long_sequence_has_more_than_the_rest_is_a_run_of_its_own():
 def test_sequences_of_much_the_same_length_have_no_runs_of_their_own():
     tables = [[100 * row + block for block in range(50 + row)] for row in range(8)]
     assert shared_runs(tables, 8) == []
-
-
-def test_samples_of_several_tasks_come_out_as_if_alone():
-    """Tasks that share a long system prompt, several samples each: runs within runs, in prefill and decode."""
-    system = [(7 * n) % 290 for n in range(70)]
-    prompts = [[*system, *[task + 1] * 40, *([9] if sample % 2 else [])] for task in range(3) for sample in range(4)]
-    params = [SamplingParams(max_tokens=12, seed=index) for index in range(len(prompts))]
-    with tiny_policy(engine=EngineSettings(block_size=4, cache_mib=2)) as policy:
-        together = sample_all(policy, prompts, params)
-        policy.run(policy.engine.cache.drop_idle)
-        alone = [sample_all(policy, [prompt], [sampling])[0] for prompt, sampling in zip(prompts, params, strict=True)]
-    for one, other in zip(together, alone, strict=True):
-        assert one.output_ids.tolist() == other.output_ids.tolist()
-        torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), atol=1e-5, rtol=0)

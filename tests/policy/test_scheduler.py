@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from fake_engine import FakeEngine, alone, cost, sequences, token_at
 
@@ -51,17 +50,6 @@ def test_a_prompt_that_finds_no_room_is_not_overtaken():
     assert engine.scheduler.sequence_counts == (1, 2)
     engine.run()
     assert long.reason == short.reason == "length"
-
-
-def test_prompts_that_begin_alike_are_computed_once():
-    engine = FakeEngine()
-    prompt = list(range(10))
-    first = engine.add(prompt, 1, seed=1)
-    engine.run()
-    second = engine.add(prompt, 1, seed=2)
-    engine.run()
-    assert [cost(plan) for plan in engine.plans] == [10, 2]  # two whole blocks were found
-    assert [first.deltas[0].cached_tokens, second.deltas[0].cached_tokens] == [0, 8]
 
 
 def test_sequences_of_one_pass_with_one_history_are_twins_until_they_part():
@@ -120,15 +108,6 @@ def test_a_pass_has_one_adapter_and_adapters_take_turns(names):
     assert all(asked.reason == "length" for asked in requests)
 
 
-def test_adapters_share_no_blocks():
-    engine = FakeEngine()
-    engine.add(range(9), 1)
-    engine.run()
-    other = engine.add(range(9), 1, adapter="other")
-    engine.run()
-    assert other.deltas[0].cached_tokens == 0
-
-
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_a_cancelled_request_ends_before_the_next_pass_and_gives_its_blocks_back(steps):
     engine = FakeEngine(max_running=1)
@@ -166,22 +145,6 @@ def test_a_stop_token_and_the_context_end_a_sequence():
     assert (full.reason, len(full.tokens)) == ("length", 4)
 
 
-def test_changed_weights_are_used_by_sequences_under_way_and_by_nothing_cached():
-    engine = FakeEngine()
-    own, other = engine.add(range(9), 6, seed=1), engine.add(range(9), 6, seed=2, adapter="other")
-    for _ in range(4):
-        engine.step()
-    engine.versions["default"] += 1
-    engine.scheduler.weights_changed("default")
-    computed = len(engine.plans)
-    engine.run()
-    assert [delta.version for delta in own.deltas] == [0, 0, 1, 1, 1, 1]
-    assert {delta.version for delta in other.deltas} == {0}
-    again = [s for plan in engine.plans[computed:] for s in plan.prefill]
-    assert [(s.sequence, s.count) for s in again] == [(own.sequence, 11)]
-    assert own.deltas[0].cached_tokens == 0
-
-
 def test_a_whole_answer_is_told_in_parts_where_the_version_changes_within_it():
     engine = FakeEngine()
     asked = engine.add([1, 2], 4, delivery="whole")
@@ -213,28 +176,3 @@ def test_a_failed_pass_drops_all_and_holds_no_block():
     assert engine.scheduler.fail_all() == [running.sequence, waiting.sequence]
     assert not engine.scheduler.busy
     assert engine.cache.available == engine.cache.total
-
-
-class _Told:
-    """A constraint that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-
-    def allowed(self, vocabulary: int) -> np.ndarray:
-        return np.full(-(-vocabulary // 32), -1, np.int32)
-
-    def certain(self, vocabulary: int) -> tuple[int, ...]:
-        return ()
-
-    def advance(self, token: int) -> None:
-        self.tokens.append(token)
-
-
-def test_a_constraint_follows_each_token_once_whatever_is_preempted():
-    engine = FakeEngine(blocks=5)
-    constraints = [_Told() for _ in range(3)]
-    for seed, constraint in enumerate(constraints):
-        engine.add([seed] * 6, 8, seed=seed, constraint=constraint)
-    engine.run()
-    assert [one.tokens for one in constraints] == [alone([seed] * 6, 8, seed) for seed in range(3)]
