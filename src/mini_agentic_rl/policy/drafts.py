@@ -1,12 +1,12 @@
-"""Guessing the next tokens of a sequence, so that one forward pass may yield several of them.
+"""N-gram speculation: guesses of the next tokens of a sequence, so that one forward pass may yield several of them.
 
-A draw depends on its sequence's seed and position alone, so a guess is kept exactly when it is what is drawn there:
+A draw depends on its sequence's seed and position alone, and a guess is kept only if the same token is drawn there:
 guessing changes no token, only the number of passes (prompt look-up and n-gram speculation; Saxena 2023, Fu et al.
-2024, arXiv 2402.02057). Guesses are what followed the same few tokens before: in the prompt, in the answer so far, or
-in the prompts and answers of other sequences, such as earlier rollouts of the same task.
+2024, arXiv 2402.02057). A guess is the continuation of the same few tokens before: in the prompt, in the answer so far,
+or in the prompts and answers of other sequences, such as earlier rollouts of the same task.
 
-A guessed token is a further row of the pass, which it makes longer. `PassCost` learns by how much, and guesses are made
-only where they are worth it: with many sequences on a processor that is bound by arithmetic, none are.
+A guessed token is a further row of the pass, which takes longer. `PassCost` learns by how much, and tokens are guessed
+only where that pays: with many sequences on a processor that is bound by arithmetic, none are.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Rate:
         self.tried = _FORGETTING * self.tried + right + wrong
 
     def fade(self) -> None:
-        """Move a little towards not knowing, so that what did not pay once is tried again at some time."""
+        """Decay towards the initial estimate, so that guesses that did not pay are tried again."""
         self.right = _FORGETTING * self.right + (1 - _FORGETTING) * _UNTRIED
         self.tried = _FORGETTING * self.tried + (1 - _FORGETTING)
 
@@ -81,7 +81,7 @@ class PassCost:
     """Weighted sums over passes: 1, rows, rows squared, seconds, rows times seconds."""
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Take note of a pass of so many rows."""
+        """Record the duration of a pass."""
         if not self._sums[0]:
             # With a single pass, half of its time is taken to be fixed: two made-up ones say so until real ones do.
             self._add(1, seconds * (0.5 + 0.5 / rows))
@@ -145,15 +145,14 @@ class Drafts:
         ]
 
     def observe(self, guess: Guess, right: int) -> None:
-        """Take note that the first `right` tokens of a guess were drawn, and the next one, if any, was not."""
+        """Record that the first `right` tokens of a guess were drawn, and the next one, if any, was not."""
         if guess.matched:
             self._rates[guess.matched].observe(right, int(right < len(guess.tokens)))
 
     def _worthwhile(self, guesses: Sequence[Guess | None], budget: int) -> list[int]:
-        """Return how much of each guess yields the most tokens a second.
+        """Return the length of each guess at which the pass yields the most tokens a second.
 
-        A row is worth it while its chance of being kept is above what the pass yields for the cost of a row; taken in
-        the order of their chances, the first that is not ends it.
+        A row pays while its chance of being kept is above the tokens that the pass yields for the cost of a row.
         """
         lengths = [0] * len(guesses)
         rows = len(guesses)
@@ -189,7 +188,7 @@ class Drafts:
         return None
 
     def _index(self, indexed: Indexed) -> None:
-        """Enter what each token of a sequence but the last follows; of equal histories the latest counts."""
+        """Enter the continuations of a sequence's n-grams; of equal n-grams the latest counts."""
         for end in range(indexed.count + 1, len(indexed.tokens)):
             for matched in _LENGTHS:
                 if end >= matched:

@@ -1,7 +1,7 @@
-"""The engine: requests of token ids in, sampled tokens and their log-probabilities out. It knows no text.
+"""The engine: requests of token ids in, sampled tokens and their log-probabilities out, no text.
 
 Requests are submitted from any thread. Forward passes run on the torch thread, and so does each request's `on_delta`
-callback, which is given the tokens.
+callback, which receives the tokens.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class EngineCounters:
 
     sampled_tokens: int = 0
     computed_tokens: int = 0
-    """Tokens that went through the model: those of prompts that were not in the cache, one for each distinct history
-    that decodes, and those guessed behind it."""
+    """Tokens that the model computed: those of prompts that were not in the cache, one for each distinct history that
+    decodes, and draft tokens."""
     guessed_tokens: int = 0
-    """Tokens that were guessed ahead."""
+    """Draft tokens."""
     passes: int = 0
     """Forward passes."""
 
@@ -93,7 +93,7 @@ class Engine:
         elif recorder is None and self.settings.cuda_graphs and model.device.type == "cuda":
             recorder = CudaGraphs(model.device)
         self.decoding: DecodeRunner | None = None
-        """Runs decode steps that are recorded and repeated; None where every step is run from Python."""
+        """Runs recorded decode steps; None where every step runs from Python."""
         if recorder is not None:
             most_rows = max(self.settings.max_running, self.settings.max_batch_tokens) + GUESSED
             self.decoding = DecodeRunner(model, self._pool, recorder, block_size=size, most_rows=most_rows)
@@ -176,8 +176,10 @@ class Engine:
             self.decoding.weights_changed()
 
     def release_cache(self) -> None:
-        """Free the cache's memory until the next forward pass; sequences under way then compute their keys again.
-        Where steps are recorded the memory stays, and only its contents are invalidated. On the torch thread."""
+        """Free the cache's memory until the next forward pass; running sequences then recompute their keys.
+
+        Where decode steps are recorded the memory stays, and only its contents are invalidated. On the torch thread.
+        """
         self._scheduler.forget_keys()
         if self.decoding is None or not self.decoding.holds_recordings:
             self._pool.release()
@@ -243,7 +245,7 @@ class Engine:
             self._model.base.eval()
         self._model.activate_for_sampling(plan.adapter, at_once=self.settings.deterministic)
         hidden, places = self._compute(plan)
-        # A GPU computes the pass in the background: grammars work out their masks meanwhile.
+        # While a GPU computes the pass, grammars compute their masks.
         drawing, rows = self._rows(drawing)
         draws = self._draw(hidden, places, drawing, rows) if drawing else []
         drawing, draws = self._finite(drawing, draws)
@@ -263,10 +265,7 @@ class Engine:
         return self._model.hidden(batch.tokens_T, batch.positions_T, batch.tables), batch.places
 
     def _rows(self, drawing: list[Segment]) -> tuple[list[Segment], list[Row]]:
-        """Return the segments to draw for, and the sampler's rows, one for each draw.
-
-        A sequence whose constraint allows nothing is cancelled instead.
-        """
+        """Return the segments to draw for and a row for each draw; cancel sequences whose constraint allows nothing."""
         kept: list[Segment] = []
         rows: list[Row] = []
         for segment in drawing:
@@ -284,8 +283,7 @@ class Engine:
         return kept, rows
 
     def _finite(self, drawing: list[Segment], draws: list[list[Draw]]) -> tuple[list[Segment], list[list[Draw]]]:
-        """Return the draws with finite log-probabilities, and their segments. Where the model gives NaN or infinity the
-        sequence is cancelled, and nothing is recorded that could be trained on."""
+        """Return the draws with finite log-probabilities and their segments; cancel the sequences of the others."""
         finite = [all(math.isfinite(draw.logprob) for draw in drawn) for drawn in draws]
         if all(finite):
             return drawing, draws
@@ -300,11 +298,7 @@ class Engine:
         return list(compress(drawing, finite)), list(compress(draws, finite))
 
     def _masks(self, segment: Segment) -> Sequence[npt.NDArray[np.int32] | None]:
-        """Return the mask of each draw of a segment; a certain token's allows that token alone.
-
-        Raises:
-            ConstraintError: nothing is allowed.
-        """
+        """Return the mask of each draw of a segment; that of a certain token allows this token alone."""
         constraint, vocabulary = segment.sequence.constraint, self._model.vocab_size
         if constraint is None:
             return [None] * (1 + len(segment.guessed))

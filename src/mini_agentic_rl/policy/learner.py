@@ -1,11 +1,11 @@
 """Learning: packed trees and a loss in, gradients and then new weights out.
 
-`forward_backward` may be called any number of times before `optim_step`; gradients add up, and because every term
-carries its own weight, how the terms are split over calls, or over the chunks of one call, changes nothing.
+`forward_backward` may be called any number of times before `optim_step`; gradients add up. Every term carries its
+weight, so the split of the terms over calls, or over the chunks of a call, changes nothing.
 
-`ValueLearner` adds a critic: it reads the return to expect from a state off the policy's own last hidden states. A
-state is all tokens before a sampled one, so its value is read at the position that predicts that token; where rollouts
-share tokens they share states, and values. `bounded_step` shortens a step that moves the policy too far.
+`ValueLearner` adds a critic, which predicts the return from the policy's last hidden states. A state is all tokens
+before a sampled one, so its value is read at the position that predicts that token; rollouts that share tokens share
+states and values. `bounded_step` shortens a step that moves the policy too far.
 """
 
 from __future__ import annotations
@@ -134,8 +134,10 @@ class Learner:
         return sums
 
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
-        """Return log-probabilities [S] of the terms under the current weights, or under the reference: those of
-        `keep_reference`, and the model with the adapter off where none were kept."""
+        """Return log-probabilities [S] of the terms under the current weights, or under the reference.
+
+        The reference is the weights of `keep_reference`, or the model with the adapter off where none were kept.
+        """
         if not (reference and self._reference):
             return self.scorer(None if reference else self.adapter).logprobs(packed)
         with self.reconsidering():
@@ -146,18 +148,17 @@ class Learner:
                 self.shorten_step(0.0)  # back to the weights that `reconsidering` keeps
 
     def keep_reference(self) -> None:
-        """Keep a copy of what is trained as it is now, as the reference policy of KL penalties; `save_state` keeps it
-        too."""
+        """Keep a copy of the trained weights as the reference policy of KL penalties; `save_state` saves it too."""
         self._reference = [parameter.detach().clone() for parameter in self.parameters]
 
     def take_reference(self) -> None:
-        """Replace what is trained by the reference."""
+        """Replace the trained weights by the reference."""
         with torch.no_grad():
             for parameter, reference in zip(self.parameters, self._reference, strict=True):
                 parameter.copy_(reference)
 
     def optim_step(self) -> dict[str, float]:
-        """Clip, step, forget the gradients, count a version. A step whose gradient is not finite is skipped.
+        """Clip, step, clear the gradients and count a version. A step whose gradient is not finite is skipped.
 
         Returns:
             `grad_norm` before clipping and the `learning_rate` used; `skipped` is 1 when nothing changed.
@@ -166,7 +167,7 @@ class Learner:
 
     @contextmanager
     def reconsidering(self) -> Iterator[None]:
-        """Keep a copy of what is trained, for `shorten_step`, for the duration of a block in which nobody samples."""
+        """Keep a copy of the trained weights for `shorten_step` during a block in which nothing is sampled."""
         self.keep_weights()
         try:
             with self._model.without_pauses():
@@ -175,13 +176,13 @@ class Learner:
             self.forget_weights()
 
     def shorten_step(self, factor: float) -> None:
-        """Go back towards the weights that were kept, so that `factor` of the way from them is left."""
+        """Move towards the kept weights, so that `factor` of the distance from them is left."""
         with torch.no_grad():
             for parameter, kept in zip(self.parameters, self._kept, strict=True):
                 parameter.lerp_(kept, 1 - factor)
 
     def keep_weights(self) -> None:
-        """Keep a copy of what is trained as it is now."""
+        """Keep a copy of the trained weights for `shorten_step`."""
         self._kept = [parameter.detach().clone() for parameter in self.parameters]
 
     def forget_weights(self) -> None:
@@ -189,7 +190,7 @@ class Learner:
         self._kept = []
 
     def step_with(self, rate: float, max_grad_norm: float) -> dict[str, float]:
-        """Do what `optim_step` does, with a given learning rate and a given bound of the norm."""
+        """Take an optimizer step as `optim_step` does, with this learning rate and bound of the gradient norm."""
         norm = self._clip(self.parameters, max_grad_norm)
         # One infinite gradient would make every weight NaN, and AdamW's moments with them.
         finite = math.isfinite(norm)
@@ -242,14 +243,14 @@ class Learner:
                 refuse_non_finite({name: each for name, each in moments.items() if torch.is_tensor(each)}, path)
 
     def take_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state that `save_state` wrote, with its tensors on the model's device."""
+        """Continue from the state that `save_state` wrote, with its tensors on the model's device."""
         self._optimizer.load_state_dict(dict(state["optimizer"]))
         self.steps = int(state["steps"])
         self._model.versions[self.adapter] = int(state["version"])
         self._reference = list(state.get("reference", ()))
 
     def _clip(self, parameters: list[torch.nn.Parameter], max_norm: float) -> float:
-        """Add up the gradients of all ranks and scale them down to a norm; return the one that they had."""
+        """Sum the gradients of all ranks and clip them; return their norm before."""
         if self._group is None:
             return float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
         self._group.sum_gradients(parameters)
@@ -260,7 +261,7 @@ class Learner:
         return None
 
     def scorer(self, adapter: str | None) -> Scorer:
-        """Return a scorer under an adapter, or under none, whose passes have the size of this learner's."""
+        """Return a scorer under an adapter, or the bare model, with this learner's chunk sizes."""
         settings = self.settings
         return Scorer(
             self._model,
@@ -272,7 +273,7 @@ class Learner:
 
     @property
     def drops(self) -> bool:
-        """True if the adapter learns with dropout: its gradients are then not those of the policy that samples."""
+        """True if the adapter learns with dropout; its gradients then differ from those of the sampled policy."""
         return any(isinstance(dropout, torch.nn.Dropout) and dropout.p > 0 for dropout in self._dropouts())
 
     def _dropouts(self) -> Iterator[torch.nn.Module]:
@@ -283,10 +284,7 @@ class Learner:
 
     @contextmanager
     def _training(self, gradient: bool) -> Iterator[None]:
-        """Turn on the adapter's dropout, and no other, for the duration of a block that learns.
-
-        Dropout that the base was pretrained with stays off: no setting here asks for it, and the sampler has none.
-        """
+        """Turn on the adapter's dropout for a block that learns. The base's dropout stays off, as in sampling."""
         base = self._model.base
         # transformers checkpoints in training mode only.
         base.train(gradient and self.settings.checkpointing)
@@ -327,7 +325,7 @@ _EPSILON = 1e-6
 class ValueHead(nn.Module):
     """v = w · h / (rms(h) sqrt(M)) + b, for hidden states h of M numbers; in float32, zero at first.
 
-    Hidden states are brought to one size, so that one learning rate fits any model.
+    Hidden states are normalised, so that one learning rate fits any model.
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -344,7 +342,7 @@ class ValueHead(nn.Module):
 
 
 class ValueLearner(Learner):
-    """A learner with a critic: losses find `values_S` among their inputs, and `optim_step` steps both."""
+    """A learner with a critic: losses get `values_S`, and `optim_step` steps both."""
 
     def __init__(
         self,
@@ -368,7 +366,7 @@ class ValueLearner(Learner):
         return self.scorer(self.adapter).each_term(packed, self._values)
 
     def optim_step(self) -> dict[str, float]:
-        """Step the adapter and the head; where the weights do not change, the head does not either."""
+        """Step the adapter and the head; where the step is skipped, the head keeps its weights too."""
         metrics = super().optim_step()
         if metrics["skipped"]:
             self._head_optimizer.zero_grad(set_to_none=True)
@@ -376,7 +374,7 @@ class ValueLearner(Learner):
         return metrics | self._step_head()
 
     def value_step(self) -> dict[str, float]:
-        """Step the head alone, and forget the gradients of all else; no version is counted."""
+        """Step the head alone and clear all other gradients; no version is counted."""
         for parameter in self.parameters:
             parameter.grad = None
         return self._step_head()
@@ -398,7 +396,7 @@ class ValueLearner(Learner):
             self.take_head(state)
 
     def take_head(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state that `save_head` wrote, with its tensors on the model's device."""
+        """Continue from the state that `save_head` wrote, with its tensors on the model's device."""
         self.head.load_state_dict(state["head"])
         self._head_optimizer.load_state_dict(dict(state["optimizer"]))
         self.head_steps = int(state["steps"])
@@ -418,8 +416,8 @@ class ValueLearner(Learner):
 
 
 _PARTS: Final = 4
-"""A step is measured on one of this many parts of its trees first, and on all of them only where that comes near the
-bound: most steps are far below it, and a pass over all trees costs half of what the learning itself does."""
+"""A step is measured on one of this many parts of its trees first, and on all of them only if that is near the bound:
+most steps are far below it, and a pass over all trees costs half as much as learning."""
 _NEAR: Final = 0.3
 """Share of the bound from which on all parts are measured."""
 _SHORTEST: Final = 1e-3
@@ -433,18 +431,18 @@ def bounded_step(
 ) -> dict[str, float]:
     """Take an optimizer step, shortened until it moves the policy by no more than a bound.
 
-    AdamW divides a gradient by its own size, so the first steps of a fresh optimizer, and those after many small
-    gradients, move every weight by the whole learning rate, however little the batch says. One such step can unlearn
-    what an agent could do. How far a step has moved the policy is measured on the tokens that it learnt from:
+    AdamW normalises gradients, so the first steps of a fresh optimizer, and those after many small gradients, move
+    every weight by the whole learning rate. One such step can destroy an agent's abilities. The distance that a step
+    moves the policy is measured on the tokens that it learnt from:
 
         KL(pi_before || pi_after) ~ mean over sampled tokens of r - 1 - log r,  r = pi_after / pi_before
 
     (Schulman, "Approximating KL divergence", 2020: k3, unbiased where pi_before sampled them). A step that is too long
     is taken back in part, as in the line search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C).
 
-    Costs a pass without a gradient over a quarter of `packed`; where that comes near the bound one over all of it, and
-    another for each time that the step is shortened. With several ranks, or with dropout, one before the step as well.
-    Holds a second copy of what is trained meanwhile. A step that moves only the other three quarters is not noticed.
+    Costs a pass without a gradient over a quarter of `packed`; near the bound one over all of it, and another each
+    time that the step is shortened. With several ranks, or with dropout, also one before the step. Holds a second copy
+    of the trained weights meanwhile. A step that moves only the other three quarters is not noticed.
 
     Args:
         packed: the trees that the gradients come from.

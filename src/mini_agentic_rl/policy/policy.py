@@ -145,7 +145,7 @@ class Policy:
         self.run(lambda: self.read_weights(folder, adapter))
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        """Do what `load_weights` does inside of `run`."""
+        """Read weights back in place, inside of `run`."""
         load_weights(self.model, folder, adapter)
         self.weights_changed(adapter)
 
@@ -168,14 +168,13 @@ class Policy:
         return await work
 
     def submit_turn(self, job: Callable[[], T], *, learning: bool) -> Future[T]:
-        """Do what `learn`, or `run`, does, without waiting for it."""
+        """Submit a job to `learn` or `run` without waiting for it."""
         return self._thread.submit(lambda: self._learning_turn(job, 0.0) if learning else self._turn(job))
 
     def weights_changed(self, adapter: str) -> None:
-        """Let the engine sample with the weights as they are now, and invalidate what was cached with others.
+        """Let the engine sample with the current weights, and invalidate keys that were cached with others.
 
-        Call it on the torch thread after a change of weights that raised no version; new versions are seen by
-        themselves.
+        Call it on the torch thread after a change of weights that raised no version; new versions are detected.
         """
         self._seen[adapter] = self.model.versions[adapter]
 
@@ -239,10 +238,10 @@ class Policy:
 class SharedTurns:
     """Sampling's share of the torch thread while a job learns. Used on that thread alone.
 
-    A job that learns is one long turn: nothing is sampled until it ends. With shared turns it stops between the chunks
-    of its passes, and the engine steps there until sampling has had its share of the time. The weights are the old ones
-    until the job's optimizer step; from there on the engine computes keys again, and the requests under way go on, each
-    token under the version that sampled it. Brief jobs of others run in these pauses too, and count as sampling.
+    By default nothing is sampled until a job that learns has ended. With shared turns the job pauses between the chunks
+    of its passes, and the engine steps there until sampling has had its share of the time. After the job's optimizer
+    step the engine recomputes keys, and running requests continue, each token under the version that sampled it. Brief
+    jobs run in these pauses too, and count as sampling.
     """
 
     def __init__(
@@ -264,7 +263,7 @@ class SharedTurns:
         self._model, self._engine, self._on_weights, self._thread = model, engine, on_weights, thread
         self._clock = clock
         self._paused = False
-        """True while others compute, in whose own pauses nothing is to be done."""
+        """True during a pause; pauses within it do nothing."""
         self._rate = 0.0
         """Seconds of sampling for a second of learning."""
         self._owed = 0.0
@@ -304,7 +303,7 @@ class SharedTurns:
                         self._owed -= self._clock() - began
             finally:
                 self._paused = False
-        # Time that sampling did not use is not made up for later: learning would wait for a burst of sampling.
+        # Unused time is not carried over: learning would wait for a burst of sampling.
         if not self._engine.pending():
             self._owed = min(self._owed, 0.0)
         self._since = self._clock()
@@ -313,7 +312,7 @@ class SharedTurns:
 class SamplingCopy:
     """A second copy of the weights on a device of its own, with which the engine samples while the first one learns.
 
-    What is trained is copied over at each version. Both copies count the same versions.
+    The trained weights are copied at each version. Both copies count the same versions.
     """
 
     def __init__(self, learnt: PolicyModel, model: PolicyModel) -> None:

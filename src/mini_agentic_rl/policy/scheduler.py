@@ -1,13 +1,13 @@
 """Continuous batching with chunked prefill: choose the tokens that the next forward pass computes.
 
-`schedule` chooses, `postprocess` records what was drawn. Sequences that decode go first, with tokens guessed ahead
-where that pays (drafts.py); prompts fill the rest of the token budget, the oldest first, with shorter ones beside a
-long one. When the cache has no block left, a sequence is preempted: it gives its blocks back and waits again.
+`schedule` chooses, `postprocess` records the draws. Sequences that decode go first, with draft tokens where they pay
+(drafts.py); prompts fill the rest of the token budget, the oldest first, with shorter ones beside a long one. When the
+cache has no block left, a sequence is preempted: it gives its blocks back and waits again.
 
-Shares are fair. `TokenRequest.asker` names the owner of a request, and the request. Owners are compared by what all of
-their running sequences hold, and the requests of one owner by what each request holds: that decides which sequence is
-admitted next, which one is preempted, and which rows a pass leaves out. Draws depend on seed and position alone, so
-neither shares nor preemptions change a token.
+Shares are fair. `TokenRequest.asker` names the owner of a request, and the request. Owners are compared by the blocks
+that all of their running sequences hold, and the requests of one owner by the blocks of each. That decides which
+sequence is admitted next, which one is preempted, and which rows a pass leaves out. Draws depend on seed and position
+alone, so neither shares nor preemptions change a token.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from .sampler import Draw
 from .step_batch import RunningSequence, Segment, StepPlan
 
 GUESSED: Final = 64
-"""Most tokens that are guessed in one pass, for all sequences together: each needs logits of its own, which in float32
-take four bytes for every token of the vocabulary, several times over."""
+"""Maximum number of draft tokens of a pass: each needs a row of float32 logits, several times over."""
 
 _REMEMBERED: Final = 1 << 14
-"""Requests whose admissions are counted, at most; beyond that those of which nothing waits are forgotten."""
+"""Maximum number of requests whose admissions are counted; beyond it those without a waiting sequence are dropped."""
 
 
 class Scheduler:
@@ -52,7 +51,7 @@ class Scheduler:
             max_running: the most sequences that hold blocks at once.
             context_length: the most tokens of a sequence, prompt included.
             vocabulary: number of the model's token ids.
-            drafts: guesses the next tokens of sequences that decode; None guesses none.
+            drafts: guesses the next tokens of sequences that decode; None disables guessing.
         """
         self._cache = cache
         self._vocabulary = vocabulary
@@ -143,7 +142,7 @@ class Scheduler:
         return sum(len(segment.sequence.tokens) for segment in drawing) - before
 
     def _take_draws(self, segment: Segment, drawn: Sequence[Draw]) -> FinishReason | None:
-        """Append what was drawn, as far as the guesses before it were right; return why the sequence ends, if so."""
+        """Append the draws up to the first wrong guess; return the finish reason if the sequence ends."""
         sequence, right = segment.sequence, 0
         for draw, guessed in zip(drawn, (*segment.guessed, None), strict=True):
             sequence.tokens.append(draw.token)
@@ -156,19 +155,19 @@ class Scheduler:
             if draw.token != guessed or reason is not None:
                 break
             right += 1
-        # The keys of the guesses that were right are those of the tokens; what the others left is written over.
+        # Right guesses have the keys of the tokens; the keys of the others are overwritten.
         sequence.computed += right
         if segment.guess is not None and segment.twin is None and reason is None:
             self._drafts.observe(segment.guess, right)
         return reason
 
     def weights_changed(self, adapter: str) -> None:
-        """Let the running sequences of `adapter` compute their keys again, with the new weights."""
+        """Recompute the keys of the running sequences of `adapter` with the new weights."""
         self._start_over([s for s in self._running if s.request.adapter == adapter])
         self._cache.forget(adapter)
 
     def forget_keys(self) -> None:
-        """Let all running sequences compute their keys again: the cache is about to be emptied."""
+        """Recompute the keys of all running sequences: the cache is about to be emptied."""
         self._start_over(list(self._running))
         self._cache.clear()
 
@@ -182,7 +181,7 @@ class Scheduler:
         return dropped
 
     def _make_way(self) -> None:
-        """Admit waiting sequences that find no room because others hold much more; preempt those others."""
+        """Admit waiting sequences that find no room, by preempting owners that hold much more."""
         while (sequence := self._next()) is not None:
             preempted: RunningSequence | None = None
             while (shortage := self._shortage(sequence)) is not None:
@@ -200,8 +199,7 @@ class Scheduler:
         return first_in_turn(waiting, self._running, self._admitted)
 
     def _shortage(self, sequence: RunningSequence) -> tuple[Callable[[RunningSequence], int], int] | None:
-        """Return the resource that a waiting sequence lacks: what a sequence holds of it, and the amount needed; None
-        if there is enough."""
+        """Return the resource that a waiting sequence lacks: what a sequence holds of it, and the amount needed."""
         if len(self._running) >= self._max_running:
             return lambda _: 1, 1
         table = self._open(sequence)
@@ -238,7 +236,7 @@ class Scheduler:
         return [self._segment(sequence, 1, guess) for sequence, guess in zip(ready, guesses, strict=True)]
 
     def _guesses(self, ready: Sequence[RunningSequence]) -> list[Guess | None]:
-        """Return what may come behind the next token of each: what its grammar leaves no choice of, else a guess."""
+        """Return draft tokens for each sequence: those that its grammar makes certain, else a guess."""
         budget = min(self._max_batch_tokens - len(ready), GUESSED)
         certain: dict[RunningSequence, Guess] = {}
         for sequence in ready:
@@ -252,7 +250,7 @@ class Scheduler:
         return [certain.get(sequence, guess) for sequence, guess in zip(ready, guessed, strict=True)]
 
     def _room(self, sequence: RunningSequence) -> int:
-        """Return how many tokens may be guessed: fewer than the sequence may still get."""
+        """Return the maximum number of draft tokens: fewer than the sequence may still get."""
         left = sequence.request.sampling.max_tokens - sequence.position
         return min(left, self._context_length - len(sequence.tokens)) - 1
 
@@ -296,8 +294,7 @@ class Scheduler:
         return self._cache.open((adapter or "", self._version(adapter)), sequence.tokens)
 
     def _admit(self, sequence: RunningSequence) -> bool:
-        """Let a waiting sequence run, with blocks for all of its tokens; False, and nothing changed, where there are
-        too few."""
+        """Let a waiting sequence run, with blocks for all of its tokens; without enough blocks change nothing."""
         table = self._open(sequence)
         if not self._cache.grow(table, len(sequence.tokens)):
             self._cache.close(table)
@@ -316,10 +313,9 @@ class Scheduler:
         return True
 
     def _adapters_in_turn(self) -> list[str | None]:
-        """Return the adapters that have something to do, those first whose last turn is longest ago.
+        """Return the adapters with work, the least recently used first: long answers of one do not hold up another.
 
-        Taking turns keeps one adapter's long answers from holding up another's. All are tried, because a waiting one
-        may find no room while another runs.
+        All are tried, because the sequences of a waiting one may find no room while another runs.
         """
         adapters = [s.request.adapter for s in self._running]
         first = self._next()
@@ -345,7 +341,7 @@ class Scheduler:
             self._deliver(sequence, "cancelled")
 
     def _deliver(self, sequence: RunningSequence, reason: FinishReason | None) -> None:
-        """Hand over the draws that were not handed over yet."""
+        """Deliver the draws that were not delivered yet."""
         draws, sequence.undelivered = sequence.undelivered, []
         first = len(draws) == sequence.position
         sequence.deliver(
@@ -369,7 +365,7 @@ class Scheduler:
         # Each goes to the front of the queue, so the last one first: their order stays.
         for sequence in reversed(sequences):
             self._preempt(sequence)
-            # What was drawn with the old weights must not be reported under the new version.
+            # Draws of the old weights must not be reported under the new version.
             if sequence.undelivered:
                 self._deliver(sequence, None)
 

@@ -1,8 +1,8 @@
 """One forward pass of the engine: the sequences that run, the plan of the pass, and the plan as tensors.
 
-Packed order: prefill chunks first, then the rows of the decoding sequences: one for each last token and each guessed
-one behind it, as if every one were a sequence of its own that ends there. A segment with a twin adds no token; it gets
-copies of its twin's keys and values in its own cache slots, and draws from its twin's hidden states.
+Packed order: prefill chunks first, then the rows of the decoding sequences, one for each last token and each draft
+token behind it, as if each were a sequence that ends there. A segment with a twin adds no token: it gets copies of its
+twin's keys and values in its own cache slots, and draws from its twin's hidden states.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunningSequence:
     tokens: list[int]
     """Prompt and what was sampled so far."""
     constraint: TokenConstraint | None = None
-    """Grammar that has followed the sampled tokens so far; like them it outlives a preemption."""
+    """Grammar, in its state after the sampled tokens; it survives a preemption, as they do."""
     table: BlockTable = field(default_factory=BlockTable)
     computed: int = 0
     """Number of `tokens` whose keys are in the cache."""
@@ -44,17 +44,17 @@ class RunningSequence:
     cancelled: bool = False
     """Set by any thread; the scheduler drops the sequence before its next pass."""
     failure: str = ""
-    """Reason of the cancellation, where no token obeys the constraint."""
+    """Reason of the cancellation, if no token obeys the constraint."""
     undelivered: list[Draw] = field(default_factory=list)
-    """Draws that `on_delta` has not been given yet."""
+    """Draws that `on_delta` was not called with yet."""
     version: int = 0
     """Policy version of the last draw."""
     counts: TokenCounts | None = None
-    """Counts of how often each token was sampled, where penalties ask for it."""
+    """Number of times that each token was sampled; only under penalties."""
 
     def __post_init__(self) -> None:
         self.indexed = Indexed(self.tokens)
-        """Entry in the table that guesses are taken from."""
+        """Entry in the n-gram table (drafts.py)."""
         sampling = self.request.sampling
         if sampling.repetition_penalty != 1:
             self.counts = TokenCounts(prompt=self.request.prompt_ids)
@@ -88,10 +88,10 @@ class Segment:
     sequence: RunningSequence
     count: int
     twin: Segment | None = None
-    """Segment of the same forward pass that computes the same tokens after the same history. Its keys and hidden states
-    serve here too, so nothing is computed for this one."""
+    """Segment of the same pass with the same tokens after the same history. Its keys and hidden states are used here
+    too, so nothing is computed for this segment."""
     guess: Guess | None = None
-    """Tokens computed behind those, in the hope that they are what is drawn."""
+    """Draft tokens, computed behind those of the segment."""
 
     @property
     def start(self) -> int:
@@ -105,18 +105,17 @@ class Segment:
 
     @property
     def guessed(self) -> tuple[int, ...]:
-        """Tokens from `stop` on that are computed as well."""
+        """Draft tokens, from position `stop` on."""
         return () if self.guess is None else self.guess.tokens
 
     @property
     def cost(self) -> int:
-        """Tokens that go through the model for it."""
+        """Number of tokens that the model computes for the segment."""
         return self.count + len(self.guessed) if self.twin is None else 0
 
     @property
     def draws(self) -> bool:
-        """True if the segment reaches the sequence's last token, so that the next one is drawn, and one more behind
-        each guessed one."""
+        """True if the segment reaches the last token: then a token is drawn there, and at each draft token."""
         return self.stop == len(self.sequence.tokens)
 
 
@@ -131,15 +130,15 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Places:
-    """Places of the tokens of a pass."""
+    """Places of the tokens of a pass in packed order."""
 
     count: int
     """Number of tokens that are computed."""
     of: Mapping[Segment, Sequence[int]]
-    """Packed indices of the tokens of each computed segment, guessed ones included."""
+    """Packed indices of the tokens of each computed segment, draft tokens included."""
 
     def drawing(self, segment: Segment) -> list[int]:
-        """Return the packed indices that a segment draws from: its last token, and each guessed one."""
+        """Return the packed indices that a segment draws from: its last token, and each draft token."""
         return [self.index(segment, segment.stop - 1 + ahead) for ahead in range(1 + len(segment.guessed))]
 
     def index(self, segment: Segment, position: int) -> int:
@@ -199,15 +198,15 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One token of a segment that sees all before it."""
+    """One token of a segment, with all tokens before it visible."""
 
     segment: Segment
     ahead: int
-    """Its place from the segment's last token on: 0 is that one, more a guessed one behind it, less one before it."""
+    """Distance from the segment's last token: 0 is that token, positive a draft token, negative a token before it."""
 
     @property
     def length(self) -> int:
-        """Tokens that it sees, itself included."""
+        """Number of visible tokens, itself included."""
         return self.segment.stop + self.ahead
 
     @property
@@ -223,7 +222,7 @@ class TokenRow:
         return self.segment.sequence.table.blocks
 
     def shareable(self, block_size: int) -> list[int]:
-        """Return the blocks that may be shared with other sequences: those with a guess in them are not."""
+        """Return the blocks that may be shared with other sequences: those without draft tokens."""
         return self.blocks[: (self.segment.stop - 1) // block_size]
 
     def slot(self, block_size: int) -> int:
@@ -233,7 +232,7 @@ class TokenRow:
 
 
 def rows_of(segments: Iterable[Segment]) -> list[TokenRow]:
-    """Return a row for each token of the segments, but for twins, which have none of their own."""
+    """Return a row for each token of the segments without a twin."""
     return [TokenRow(segment, ahead) for segment in segments if segment.twin is None for ahead in _places(segment)]
 
 
@@ -258,14 +257,14 @@ def twin_copies(plan: StepPlan, places: Places, block_size: int) -> Iterator[tup
 
 
 def _slots(segment: Segment, block_size: int) -> np.ndarray:
-    """Return the cache slots of every position up to the segment's end, guessed tokens included."""
+    """Return the cache slots of every position up to the segment's end, draft tokens included."""
     blocks = np.array(segment.sequence.table.blocks, np.int64)
     slots = (blocks[:, None] * block_size + np.arange(block_size)).reshape(-1)
     return slots[: segment.stop + len(segment.guessed)]
 
 
 def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tuple[DecodeTables, np.ndarray]:
-    """Return the places of the rows' histories, and the slots of their own tokens."""
+    """Return the rows' attention tables, and the slots of their own tokens."""
     tables = [row.blocks for row in rows]
     lengths = np.array([row.length for row in rows], np.int64)
     width = max(len(table) for table in tables)
@@ -287,7 +286,7 @@ def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tupl
                 torch.arange(taken.start, taken.stop, device=device),
             )
         )
-    # Rows of one width: a shorter history repeats its last slots, which the mask hides.
+    # All rows have one width: a shorter history repeats its last slot, which the mask hides.
     positions = first[:, None] + np.arange(int((lengths - first).max()))
     rest = np.take_along_axis(slots, np.minimum(positions, slots.shape[1] - 1), 1)
     decode = DecodeTables(shared, on_device(rest, device), on_device(first, device), on_device(lengths, device))

@@ -198,7 +198,7 @@ class RankedLearner(Learner):
         streams: TermStreams | None = None,
         *,
         seen: SeenTerms | None = None,
-        **options: bool,
+        **options: Any,
     ) -> dict[str, float]:
         given = streams or TermStreams(torch.ones(packed.term_count))
         compute = super().forward_backward
