@@ -158,7 +158,8 @@ class PagedReads:
         self._slot_count = 0
         self._items: list[tuple[int, int, int, int, int, int]] = []
         self._parts = 0
-        self._frozen: _Frozen | None = None
+        self._arguments: tuple[PagedArguments, ReadArguments] | None = None
+        self._kept: tuple[Any, ...] = ()
 
     def see(self, row: int, positions: int) -> None:
         """Let a row see the positions below `positions` of what it reads."""
@@ -180,18 +181,30 @@ class PagedReads:
             some = range(start, min(start + _CHUNK_ROWS, rows.stop))
             self._add(some, first_slot, len(slots_P) - (rows.stop - some.stop), 0)
 
-    def frozen(self, heads: int, size: int) -> _Frozen:
-        """Return the reads as arrays, with room for the results of each part."""
-        if self._frozen is None:
-            self._frozen = self._freeze(heads, size)
-        return self._frozen
+    def of_layer(
+        self,
+        cache_CW: tuple[Tensor, Tensor],
+        heads: Heads,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> tuple[PagedArguments, ReadArguments]:
+        """Return the arguments of one layer, all but its queries, keys and values; and the reads of all layers."""
+        if self._arguments is None:
+            self._arguments = self._freeze(heads)
+        arguments, (keys_CW, values_CW) = self._arguments[0], cache_CW
+        arguments.keys, arguments.values = keys_CW.data_ptr(), values_CW.data_ptr()
+        arguments.slot_width, arguments.heads = keys_CW.stride(0), heads
+        arguments.scale, arguments.softcap, arguments.window = scale, softcap or 0.0, window or 0
+        return self._arguments
 
-    def _freeze(self, heads: int, size: int) -> _Frozen:
+    def _freeze(self, heads: Heads) -> tuple[PagedArguments, ReadArguments]:
+        """Return the reads as arrays, with room for the results of each part."""
         row_of_part = np.concatenate([np.arange(first, last) for first, last, *_ in self._items])
         counts = np.bincount(row_of_part, minlength=len(self._lengths_T))
         slots_P = np.ascontiguousarray(np.concatenate(self._slots), np.int64)
-        sums, tops = torch.empty(self._parts * heads), torch.empty(self._parts * heads)
-        outs = torch.empty(self._parts * heads * size)
+        results = self._parts * heads.query
+        sums, tops, outs = torch.empty(results), torch.empty(results), torch.empty(results * heads.size)
         arguments = PagedArguments(
             new_slots=self._new_slots.data_ptr(),
             sources=None if self._sources is None else self._sources.data_ptr(),
@@ -205,11 +218,9 @@ class PagedReads:
         items = np.array(self._items, np.int64)
         part_first = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
         parts = np.argsort(row_of_part, kind="stable").astype(np.int64)
-        return _Frozen(
-            arguments,
-            ReadArguments(items.ctypes.data, len(items), part_first.ctypes.data, parts.ctypes.data),
-            kept=(slots_P, sums, tops, outs, items, part_first, parts),
-        )
+        # Addresses keep nothing alive.
+        self._kept = (slots_P, sums, tops, outs, items, part_first, parts)
+        return arguments, ReadArguments(items.ctypes.data, len(items), part_first.ctypes.data, parts.ctypes.data)
 
     def _keep(self, slots_P: np.ndarray) -> int:
         first = self._slot_count
@@ -220,31 +231,6 @@ class PagedReads:
     def _add(self, rows: range, first_slot: int, keys: int, position: int) -> None:
         self._items.append((rows.start, rows.stop, first_slot, keys, position, self._parts))
         self._parts += len(rows)
-
-
-@dataclass(frozen=True)
-class _Frozen:
-    arguments: PagedArguments
-    """Arguments that are the same for all layers; the others are filled in at each."""
-    reads: ReadArguments
-    """Places in the cache, and their readers; for each row, and behind the last one, where its parts begin."""
-    kept: tuple[Any, ...]
-    """Memory that these have the addresses of, beside that which `PagedReads` itself keeps."""
-
-    def of_layer(
-        self,
-        cache_CW: tuple[Tensor, Tensor],
-        heads: Heads,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-    ) -> PagedArguments:
-        """Return the arguments of one layer, all but its queries, keys and values."""
-        arguments, (keys_CW, values_CW) = self.arguments, cache_CW
-        arguments.keys, arguments.values = keys_CW.data_ptr(), values_CW.data_ptr()
-        arguments.slot_width, arguments.heads = keys_CW.stride(0), heads
-        arguments.scale, arguments.softcap, arguments.window = scale, softcap or 0.0, window or 0
-        return arguments
 
 
 def paged_attention(
@@ -267,11 +253,10 @@ def paged_attention(
     """
     heads, tokens, size = q_HTD.shape
     q_HTD, k_HTD, v_HTD = dense(q_HTD), dense(k_HTD), dense(v_HTD)
-    arrays = reads.frozen(heads, size)
     out_THD = q_HTD.new_empty(tokens, heads, size)
-    arguments = arrays.of_layer(cache_CW, Heads(heads, k_HTD.shape[0], size), scale, window, softcap)
+    arguments, of_all = reads.of_layer(cache_CW, Heads(heads, k_HTD.shape[0], size), scale, window, softcap)
     arguments.q, arguments.k, arguments.v = Strided.of(q_HTD), Strided.of(k_HTD), Strided.of(v_HTD)
-    _PAGED(arguments, arrays.reads, tokens, out_THD.data_ptr())
+    _PAGED(arguments, of_all, tokens, out_THD.data_ptr())
     return out_THD
 
 
@@ -356,11 +341,10 @@ class DecoderLayers:
         """
         keys_LCW, values_LCW = cache_LCW
         self._arguments.cache_layer = keys_LCW.stride(0)
-        arrays = reads.frozen(heads[0], heads[2])
-        paged = arrays.of_layer((keys_LCW[0], values_LCW[0]), Heads(*heads), scale)
+        paged, of_all = reads.of_layer((keys_LCW[0], values_LCW[0]), Heads(*heads), scale)
         out_TM = x_TM.new_empty(x_TM.shape)
         _DECODER_LAYERS(
-            *(self._arguments, paged, arrays.reads, angles_TD[0].data_ptr(), angles_TD[1].data_ptr()),
+            *(self._arguments, paged, of_all, angles_TD[0].data_ptr(), angles_TD[1].data_ptr()),
             *(len(x_TM), x_TM.data_ptr(), out_TM.data_ptr()),
         )
         return out_TM
