@@ -16,7 +16,7 @@ from .base import Sampler, SamplerSettings
 from .clients import SglangClient, VllmClient, connect
 from .policy_sampler import PolicySampler
 from .pool import SamplerPool
-from .replica import Probe, Replica
+from .replica import Replica
 from .vllm_process import ServedModel, StartedServers, start_here
 
 KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
@@ -53,10 +53,10 @@ def make_sampler(
         plugged: Sampler = make(settings, policy, base_name=base_name, prompts=prompts)
         return plugged
     model = policy.model
-    adapters = list(model.versions)
     if settings.sampler == "own":
-        context_length = model.context_length
-        return PolicySampler(policy.engine, base_name=base_name, adapters=adapters, context_length=context_length)
+        return PolicySampler(
+            policy.engine, base_name=base_name, adapters=list(model.versions), context_length=model.context_length
+        )
     folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     key = os.environ.get(KEY_VARIABLE)
@@ -66,7 +66,7 @@ def make_sampler(
             folder=model_folder,
             dtype=str(model.dtype).removeprefix("torch."),
             rank=model.rank,
-            adapters=len(adapters),
+            adapters=len(model.versions),
             on_cpu=model.device.type == "cpu",
         )
         if settings.sampler_ray is None:
@@ -81,19 +81,9 @@ def make_sampler(
         replicas = [Replica(url, client(connect(url, key))) for url in urls]
         if started is not None:
             replicas = [Replica(each.url, client(connect(each.url, key)), each) for each in started.servers]
-        pool = SamplerPool(
-            replicas,
-            base_name=base_name,
-            adapters=adapters,
-            context_length=model.context_length,
-            rank=model.rank,
-            folder=folder,
-            probe=Probe(policy, prompts, settings.parity_bound),
-            timeout=settings.sampler_timeout,
-            silence=settings.sampler_silence,
-            end=None if started is None else started.close,
-        )
-        pool.connect(least_context, settings.sampler_wait, note)
+        end = None if started is None else started.close
+        pool = SamplerPool(replicas, settings, policy, base_name=base_name, prompts=prompts, folder=folder, end=end)
+        pool.connect(least_context, note)
     except BaseException:
         if pool is not None:
             pool.close()

@@ -28,8 +28,9 @@ from typing import Any, Final, TypeVar
 from ..errors import UserError
 from ..files import LOCK_FILE, is_written, one_writer
 from ..http import BadRequestError, OverloadedError
+from ..policy import Policy
 from ..tokens import FinishReason, SamplingParams, TokenDelta, TokenRequest
-from .base import ContextLengthError, SamplerLoad
+from .base import ContextLengthError, SamplerLoad, SamplerSettings
 from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, refusal
 from .policy_sampler import TokenStreams
 from .replica import Parity, Probe, Publication, Replica
@@ -66,41 +67,36 @@ class SamplerPool:
 
     Args:
         replicas: the servers.
+        settings: time limits, and the bound of the comparison with the learner.
+        policy: the learner's weights.
         base_name: name under which requests ask for the model without an adapter.
-        adapters: names of the adapters, under which requests ask for them.
-        context_length: the most tokens that the learner takes.
-        rank: of the adapters; None where all weights are trained.
-        folder: where new weights are written for the servers.
-        probe: compares what servers sample with the learner.
-        timeout: seconds to wait for a server where none is well.
-        silence: see `Replica.sample`.
+        prompts: token ids that servers are compared with at first.
+        folder: folder for the weights that the servers load.
         end: ends the servers, where they were started for this pool.
     """
 
     def __init__(
         self,
         replicas: Sequence[Replica],
+        settings: SamplerSettings,
+        policy: Policy,
         *,
         base_name: str,
-        adapters: Sequence[str],
-        context_length: int,
-        rank: int | None,
+        prompts: Sequence[Sequence[int]],
         folder: Path,
-        probe: Probe,
-        timeout: float,
-        silence: float,
         end: Callable[[], None] | None = None,
     ) -> None:
-        self.model_names = (base_name, *adapters)
-        self.context_length = context_length
+        self.model_names = (base_name, *policy.model.versions)
+        self.context_length = policy.model.context_length
         self.replicas = tuple(replicas)
         self.sampled_tokens = 0
         self.moved = 0
         """Answers that went on at another server, because theirs was lost."""
-        self._rank = rank
-        self._probe = probe
-        self._timeout = timeout
-        self._silence = silence
+        self._settings = settings
+        self._silence = settings.sampler_silence
+        self._rank = policy.model.rank
+        """Rank of the adapters; None where all weights are trained."""
+        self._probe = Probe(policy, prompts, settings.parity_bound)
         self._end = end
         self._run = secrets.token_hex(3)
         self._killed_runs = _killed_runs(folder)
@@ -133,20 +129,17 @@ class SamplerPool:
         self._thread = threading.Thread(target=self._loop.run_forever, name="sampler-pool", daemon=True)
         self._thread.start()
 
-    def connect(
-        self, least_context: int = 1, wait: float = 0.0, note: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def connect(self, least_context: int, note: Callable[[str], None]) -> None:
         """Reach each server and check that it can be sampled from. Blocks.
 
         Args:
             least_context: tokens that prompt and answer may have together, for which there has to be room.
-            wait: seconds in which all of them have to have come up.
             note: called with a line about each server that is waited for.
 
         Raises:
             UserError: a server does not answer, or cannot be sampled from; the message says what to change.
         """
-        self._call(self._connect(least_context, time.monotonic() + wait, note))
+        self._call(self._connect(least_context, time.monotonic() + self._settings.sampler_wait, note))
 
     async def _connect(self, least_context: int, end: float, note: Callable[[str], None]) -> None:
         for replica in self.replicas:
@@ -274,7 +267,7 @@ class SamplerPool:
 
     async def _wait_for_one(self) -> None:
         """Return once a server is well; raise `OverloadedError` where none is for `sampler_timeout`."""
-        end = self._loop.time() + self._timeout
+        end = self._loop.time() + self._settings.sampler_timeout
         while not self._well:
             if self._loop.time() >= end:
                 raise OverloadedError("No server that samples is well. Try again shortly.")
