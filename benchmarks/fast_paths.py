@@ -78,7 +78,12 @@ def main() -> None:
     rows = [
         _row(GRAPHS, "tokens sampled a second", *rates),
         _row(GRAPHS, "waits for the device in a decode step", *waits),
-        _row(GRAPHS, "share of decode steps repeated", 0.0, steps.replayed / max(1, steps.replayed + steps.plain)),
+        _row(
+            GRAPHS,
+            "share of decode steps repeated",
+            0.0,
+            steps["replayed"] / max(1, steps["replayed"] + steps["plain"]),
+        ),
         _row(GRAPHS, "recordings", 0, steps.recorded, holds=steps.recorded > 0),
         _row(GRAPHS, "log-probability, largest difference, nats", None, _difference(*found), bound=bound),
     ]

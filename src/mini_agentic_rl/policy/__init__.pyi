@@ -47,7 +47,6 @@ from .memory_plan import plan_memory as plan_memory
 from .memory_plan import plan_replica as plan_replica
 from .memory_plan import step_seconds as step_seconds
 from .model import DEFAULT_ADAPTER as DEFAULT_ADAPTER
-from .model import ParameterCount as ParameterCount
 from .model import PolicyModel as PolicyModel
 from .model import count_parameters as count_parameters
 from .model_files import ADAPTER_CONFIG as ADAPTER_CONFIG
@@ -67,7 +66,6 @@ from .settings import EngineSettings as EngineSettings
 from .settings import LearnerSettings as LearnerSettings
 from .settings import LoraSettings as LoraSettings
 from .settings import ModelSettings as ModelSettings
-from .settings import Quantization as Quantization
 from .settings import RankSettings as RankSettings
 from .settings import Schedule as Schedule
 from .settings import ValueSettings as ValueSettings

@@ -15,7 +15,7 @@ gives what the plain step gave; where one cannot be made or differs, sampling go
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -177,18 +177,6 @@ class _StaticTables:
 _Key = tuple[str | None, StepSize]
 
 
-@dataclass
-class DecodeCounters:
-    """Counts of decode steps, by how they were computed."""
-
-    replayed: int = 0
-    """Steps that a recording repeated."""
-    plain: int = 0
-    """Steps over the buffers, but without a recording."""
-    recorded: int = 0
-    """Recordings that were made."""
-
-
 class DecodeRunner:
     """Computes passes in which sequences decode, and few tokens of prompts are read. Only the torch thread uses it.
 
@@ -203,7 +191,8 @@ class DecodeRunner:
         Args:
             most_rows: the most rows of a pass; the engine computes longer ones itself.
         """
-        self.counters = DecodeCounters()
+        self.counters: Counter[str] = Counter()
+        """Numbers of steps that were `replayed`, or computed `plain` over the buffers; and of recordings, `recorded`."""
         self._model, self._pool, self._recorder = model, pool, recorder
         self._block_size, self._most_rows = block_size, _rounded(most_rows)
         self._numbers = self._hidden_RM = torch.empty(0)
@@ -261,13 +250,13 @@ class DecodeRunner:
         if key not in self._recordings:
             if key not in self._met:
                 self._met.add(key)
-                self.counters.plain += 1
+                self.counters["plain"] += 1
                 self._compute_plainly(key[1])
                 return True
             if not self._record(key):
                 return False
         self._recordings.move_to_end(key)
-        self.counters.replayed += 1
+        self.counters["replayed"] += 1
         self._recordings[key]()
         return True
 
@@ -298,7 +287,7 @@ class DecodeRunner:
             return self._give_up(f"a step cannot be recorded: {error}")
         if not apart <= _APART:
             return self._give_up(f"a recorded step gave other numbers ({apart:.3g} apart)")
-        self.counters.recorded += 1
+        self.counters["recorded"] += 1
         self._recordings[key] = replay
         if len(self._recordings) > _KEPT:
             self._recordings.popitem(last=False)
