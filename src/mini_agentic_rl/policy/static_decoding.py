@@ -192,7 +192,7 @@ class DecodeRunner:
             most_rows: the most rows of a pass; the engine computes longer ones itself.
         """
         self.counters: Counter[str] = Counter()
-        """Numbers of steps that were `replayed`, or computed `plain` over the buffers; and of recordings, `recorded`."""
+        """Numbers of steps: `replayed`, computed `plain` over the buffers, or `recorded`."""
         self._model, self._pool, self._recorder = model, pool, recorder
         self._block_size, self._most_rows = block_size, _rounded(most_rows)
         self._numbers = self._hidden_RM = torch.empty(0)
