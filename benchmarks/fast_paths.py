@@ -84,7 +84,7 @@ def main() -> None:
             0.0,
             steps["replayed"] / max(1, steps["replayed"] + steps["plain"]),
         ),
-        _row(GRAPHS, "recordings", 0, steps.recorded, holds=steps.recorded > 0),
+        _row(GRAPHS, "recordings", 0, steps["recorded"], holds=steps["recorded"] > 0),
         _row(GRAPHS, "log-probability, largest difference, nats", None, _difference(*found), bound=bound),
     ]
     packed = pack([tree_of([[record] for record in found[0][task :: work.tasks]]) for task in range(work.tasks)])
