@@ -13,7 +13,6 @@ from .request import SamplingParams as SamplingParams
 from .request import TokenConstraint as TokenConstraint
 from .request import TokenDelta as TokenDelta
 from .request import TokenRequest as TokenRequest
-from .tree import NodeId as NodeId
 from .tree import PackedTrees as PackedTrees
 from .tree import TokenTree as TokenTree
 from .tree import lay_out as lay_out
