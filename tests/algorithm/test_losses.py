@@ -8,17 +8,16 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from letters import TASKS, CountLetters, Letters
+from letters import TASKS, CountLetters, Kept, Letters
 from pydantic import ValidationError
 
 from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings, Trainer
 from mini_agentic_rl.algorithm import PRESETS, register_loss
-from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, LossTerms, PolicyLoss, Surrogate, trajectory_sum
+from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, PolicyLoss, Surrogate, trajectory_sum
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.policy import LossInputs, TermStreams
+from mini_agentic_rl.policy import LossInputs
 from tiny import tiny_model, tiny_tokenizer
 
 SIZES = [4, 7, 2]
@@ -69,6 +68,16 @@ REFERENCES = {
 """What each loss maximises at one term, with plain numbers: its own, and those of all terms of its rollout."""
 
 
+def _inputs(weights, advantages, behaviour, **inputs):
+    return LossInputs(
+        torch.tensor(weights),
+        torch.tensor(advantages),
+        behaviour_logprobs_S=torch.tensor(behaviour),
+        entropy_S=torch.zeros(len(weights)),
+        **inputs,
+    )
+
+
 def test_every_loss_has_a_reference():
     assert set(REFERENCES) == set(LOSSES)
 
@@ -81,9 +90,8 @@ def test_a_loss_is_the_weighted_sum_of_its_reference(name):
     advantages, weights = rng.normal(size=old.size), rng.uniform(size=old.size)
     over_rollouts = LOSSES[name].over_rollouts
     rollout = None if over_rollouts is None else torch.tensor(over_rollouts(current, old, TRAJECTORY))
-    streams = TermStreams(torch.tensor(weights), torch.tensor(advantages), rollout_S=rollout)
     loss = PolicyGradientLoss(1 - LOW, HIGH - 1, policy_loss=name, divergence_bound=DIVERGENCE)
-    found = loss(LossInputs(torch.tensor(current), torch.tensor(old), torch.zeros(old.size), streams))
+    found = loss(_inputs(weights, advantages, old, logprobs_S=torch.tensor(current), rollout_S=rollout))
     expected = 0.0
     for term, trajectory in enumerate(TRAJECTORY):
         own = trajectory == TRAJECTORY
@@ -108,10 +116,11 @@ def test_a_loss_in_the_user_s_own_file_is_registered_or_named_by_module_and_func
     """CISPO in which a term of negative advantage has half of its weight."""
     monkeypatch.syspath_prepend(str(tmp_path))
     source = """
-    from mini_agentic_rl.algorithm import LossTerms, Surrogate, register_loss
+    from mini_agentic_rl.algorithm import Surrogate, register_loss
+    from mini_agentic_rl.policy import LossInputs
 
     @register_loss("half_cispo")
-    def half_cispo(terms: LossTerms) -> Surrogate:
+    def half_cispo(terms: LossInputs) -> Surrogate:
         weight_S = terms.log_ratio_S.detach().exp().clamp(terms.bounds.low, terms.bounds.high)
         half_S = 1 - 0.5 * (terms.advantages_S < 0).float()
         return Surrogate(weight_S * half_S * terms.advantages_S * terms.logprobs_S)
@@ -133,8 +142,8 @@ def test_a_loss_in_the_user_s_own_file_is_registered_or_named_by_module_and_func
         for name, reason in (("no_module:f", "no_module"), ("own_losses:seven", "int, not a function")):
             with pytest.raises(UserError, match=reason):
                 GRPOSettings(policy_loss=name)
-        streams = TermStreams(torch.ones(2), torch.tensor([1.0, -1.0]))
-        inputs = LossInputs(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -2.0]), torch.zeros(2), streams)
+        old = np.array([-1.0, -2.0])
+        inputs = _inputs(np.ones(2), np.array([1.0, -1.0]), old, logprobs_S=torch.tensor(old))
         assert float(PolicyGradientLoss(policy_loss="half_cispo")(inputs).loss) == pytest.approx(1.0 - 1.0)
         with pytest.raises(ValueError, match="'clip' is taken by mini_agentic_rl"):
             register_loss("clip")(mean_log_ratio)
@@ -149,21 +158,11 @@ def mean_log_ratio(logprobs_S, old_logprobs_S, trajectory_S):
     return total_S / trajectory_sum(np.ones_like(total_S), trajectory_S)
 
 
-class Kept(MetricsLogger):
-    """Keeps what a run logs."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
-
-
 def test_a_loss_of_ones_own_is_trained_with_by_its_name(monkeypatch):
     """It is given all that it says it needs: its own old log-probabilities, a reference, and entropies to maximise."""
-    seen: list[LossTerms] = []
+    seen: list[LossInputs] = []
 
-    def surrogate(terms: LossTerms) -> Surrogate:
+    def surrogate(terms: LossInputs) -> Surrogate:
         seen.append(terms)
         distance_S = terms.logprobs_S - terms.reference_logprobs_S
         objective_S = terms.log_ratio_S * terms.advantages_S - 0.1 * distance_S.square() + 0.01 * terms.entropy_S

@@ -17,7 +17,7 @@ from mini_agentic_rl.algorithm.losses import (
     term_weights,
 )
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
-from mini_agentic_rl.policy import LossInputs, TermStreams
+from mini_agentic_rl.policy import LossInputs
 
 LENGTHS = [5, 1, 9, 3]
 TRAJECTORY = np.repeat(np.arange(4), LENGTHS)
@@ -37,17 +37,16 @@ def _terms(index):
     return np.flatnonzero(index == TRAJECTORY)
 
 
-def _ours(loss, current, behaviour, aggregation="sequence", entropy=None, **streams):
-    weights = term_weights(LENGTHS, aggregation, 20).astype(np.float64)[TRAJECTORY]
-    streams = {"weights_S": weights, "advantages_S": np.array(ADVANTAGES)[TRAJECTORY], **streams}
-    out = loss(
-        LossInputs(
-            logprobs_S=current,
-            behaviour_logprobs_S=torch.tensor(behaviour),
-            entropy_S=torch.zeros(TRAJECTORY.size) if entropy is None else entropy,
-            streams=TermStreams(**{name: torch.as_tensor(values) for name, values in streams.items()}),
-        )
-    )
+def _ours(loss, current, behaviour, aggregation="sequence", entropy=None, **inputs):
+    inputs = {
+        "weights_S": term_weights(LENGTHS, aggregation, 20).astype(np.float64)[TRAJECTORY],
+        "advantages_S": np.array(ADVANTAGES)[TRAJECTORY],
+        "logprobs_S": current,
+        "behaviour_logprobs_S": behaviour,
+        "entropy_S": np.zeros(TRAJECTORY.size) if entropy is None else entropy,
+        **inputs,
+    }
+    out = loss(LossInputs(**{name: torch.as_tensor(values) for name, values in inputs.items()}))
     return out, _gradient(out.loss, current)
 
 
@@ -210,14 +209,20 @@ def test_each_kl_penalty_has_the_gradient_that_is_told_of_it(place, estimator, e
     torch.manual_seed(0)
     logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
     policy, reference = logits.log_softmax(-1), torch.randn(6, dtype=torch.float64).log_softmax(-1)
-    streams = TermStreams(policy.detach().exp(), torch.zeros(6, dtype=torch.float64))
+    inputs = LossInputs(
+        policy.detach().exp(),
+        torch.zeros(6, dtype=torch.float64),
+        logprobs_S=policy,
+        behaviour_logprobs_S=policy.detach(),
+        entropy_S=torch.zeros(6),
+    )
     loss = PolicyGradientLoss()
     if place == "loss":
         loss = PolicyGradientLoss(kl_coef=1.0, kl_estimator=estimator)
-        streams = replace(streams, reference_logprobs_S=reference)
+        inputs = replace(inputs, reference_logprobs_S=reference)
     else:
-        streams = replace(streams, advantages_S=-(policy - reference).detach())
-    found = _gradient(loss(LossInputs(policy, policy.detach(), torch.zeros(6), streams)).loss, logits)
+        inputs = replace(inputs, advantages_S=-(policy - reference).detach())
+    found = _gradient(loss(inputs).loss, logits)
     divergence = {
         "nothing": 0 * logits.sum(),
         "reverse": (policy.exp() * (policy - reference)).sum(),
@@ -226,7 +231,7 @@ def test_each_kl_penalty_has_the_gradient_that_is_told_of_it(place, estimator, e
     np.testing.assert_allclose(found, _gradient(divergence, logits), atol=1e-12)
 
 
-def test_a_sequence_ratio_without_its_stream_is_an_error():
+def test_a_sequence_ratio_without_its_input_is_an_error():
     current, old, _ = _logprobs()
     with pytest.raises(ValueError, match="rollout_S"):
         _ours(PolicyGradientLoss(policy_loss="gspo"), current, old)

@@ -14,16 +14,16 @@ from pydantic import ValidationError
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective, batch_of
-from mini_agentic_rl.algorithm.grpo.teachers import (
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of
+from mini_agentic_rl.algorithm.settings import GRPOSettings
+from mini_agentic_rl.algorithm.teachers import (
     LocalTeacher,
     PrivilegedTeacher,
     ServerTeacher,
     ending_of_a_message,
     longest,
 )
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import ChatRenderer
 from mini_agentic_rl.policy import LearnerSettings, PolicyError
@@ -55,9 +55,9 @@ def test_the_sampled_estimate_is_the_log_ratio_to_the_teacher_token_by_token():
             seen = []
             forward = learner.forward_backward
 
-            def watched(packed, loss, streams, **options):
-                seen.append((packed, streams.advantages_S.numpy()))
-                return forward(packed, loss, streams, **options)
+            def watched(packed, loss, inputs, **options):
+                seen.append((packed, inputs.advantages_S.numpy()))
+                return forward(packed, loss, inputs, **options)
 
             learner.forward_backward = watched
             settings = GRPOSettings(**{**DISTIL, "teacher_coef": 0.5, "echo_coef": 0.1})

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.algorithm.grpo.objective import batch_of, take_steps
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import batch_of, take_steps
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, PolicyModel
 

@@ -11,8 +11,8 @@ import pytest
 
 from helpers import sample_all, tiny_policy
 from mini_agentic_rl.algorithm.advantages import group_normalized
-from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.batch import make_batch
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings
 from mini_agentic_rl.tokens import (
     CompletionRecord,

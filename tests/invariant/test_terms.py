@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.algorithm.advantages import group_normalized
-from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.batch import make_batch
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 
 token = st.integers(0, 3)  # few tokens, so that prefixes are shared often

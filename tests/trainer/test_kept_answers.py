@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl import Hook, Trainer, emit_reward
 from mini_agentic_rl.algorithm import Measure
-from mini_agentic_rl.algorithm.answers import lenient_check, question_hash
+from mini_agentic_rl.algorithm.rollouts import lenient_check, question_hash
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.metrics import MetricsLogger

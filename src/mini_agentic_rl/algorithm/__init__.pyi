@@ -1,7 +1,5 @@
 from .advantages import ADVANTAGES as ADVANTAGES
 from .advantages import register_advantage as register_advantage
-from .answers import OF_TRANSFER as OF_TRANSFER
-from .answers import answer_rows as answer_rows
 from .base import Algorithm as Algorithm
 from .base import AlgorithmContext as AlgorithmContext
 from .base import FunctionalAlgorithm as FunctionalAlgorithm
@@ -9,12 +7,10 @@ from .base import ResultKind as ResultKind
 from .base import algo as algo
 from .baseline import Baseline as Baseline
 from .baseline import FastAlgorithm as FastAlgorithm
+from .checkpoint import read_progress as read_progress
 from .grpo import Backend as Backend
 from .grpo import MiniGRPO as MiniGRPO
-from .loop import ReinforcementLearning as ReinforcementLearning
-from .loop import read_progress as read_progress
 from .losses import LOSSES as LOSSES
-from .losses import LossTerms as LossTerms
 from .losses import PolicyLossName as PolicyLossName
 from .losses import Surrogate as Surrogate
 from .losses import register_loss as register_loss
@@ -23,8 +19,11 @@ from .ppo import MiniPPO as MiniPPO
 from .presets import PRESETS as PRESETS
 from .presets import PresetName as PresetName
 from .presets import is_preset as is_preset
+from .reinforcement import ReinforcementLearning as ReinforcementLearning
+from .rollouts import OF_TRANSFER as OF_TRANSFER
 from .rollouts import UNTRAINED_KEY as UNTRAINED_KEY
 from .rollouts import Evaluation as Evaluation
+from .rollouts import answer_rows as answer_rows
 from .rollouts import cancel_leftovers as cancel_leftovers
 from .settings import GRPOSettings as GRPOSettings
 from .settings import OnFailure as OnFailure

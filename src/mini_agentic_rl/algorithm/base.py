@@ -1,4 +1,4 @@
-"""The base of all algorithms, and `@algo`, which makes one of a function.
+"""The base of all algorithms, `@algo`, which makes one of a function, and helpers for algorithms of your own.
 
 An algorithm enqueues rollouts, reads their results, and changes the resources that agents use. It never runs an agent
 and never speaks HTTP: the store is its only connection to the runners.
@@ -11,13 +11,15 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from ..adapter import TraceAdapter
 from ..config import Settings
@@ -31,6 +33,9 @@ from .settings import OnFailure
 if TYPE_CHECKING:
     from ..policy import Launch
     from .rollouts import Evaluation
+
+T = TypeVar("T")
+Method: TypeAlias = Callable[..., Awaitable[Any]]
 
 ResultKind: TypeAlias = Literal["adapter", "adapters", "prompt"]
 """Kinds of results that an algorithm may leave behind: trained weights, those of several adapters by name, or a prompt
@@ -324,3 +329,64 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
         TypeError: the function names an argument that cannot be given.
     """
     return FunctionalAlgorithm(function)
+
+
+def batch_iter_over_dataset(dataset: Dataset[T], batch_size: int) -> Iterator[Sequence[T]]:
+    """Yield batches of `batch_size` rows for ever, in a new order for each pass; all rows where there are fewer.
+
+    A batch that begins at the end of a pass is filled up from the next one, with rows that it does not hold yet.
+
+    Raises:
+        ValueError: `batch_size` is less than 1, or the data set is empty.
+    """
+    if batch_size < 1 or len(dataset) == 0:
+        raise ValueError(f"batch_size={batch_size} of {len(dataset)} rows: both must be 1 or more")
+    size, batch = min(batch_size, len(dataset)), list[int]()
+    while True:
+        order = deque(random.sample(range(len(dataset)), len(dataset)))
+        while order:
+            index = order.popleft()
+            if index in batch:  # of the last pass: its turn in this one comes later
+                order.append(index)
+                continue
+            batch.append(index)
+            if len(batch) == size:
+                yield [dataset[chosen] for chosen in batch]
+                batch.clear()
+
+
+def with_store(method: Method) -> Method:
+    """Give an async method of an algorithm its store as the first argument after `self`."""
+
+    @functools.wraps(method)
+    async def call(self: Algorithm, *args: Any, **kwargs: Any) -> Any:
+        return await method(self, self.get_store(), *args, **kwargs)
+
+    return call
+
+
+def with_llm_proxy(required: bool = False, auto_start: bool = True) -> Callable[[Method], Method]:
+    """Give an async method of an algorithm its LLM proxy as the first argument after `self`; None where it has none.
+
+    Args:
+        required: Raise a ValueError where it has none.
+        auto_start: Start a proxy that does not run yet, and stop it after the call.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        async def call(self: Algorithm, *args: Any, **kwargs: Any) -> Any:
+            proxy = self.get_llm_proxy()
+            if proxy is None and required:
+                raise ValueError(f"{type(self).__name__} needs an LLM proxy: Trainer(llm_proxy=…), or set_llm_proxy")
+            if proxy is None or not auto_start or proxy.is_running():
+                return await method(self, proxy, *args, **kwargs)
+            await proxy.start()
+            try:
+                return await method(self, proxy, *args, **kwargs)
+            finally:
+                await proxy.stop()
+
+        return call
+
+    return decorate

@@ -62,7 +62,7 @@ _EVERY: Final = 16
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Conversations that an adapter imitates before reinforcement learning (`loop/warm_up.py`)."""
+    """Conversations that an adapter imitates before reinforcement learning (`sft.py`)."""
 
     demonstration: Callable[[Mapping[str, Any]], Messages]
     """Returns the OpenAI messages of a task done well."""
@@ -83,10 +83,10 @@ class WarmStart:
 
 
 CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
-"""Choice of the rollout's reward that its calls are trained with; see `loop/groups.py`."""
+"""Choice of the rollout's reward that its calls are trained with; see `groups.py`."""
 
-Curriculum = Literal["none", "pass_rate", "level"]
-"""Order in which tasks are drawn; see `loop/curriculum.py`."""
+Curriculum = Literal["none", "pass_rate"]
+"""Order in which tasks are drawn; see `curriculum.py`."""
 
 
 class LoopSettings(RolloutSettings):
@@ -117,17 +117,11 @@ class LoopSettings(RolloutSettings):
     max_sampling_rounds: int = Field(default=4, ge=1)
     """At most this often a step draws tasks with `dynamic_sampling`; what it has by then is trained on."""
     curriculum: Curriculum = "none"
-    """Order of the tasks: each once an epoch (`none`), those more often that are solved about half of the time
-    (`pass_rate`), or so by their levels, each task of a level once an epoch of it (`level`)."""
+    """Order of the tasks: each once an epoch (`none`), or more often those that are solved about half of the time
+    (`pass_rate`)."""
     curriculum_floor: float = Field(default=0.1, gt=0, le=1)
-    """Least weight of a task with `curriculum=pass_rate`, or of a level with `level`, against 1 for the most wanted
-    ones: what is always or never solved is still tried now and then."""
-    replay_groups: int = Field(default=0, ge=0)
-    """Groups of earlier steps that join each step: those with the fewest right rollouts, of which only these are
-    trained, weighed by how likely they are today (`replay.py`); the metric `staleness/kl` says how far the policy has
-    moved since."""
-    replay_steps: int = Field(default=4, ge=1)
-    """Steps for which a group can be replayed."""
+    """Least weight of a task with `curriculum=pass_rate`, against 1 for the most wanted ones: tasks that are always or
+    never solved are still tried now and then."""
     expert_prefix: bool = False
     """Try a task that all rollouts failed a second time with the first calls of a right rollout of it, or of its
     demonstration: the gateway answers these calls, and only what follows is trained."""
@@ -291,7 +285,7 @@ def _implied(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 Distillation = Literal["sampled", "top_k"]
-"""Ways to follow a teacher; see `grpo/objective.py`."""
+"""Ways to follow a teacher; see `grpo.py`."""
 
 BASE_TEACHER: Final = "base"
 """`teacher` for the model without its adapter."""
@@ -429,8 +423,6 @@ class PPOSettings(LoopSettings):
         if find_loss(self.policy_loss).over_rollouts is not None:
             others = [name for name, loss in LOSSES.items() if loss.over_rollouts is None]
             raise ValueError(f"`policy_loss={self.policy_loss}` is GRPO's: with PPO take {' or '.join(others)}")
-        if self.replay_groups:
-            raise ValueError("`replay_groups` is GRPO's: PPO's values are of the policy that sampled")
         if self.credit == "discounted":
             raise ValueError("`credit=discounted` is GRPO's: with PPO take `credit=per_turn` and `gamma`")
         return self

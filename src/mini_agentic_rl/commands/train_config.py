@@ -64,8 +64,6 @@ _RARE: Final[Sequence[str]] = (
     "loop.patience",
     "loop.credit_discount",
     "loop.max_sampling_rounds",
-    "loop.replay_groups",
-    "loop.replay_steps",
     "loop.max_attempts",
     "loop.separate_reward_weights",
     "loop.advantage_normalization",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mini_agentic_rl import MiniGRPO
-from mini_agentic_rl.algorithm.loop.groups import Rewards, Trajectory, assign
+from mini_agentic_rl.algorithm.groups import Rewards, Trajectory, assign
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.integrations.trl.backend import row_of
 from mini_agentic_rl.policy import PolicyError

@@ -31,7 +31,7 @@ from ..errors import PolicyError
 from ..launch import Launch
 from ..learner import Learner, ValueLearner
 from ..load import load_model
-from ..loss import Loss, TermStreams
+from ..loss import Loss, LossInputs
 from ..model import PolicyModel
 from ..policy import Policy
 from ..rank_group import RankGroup
@@ -198,11 +198,11 @@ class _Follower:
         )
 
     def forward_backward(
-        self, number: int, packed: PackedTrees, loss: Loss, streams: TermStreams, gradient: bool, entropy_gradient: bool
+        self, number: int, packed: PackedTrees, loss: Loss, inputs: LossInputs, gradient: bool, entropy_gradient: bool
     ) -> dict[str, float]:
         """Command of rank 0: learn a share of its trees."""
         return self._learners[number].forward_backward(
-            packed, loss, streams, gradient=gradient, entropy_gradient=entropy_gradient
+            packed, loss, inputs, gradient=gradient, entropy_gradient=entropy_gradient
         )
 
     def copy_weights(self, adapter: str) -> None:

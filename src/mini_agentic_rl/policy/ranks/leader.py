@@ -27,7 +27,7 @@ from ..engine import Engine, EngineCounters
 from ..errors import PolicyError, QueueFullError
 from ..launch import Launch
 from ..learner import Learner, ValueLearner
-from ..loss import Loss, SeenTerms, TermStreams
+from ..loss import Loss, LossInputs, SeenTerms
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..policy import Policy
 from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
@@ -191,13 +191,13 @@ class RankedLearner(Learner):
         self,
         packed: PackedTrees,
         loss_fn: Loss,
-        streams: TermStreams | None = None,
+        inputs: LossInputs | None = None,
         *,
         gradient: bool = True,
         entropy_gradient: bool = False,
         seen: SeenTerms | None = None,
     ) -> dict[str, float]:
-        given = streams or TermStreams(torch.ones(packed.term_count))
+        given = inputs or LossInputs(torch.ones(packed.term_count))
         forward_backward = super().forward_backward
 
         def own(share: Share) -> dict[str, float]:

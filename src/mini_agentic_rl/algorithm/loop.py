@@ -1,70 +1,96 @@
 """The loop of a training: measure, warm up, measure, [sample, update]*, measure; resumed from its latest checkpoint.
 
-`Loop.complete` is a run from the first measurement to the last, `Loop.step` one step of it:
+`Loop.run` is a run from the first measurement to the last, `Loop.step` one step of it:
 
     sampling.py, staleness.py     rollouts of the step's tasks (curriculum.py), by the current weights or ahead of
-    learning groups.py, extra_groups.py    rollouts as groups; replayed groups, and failed tasks begun as an expert did
-    objective.py                  groups in, new weights out: `grpo/` and `ppo/` compute advantages, pack and learn
-    measuring.py, warm_up.py      accuracy and validation; imitation before the first step
-    checkpoint.py, state.py       what is kept, and the state of the run
+                                  learning; groups.py turns them into groups
+    expert_prefix.py               failed tasks tried again with an expert's first calls
+    objective.py                  groups in, new weights out: `grpo.py` and `ppo.py` compute advantages, pack and learn
+    measure.py, sft.py            accuracy and validation; imitation before the first step
+    checkpoint.py                 checkpoints, and the progress that they keep
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from ...gateway import ServedPolicy
-from ...policy import count_parameters
-from ...processes import CoreWatch, peak_memory_bytes
-from ...types import Dataset, NamedResources
-from ..rollouts import refuse_failed
-from .checkpoint import Checkpointing
-from .extra_groups import remember, replayed_groups, with_prefixed_groups
-from .groups import Group, group_metrics
-from .measuring import FIRST, LAST, Measuring
-from .objective import record_seen
+from ..gateway import ServedPolicy
+from ..logging import CountedCauses
+from ..policy import LearnerSettings, count_parameters
+from ..processes import CoreWatch, peak_memory_bytes
+from ..types import Dataset, NamedResources
+from .checkpoint import Checkpointing, RunProgress
+from .expert_prefix import with_prefixed_groups
+from .measure import FIRST, LAST, Measuring
+from .objective import Objective, record_seen
+from .rollouts import refuse_failed
 from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, failure, untrained_in_all
+from .settings import LoopSettings
+from .sft import warm_up
 from .staleness import AheadSampler
-from .state import LoopedAlgorithm, LoopState
-from .warm_up import warm_up
+
+if TYPE_CHECKING:
+    from .reinforcement import ReinforcementLearning
+
+LONG_ANSWERS: Final = 4
+"""Factor by which an answer may be longer than `max_new_tokens` before a warm-up."""
 
 
-class Loop(LoopState):
-    """One run of an algorithm with an `Objective`, from the first measurement to the last."""
+class Loop:
+    """One run of an algorithm. Everything that a checkpoint keeps is in `progress`."""
 
+    objective: Objective
+    """The update; made by `run`."""
     sampler: StepSampler | AheadSampler
-    """Source of the rollouts of each step; made by `complete`."""
+    """Source of the rollouts of each step; made by `run`."""
 
     def __init__(
         self,
-        algorithm: LoopedAlgorithm,
+        algorithm: ReinforcementLearning[Any],
         served: ServedPolicy,
         resources: NamedResources,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
         """`resources` are those that agents find beside the model that is trained."""
-        super().__init__(algorithm, served, train_dataset, val_dataset)
+        self.algorithm = algorithm
+        self.settings: LoopSettings = algorithm.settings
+        self.context = algorithm.context
+        self.store = self.context.store
+        self.logger = self.context.logger
+        self.served = served
+        self.policy = served.policy
         self.resources = resources
+        self.train_dataset = train_dataset
+        self.val_dataset = val_dataset
+        self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
         self.checkpointing = Checkpointing(self)
-        self.measuring = Measuring(self, self.checkpointing)
+        self.measuring = Measuring(self)
+        self.causes = CountedCauses()
+        """Reasons for which rollouts were not trained so far; only new ones are logged."""
+        self.train_resources = ""
+        """Id of the resources of training rollouts."""
+        self.val_resources = ""
+        """Id of the resources of measurements: the same model, greedy."""
+        self.long_answer_resources = ""
+        """Id of the same with longer answers, which a model that was not warmed up gives."""
         self._lost = LostSteps()
 
-    async def complete(self) -> None:
+    async def run(self) -> None:
         """Take the run to its end: from its beginning, or from its latest checkpoint if it is resumed."""
         self.objective = await self.policy.run_async(
             lambda: self.algorithm.objective(self.policy, self.learner_settings)
         )
         await self._count_parameters()
         await self.checkpointing.resume()
-        await self.add_resources(self.resources)
+        await self._add_resources()
         try:
             if not self.progress.warmed_up:
                 await self.measuring.measure_once(FIRST)
-                warmed_up = await warm_up(self, self.checkpointing)
+                warmed_up = await warm_up(self)
                 if self.settings.kl_coef > 0:
                     for learner in self.objective.learners.values():
                         await self.policy.run_async(learner.keep_reference)
@@ -117,33 +143,24 @@ class Loop(LoopState):
         """
         await record_seen(self.store, self.objective.take_seen())
         cost = StepCost(self)
-        sampled = await self.sampler.sample()
+        sampled = await self.sampler.sample()  # publishes the weights first
         self._count(sampled)
         if self.settings.expert_prefix:
             sampled = await with_prefixed_groups(self, sampled)
-        replayed = await replayed_groups(self.context, self.settings, self.served.trained_models, self.progress)
         cost.sampled()
         share = self.sampler.learning_share
-        metrics = sampled.metrics | await self.served.learn_async(lambda: self._learn(sampled, replayed), share)
+        metrics = sampled.metrics | await self.served.learn_async(lambda: self._learn(sampled), share)
         metrics |= cost.learnt(samples_meanwhile=share > 0)
         return metrics | await self.sampler.finish_step()
 
-    def _learn(self, sampled: SampledStep, replayed: Mapping[str, Sequence[Group]]) -> dict[str, float]:
-        """Update every adapter and count the step, on the torch thread: an interruption may not come in between.
-
-        Args:
-            replayed: groups of earlier steps that join those of this one, by adapter.
-        """
+    def _learn(self, sampled: SampledStep) -> dict[str, float]:
+        """Update every adapter and count the step, on the torch thread: an interruption may not come in between."""
         metrics: dict[str, float] = {}
         for adapter, groups in sampled.groups.items():
-            earlier = replayed.get(adapter, [])
-            update = self.objective.update(adapter, [*groups, *earlier])
-            if earlier:  # rewards and lengths are those of this step alone
-                update |= group_metrics(groups) | {"groups/replayed": float(len(earlier))}
+            update = self.objective.update(adapter, groups)
             metrics |= {self.named(adapter, name): value for name, value in update.items()}
         self.progress.step += 1
         self.sampler.learnt(sampled)
-        remember(self.progress, sampled.groups, self.settings)
         return metrics
 
     async def _keep_step(self) -> None:
@@ -171,8 +188,62 @@ class Loop(LoopState):
         progress.rollouts += sampled.rollouts
         progress.trainable += sampled.trainable
         for reason, count in sampled.untrained.items():
-            progress.untrained[reason] = progress.untrained.get(reason, 0) + count
+            progress.count_untrained(reason, count)
         self._lost.after_step(sampled)
+
+    @property
+    def progress(self) -> RunProgress:
+        """Steps and results so far."""
+        return self.algorithm.progress
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """The training tasks.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if self.train_dataset is None:
+            raise ValueError(f"train_dataset is empty: give {type(self.algorithm).__name__} at least one task")
+        return self.train_dataset
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps that draw every task once."""
+        return -(-len(self.dataset) // self.settings.tasks_per_step)
+
+    @property
+    def learner_settings(self) -> LearnerSettings:
+        """Settings of each optimizer, with the steps of the whole run if their schedule needs them."""
+        settings = self.algorithm.learner_settings
+        if settings.schedule == "constant" or settings.total_steps:
+            return settings
+        steps = self.total_steps * self.settings.epochs_per_batch
+        return settings.model_copy(update={"total_steps": max(1, steps)})
+
+    @property
+    def warms_up(self) -> bool:
+        """True if the run imitates before its first step."""
+        starts = self.algorithm.warm_starts.values()
+        return self.train_dataset is not None and any(start.settings.examples > 0 for start in starts)
+
+    def named(self, adapter: str, name: str, separator: str = "/") -> str:
+        """Return `name`, after the adapter's name if several adapters are trained."""
+        return name if len(self.policy.model.adapters) == 1 else f"{adapter}{separator}{name}"
+
+    def log(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
+        """Log metrics under a step of the imitation, or else under the steps of reinforcement learning so far."""
+        self.logger.log(metrics, step=self.progress.step if step is None else step)
+        self.progress.logged += 1
+
+    def show_steps(self) -> None:
+        """Show how many steps are done."""
+        self.logger.phase("reinforcement learning", self.total_steps)
+        self.logger.advance(self.progress.step)
+
+    def _note(self, message: str | None) -> None:
+        if message is not None:
+            self.logger.note(message)
 
     async def _count_parameters(self) -> None:
         trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
@@ -180,15 +251,24 @@ class Loop(LoopState):
         self.algorithm.parameters = {"trained": counts.trained, "all": counts.total}
         self.logger.note(str(counts))
 
-    def _note(self, message: str | None) -> None:
-        if message is not None:
-            self.logger.note(message)
+    async def _add_resources(self) -> None:
+        """Add the resources of rollouts to the store: `resources`, and the model that is trained."""
+
+        async def add(temperature: float, length_factor: int = 1) -> str:
+            sampling = {"temperature": temperature, "max_tokens": length_factor * self.settings.max_new_tokens}
+            named = self.served.resources(self.resources, sampling)
+            return (await self.store.add_resources(named)).resources_id
+
+        self.train_resources = await add(self.settings.temperature)
+        self.val_resources = await add(0.0)
+        if self.warms_up:
+            self.long_answer_resources = await add(0.0, LONG_ANSWERS)
 
 
 class StepCost:
     """Time, tokens and cores of a step, from the creation of the object on."""
 
-    def __init__(self, run: LoopState) -> None:
+    def __init__(self, run: Loop) -> None:
         self._run = run
         self._sampled_tokens = run.served.sampler.sampled_tokens
         self._computed_tokens = run.policy.counters().computed_tokens

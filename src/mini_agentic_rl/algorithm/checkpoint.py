@@ -1,23 +1,31 @@
-"""Checkpoints to resume from exactly, the weights after each pass over the tasks, and those at the end."""
+"""Checkpoints to resume from exactly, the weights after each pass over the tasks, and those at the end.
+
+A checkpoint holds everything that the rest of a run depends on: adapters, optimizers, the state of the objective,
+random states and the `RunProgress`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ...errors import UserError
-from ...files import read_json, reading
-from ...gateway import save_kept_tokenizer
-from ...policy import Learner, Policy, save_weights, write_state
-from ..base import ResultKind
-from .objective import Learners, Objective
-from .state import LoopState, RunProgress
+from ..errors import UserError
+from ..files import read_json, reading
+from ..gateway import save_kept_tokenizer
+from ..policy import Learner, Policy, save_weights, write_state
+from .base import ResultKind
+from .objective import Objective
+
+if TYPE_CHECKING:
+    from .loop import Loop
 
 _STATE = "state.json"
 _OPTIMIZER = "optimizer.pt"
@@ -28,13 +36,70 @@ _ADAPTERS = "adapters"
 _ADVICE = "delete that checkpoint, and `resume` goes on from the one before"
 
 
+@dataclass
+class RunProgress:
+    """The data cursor and the results so far: with the seed the first three say which tasks come next."""
+
+    step: int = 0
+    """Finished reinforcement-learning steps."""
+    extra_tasks: int = 0
+    """Tasks that these steps drew beyond `tasks_per_step` each, by dynamic sampling."""
+    pass_rates: dict[str, float] = field(default_factory=dict)
+    """Fraction of rollouts that solved each task, by its row, where a curriculum asks for it."""
+    warmed_up: bool = False
+    """True once the supervised warm-up is done."""
+    imitated: dict[str, int] = field(default_factory=dict)
+    """Optimizer steps of the supervised warm-up so far, by adapter."""
+    readiness: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Result of the latest probe of the warm-up, by adapter: the fields of `Readiness`, and `ready`."""
+    solved: dict[str, str] = field(default_factory=dict)
+    """A right rollout of each task, by its row, where failed tasks are tried again with an expert's first calls."""
+    prefix_calls: dict[str, int] = field(default_factory=dict)
+    """Calls that a task is given at such a try, by its kind, or by its row where it has none."""
+    validation: list[dict[str, Any]] = field(default_factory=list)
+    """Validations so far: step, correct, count."""
+    logged: int = 0
+    """Rows of metrics so far."""
+    accuracy: list[dict[str, Any]] = field(default_factory=list)
+    """Measurements so far: name, correct, count."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by phase."""
+    untrained: dict[str, int] = field(default_factory=dict)
+    """Rollouts that gave nothing to train on, by reason."""
+    rollouts: int = 0
+    """Rollouts of the training."""
+    trainable: int = 0
+    """Those of them that could be trained."""
+    run: str = ""
+    """Name of the run in the metadata of rollouts, where sampling runs ahead."""
+    drawn: int = 0
+    """Groups that were drawn so far, where sampling runs ahead."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """Tasks of those of them that were not learnt, by their numbers (as text, for JSON)."""
+    updates: list[dict[str, int]] = field(default_factory=list)
+    """Versions of all adapters after each of the last updates, where sampling runs ahead."""
+
+    @property
+    def best_validation(self) -> Mapping[str, Any] | None:
+        """The first of the validations with the largest share of right answers; None where there is none."""
+        return max(self.validation, key=lambda row: row["correct"] / max(1, row["count"]), default=None)
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to a phase's time."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    def count_untrained(self, reason: str, count: int) -> None:
+        """Count rollouts that gave nothing to train on."""
+        self.untrained[reason] = self.untrained.get(reason, 0) + count
+
+
 def write_checkpoint(
     folder: Path, policy: Policy, objective: Objective, progress: RunProgress, warm_up: Learner | None
 ) -> None:
     """Write adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread.
 
     Args:
-        warm_up: The learner of the supervised warm-up, while that is under way.
+        warm_up: the learner of the supervised warm-up, while that is under way.
     """
     policy.check_agreement()
     learners = objective.learners
@@ -90,13 +155,13 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
 
 
-def restore_weights(folder: Path, policy: Policy, learners: Learners) -> None:
+def restore_weights(folder: Path, policy: Policy, learners: Mapping[str, Learner]) -> None:
     """Read back the weights of a checkpoint, and nothing else. On the torch thread."""
     for name in learners:
         policy.read_weights(_paths(folder, name, learners)[0], name)
 
 
-def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
+def _paths(folder: Path, name: str, learners: Mapping[str, Learner]) -> tuple[Path, Path]:
     """Return the paths of the weights and of the optimizer of an adapter."""
     if len(learners) == 1:
         return folder / _ADAPTER, folder / _OPTIMIZER
@@ -106,30 +171,29 @@ def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
 class Checkpointing:
     """Writes checkpoints of a run, and reads one back; without a place to keep them it does nothing."""
 
-    def __init__(self, run: LoopState) -> None:
+    def __init__(self, run: Loop) -> None:
         self._run = run
         self._kept = run.context.checkpoints
         self._restored: Path | None = None
         self._warm_up: Learner | None = None
 
-    async def resume(self) -> bool:
-        """Go on from the latest checkpoint, where that is asked for and there is one; True then."""
+    async def resume(self) -> None:
+        """Go on from the latest checkpoint, if the trainer resumes and there is one."""
         run = self._run
         latest = None if self._kept is None else self._kept.latest_checkpoint()
         if not run.context.resume or latest is None:
-            return False
+            return
         folder = self._restored = latest[1]
         run.algorithm.progress = read_progress(folder)
         await run.policy.run_async(lambda: restore(folder, run.policy, run.objective))
         run.logger.note(f"resumed after {self._reached()}")
-        return True
 
     async def begin_warm_up(self, learner: Learner, taken: int) -> None:
         """Keep the optimizer of a warm-up in the checkpoints from now on.
 
         Args:
-            learner: takes the state that the checkpoint has of it, if that is of a warm-up under way.
-            taken: Optimizer steps that the warm-up had taken then.
+            learner: if the checkpoint is of a warm-up under way, it takes the state that was saved there.
+            taken: optimizer steps that the warm-up had taken then.
         """
         self._warm_up = learner
         folder = self._restored
@@ -199,6 +263,7 @@ class Checkpointing:
         return True
 
     def _write(self) -> None:
+        """Write a checkpoint, on the torch thread."""
         run = self._run
 
         def write(folder: Path) -> None:

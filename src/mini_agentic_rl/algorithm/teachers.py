@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import UserError
-from ...gateway import ChatRenderer, ServedPolicy, load_tokenizer
-from ...policy import PolicyError, PolicyModel, Scorer, adapter_folder, load_model
-from ...tokens import CompletionRecord, TokenTree, pack
-from ..loop.groups import Group, Trajectory
-from ..loop.objective import Learners
-from ..losses import Floats, Ints
-from ..settings import BASE_TEACHER, SELF_TEACHER, GRPOSettings, is_address
+from ..errors import UserError
+from ..gateway import ChatRenderer, ServedPolicy, load_tokenizer
+from ..policy import Learner, PolicyError, PolicyModel, Scorer, adapter_folder, load_model
+from ..tokens import CompletionRecord, TokenTree, pack
 from .batch import TrainingBatch
+from .groups import Group, Trajectory
+from .losses import Floats, Ints
+from .settings import BASE_TEACHER, SELF_TEACHER, GRPOSettings, is_address
 
 if TYPE_CHECKING:
     from httpx import Client
@@ -314,7 +313,7 @@ def teacher_adapter(settings: GRPOSettings, *, known: Mapping[str, object]) -> d
     return {} if folder is None else {ADAPTER: folder}
 
 
-def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Learners) -> dict[str, Teacher]:
+def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Mapping[str, Learner]) -> dict[str, Teacher]:
     """Return the teacher of each adapter; empty where the settings ask for none.
 
     Raises:

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from ...config import VALUES, called_here
-from ...errors import UserError
-from ...gateway import GatewayLimits, RolloutLimits, ServedPolicy, resources_with_upstreams
-from ...policy import (
+from ..config import VALUES, called_here
+from ..errors import UserError
+from ..gateway import GatewayLimits, RolloutLimits, ServedPolicy, resources_with_upstreams
+from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
     Launch,
@@ -33,16 +33,15 @@ from ...policy import (
     follow_rank_0,
     launched,
 )
-from ...samplers import SamplerSettings
-from ...types import Dataset
-from ..base import Algorithm, AlgorithmContext
-from ..rollouts import Evaluation
-from ..seeds import derive_seed
-from ..settings import LoopSettings, WarmStart
-from .checkpoint import read_progress
+from ..samplers import SamplerSettings
+from ..types import Dataset
+from .base import Algorithm, AlgorithmContext
+from .checkpoint import RunProgress, read_progress
 from .loop import Loop
 from .objective import Objective
-from .state import RunProgress
+from .rollouts import Evaluation
+from .seeds import derive_seed
+from .settings import LoopSettings, WarmStart
 
 SettingsT = TypeVar("SettingsT", bound=LoopSettings)
 _TRAINER: Final = ("output_dir", "resume", "overwrite", "n_runners", "hooks", "loggers")
@@ -81,7 +80,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         sampler: servers that sample in place of the engine; None is the engine.
         warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
             first. None leaves that out.
-        validation: tasks that choose the weights that are kept (`measuring.py`), neither trained on nor those that the
+        validation: tasks that choose the weights that are kept (`measure.py`), neither trained on nor those that the
             accuracy is measured on; at most `validation_size` of them where that is not 0. Needs a trainer with an
             `output_dir`, where the checkpoints are. None keeps the last weights.
         transfer: tasks unlike those that are trained on, measured before and after beside the others.
@@ -265,9 +264,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             async with resources_with_upstreams(
                 held, proxy, self.context.store, self.served.model_names, self.served.put_behind
             ) as resources:
-                await self.served.policy.watch(
-                    Loop(self, self.served, resources, train_dataset, val_dataset).complete()
-                )
+                await self.served.policy.watch(Loop(self, self.served, resources, train_dataset, val_dataset).run())
         finally:
             if not self._keep_open:
                 await asyncio.to_thread(self.close)

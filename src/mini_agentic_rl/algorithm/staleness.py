@@ -28,21 +28,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...logging import CountedCauses
-from ...metrics import counted
-from ...tokens import CompletionRecord
-from ...types import Rollout
-from ..losses import Ints
-from ..rollouts import UNTRAINED_KEY, FinishedRollout, count_untrainable, read_rollouts
-from ..seeds import derive_seed
+from ..logging import CountedCauses
+from ..metrics import counted
+from ..tokens import CompletionRecord
+from ..types import Rollout
 from . import sampling
-from .curriculum import StepTasks
+from .curriculum import TaskDraws
 from .groups import Group, by_adapter
+from .losses import Ints
+from .rollouts import UNTRAINED_KEY, FinishedRollout, count_untrainable, read_rollouts
 from .sampling import SampledStep
-from .state import LoopState
+from .seeds import derive_seed
+
+if TYPE_CHECKING:
+    from .loop import Loop
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +87,13 @@ class AheadGroup:
 class AheadSampler:
     """Samples groups while the learner computes; at most `max_staleness` + 1 batches are ahead."""
 
-    def __init__(self, run: LoopState, has_signal: Callable[[Group], bool]) -> None:
+    def __init__(self, run: Loop, has_signal: Callable[[Group], bool]) -> None:
         """`has_signal` returns True if a group can change an adapter."""
         self.learning_share = run.settings.sampling_share
         self._run = run
         self._has_signal = has_signal
         self._models = run.served.trained_models
-        self._tasks = StepTasks(run.settings)
+        self._tasks = TaskDraws(run.settings)
         self._groups: dict[int, AheadGroup] = {}
         self._restored_at = dict(run.policy.model.versions)
         self._batch: Sequence[AheadGroup] = ()
@@ -286,7 +289,7 @@ class AheadSampler:
             if run.causes.add(reason, size):
                 logger.warning("%s not trained: %s", counted(size, "rollout"), reason)
             run.progress.rollouts += size
-            run.progress.untrained[reason] = run.progress.untrained.get(reason, 0) + size
+            run.progress.count_untrained(reason, size)
             self._too_old += 1
             self._forget(group)
             for one in group.finished:
