@@ -7,7 +7,6 @@ and never speaks HTTP: the store is its only connection to the runners.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import inspect
@@ -16,6 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -215,7 +215,7 @@ class Algorithm(ABC):
         def call() -> Any:
             return self.run(train_dataset=train_dataset, val_dataset=val_dataset)
 
-        result = call() if self.is_async() else await _in_thread(call, type(self).__name__)
+        result = call() if self.is_async() else await in_daemon_thread(call, type(self).__name__)
         return await result if inspect.isawaitable(result) else result
 
     @property
@@ -244,32 +244,23 @@ class Algorithm(ABC):
             self._context = AlgorithmContext(**self._given)
 
 
-async def _in_thread(call: Callable[[], Any], name: str) -> Any:
-    """Run `call` in a daemon thread with the caller's context variables, and wait for what it returns or raises."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
+def in_daemon_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Return or raise the result of `call`, run in a daemon thread with the caller's context variables.
+
+    When the caller is cancelled, the thread is given up, not ended: it does not keep the process alive.
+    """
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # from here on it cannot be cancelled under the thread
     context = contextvars.copy_context()
 
-    def settle(value: Any, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
-
     def work() -> None:
-        value: Any = None
-        error: BaseException | None = None
         try:
-            value = context.run(call)
-        except BaseException as raised:  # raised again by the awaiting side
-            error = fit_for_future(raised, f"{name}.run")
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, value, error)
+            result.set_result(context.run(call))
+        except BaseException as error:  # raised again where the future is awaited
+            result.set_exception(fit_for_future(error, name))
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await done
+    return asyncio.wrap_future(result)
 
 
 _OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")

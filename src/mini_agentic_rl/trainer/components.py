@@ -8,27 +8,22 @@ own settings that they name as parameters.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 from ..config import LightningEnvVar, refusal, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..execution import ExecutionStrategy, SharedMemoryExecutionStrategy
 from ..files import make_private_folder
 from ..litagent import LitAgent, rollout
-from ..runner import LitAgentRunner, Runner
 from ..store import InMemoryLightningStore, LightningStore
-from ..tracer import Tracer
 from ..types import Dataset
 from .run_folder import RunFolder
-
-P = ParamSpec("P")
 
 _PARTS: Final = ("model", "tokenizer", "lora", "learner", "engine", "limits", "warm_start", "backend", "load_options")
 _HERE: Final = {"loggers": "logger", "report_to": "logger"}
@@ -38,18 +33,11 @@ class UnknownKeywordError(UserError, TypeError):
     """Report an argument that is not there: an error that a person can mend, and Python's own for such a call."""
 
 
-def refuses_unknown_keywords(init: Callable[P, None]) -> Callable[P, None]:
-    """Let a constructor refuse keywords that it does not know with an `UnknownKeywordError`; its signature stays."""
-    known = [name for name in inspect.signature(init).parameters if name != "self"]
-
-    @functools.wraps(init)
-    def checked(*args: P.args, **keywords: P.kwargs) -> None:
-        for name in keywords:
-            if name not in known:
-                raise UnknownKeywordError(_complaint(name, known))
-        init(*args, **keywords)
-
-    return checked
+def refuse_unknown_keywords(given: Collection[str], known: Collection[str]) -> None:
+    """Raise an `UnknownKeywordError` for a keyword that `Trainer` does not know; it says what was meant."""
+    for name in given:
+        if name not in known:
+            raise UnknownKeywordError(_complaint(name, known))
 
 
 def _complaint(name: str, known: Collection[str]) -> str:
@@ -60,9 +48,9 @@ def _complaint(name: str, known: Collection[str]) -> str:
         return f"{name} is no argument of Trainer: here it is `{_HERE[name]}`"
     settings = {*GRPOSettings.model_fields, *PPOSettings.model_fields, *LearnerSettings.model_fields, *_PARTS}
     settings.update(LoraSettings.model_fields, (f"lora_{field}" for field in LoraSettings.model_fields))
-    of_algorithm = None if name in settings else refusal(name, known)
-    if of_algorithm is not None:
-        return f"{of_algorithm} (an argument of Trainer)"
+    suggestion = None if name in settings else refusal(name, known)
+    if suggestion is not None:
+        return f"{suggestion} (an argument of Trainer)"
     if name in settings or refusal(name, settings) is not None:
         return f"{name} is no argument of Trainer: give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"
     return f"{name} is no argument of Trainer: it takes {', '.join(known)}"
@@ -162,16 +150,6 @@ def build_component(
     if not isinstance(made, expected_type):
         raise TypeError(f"{spec_name} must be of type {expected_type.__name__}, not {type(made).__name__}")
     return made
-
-
-def build_all(keyword: str, specs: Component[Any] | Sequence[Component[Any]], kind: type[Any]) -> list[Any]:
-    """One part or several, in order.
-
-    Raises:
-        UserError: as `build`.
-    """
-    several = list(specs) if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
-    return [build(keyword, spec, kind) for spec in several]
 
 
 def load(keyword: str, path: str, names: Mapping[str, str] | None = None) -> Any:
@@ -425,11 +403,6 @@ def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> Lightnin
     return SqlLightningStore(folder.rollouts_path)
 
 
-def is_external(store: LightningStore | None) -> bool:
-    """Return True if others may use the store at the same time."""
-    return store is not None and not isinstance(store, InMemoryLightningStore)
-
-
 def runs_algorithm(strategy: ExecutionStrategy) -> bool:
     """Return True if this start of the program runs the algorithm, and not runners alone."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
@@ -455,23 +428,6 @@ def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
     if strategy.n_runners is not None:
         return strategy.n_runners
     return DEFAULT_RUNNERS if asked_for is None else asked_for
-
-
-def make_runner(spec: Component[Runner[Any]] | None, *, tracer: Tracer | None, max_rollouts: int | None) -> Runner[Any]:
-    """Return the runner; one object serves all runners of a process, each in a `run_context` of its own.
-
-    Raises:
-        UserError: `spec` names no runner.
-    """
-    settings: dict[str, Any] = {"tracer": tracer, "max_rollouts": max_rollouts}
-    runner: Runner[Any] = build(
-        "runner",
-        LitAgentRunner if spec is None else spec,
-        Runner,
-        untyped="mini_agentic_rl.runner.LitAgentRunner",
-        settings=settings,
-    )
-    return runner
 
 
 def _is_address(text: str) -> bool:
