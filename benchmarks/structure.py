@@ -142,7 +142,7 @@ def thread_codes(frame: FrameType | None) -> Iterator[CodeType]:
         if frame.f_code.co_name == "run_forever":
             chains = [list(coroutine_codes(task.get_coro())) for task in asyncio.all_tasks(frame.f_locals["self"])]
             # The chain that a task begins stands before the chain of the task that it waits for.
-            for chain in sorted(chains, key=lambda chain: [code.co_name for code in chain] != ["__call__"]):
+            for chain in sorted(chains, key=lambda chain: chain[0].co_name != "__call__"):
                 if any(room in code.co_filename for code in chain for room in rooms):
                     yield from chain
 
@@ -154,7 +154,7 @@ def trace_step(model: Path, folder: Path) -> dict[str, Any]:
     from mini_agentic_rl.cli import app
 
     stacks: list[list[CodeType]] = []
-    backward, main_thread = torch.Tensor.backward, threading.main_thread().ident
+    backward, main_thread = torch.autograd.backward, threading.main_thread().ident
 
     def watched(*arguments: Any, **options: Any) -> None:
         if not stacks:
@@ -162,7 +162,7 @@ def trace_step(model: Path, folder: Path) -> dict[str, Any]:
             stacks.append([*thread_codes(frames[main_thread or 0]), *thread_codes(sys._getframe(1))])
         backward(*arguments, **options)
 
-    torch.Tensor.backward = watched  # type: ignore[method-assign]
+    torch.autograd.backward = watched
     # Under an entropy bonus every rollout has a gradient: a tiny model earns no reward.
     sizes = (
         "--total-steps 1 --tasks-per-step 2 --samples-per-prompt 2 --max-new-tokens 4 --eval-size 1 --sft-examples 0"

@@ -43,10 +43,11 @@ template."""
 
 
 class Checkpoints(Protocol):
-    """Storage of what a run needs to go on."""
+    """Storage of a run: checkpoints, results, logs and answers (`trainer.RunFolder`)."""
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None], keep: Collection[int] = ()) -> Path | None:
-        """Keep what `write` puts into an empty folder, and those of the steps in `keep`; None when the disk is full."""
+        """Keep the checkpoint that `write` puts into an empty folder, and those of the steps in `keep`; return None if
+        the disk is full."""
 
     def checkpoints(self) -> Sequence[tuple[int, Path]]:
         """(step, folder) of every whole checkpoint, oldest first."""
@@ -55,10 +56,10 @@ class Checkpoints(Protocol):
         """(step, folder) of the newest whole checkpoint."""
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
-        """Keep what was trained after so many passes over the tasks."""
+        """Keep the trained weights after so many passes over the tasks."""
 
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
-        """Keep what was trained."""
+        """Keep the result of the run."""
 
     def add_log(self, name: str, line: str) -> None:
         """Keep a line that another process of the run has logged."""
@@ -81,13 +82,13 @@ class AlgorithmContext:
     n_runners: int = 1
     """Number of rollouts that can run at once."""
     adapter: TraceAdapter[Any] | None = None
-    """Turns the spans of a rollout into what the algorithm learns from."""
+    """Turns the spans of a rollout into training data."""
     llm_proxy: Any | None = None
     """The gateway over an upstream model, where the trainer was given one."""
     num_epochs: int | None = None
-    """Passes over the training tasks that the trainer was asked for; None leaves it to the algorithm."""
+    """The trainer's passes over the training tasks; None leaves it to the algorithm."""
     on_failure: OnFailure | None = None
-    """Treatment of failed rollouts that the trainer was asked for; None leaves it to the algorithm."""
+    """The trainer's treatment of failed rollouts; None leaves it to the algorithm."""
     trained_agents: str | None = None
     """`LitAgent.trained_agents` of the agent: a regular expression over the names of those to train; None: all."""
 
@@ -99,8 +100,7 @@ class Algorithm(ABC):
     """
 
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Those of the context's `num_epochs` and `on_failure` that it follows; the trainer warns of one that it does
-    not."""
+    """The names among `num_epochs` and `on_failure` that it follows; the trainer warns about the others."""
 
     evaluations: Sequence[Evaluation] = ()
     """Measurements of the run, in order; a report shows conversations of the last."""
@@ -119,7 +119,7 @@ class Algorithm(ABC):
 
     @property
     def context(self) -> AlgorithmContext:
-        """Everything that the trainer gave.
+        """The context that the trainer gave.
 
         Raises:
             ValueError: the algorithm has no store.
@@ -131,8 +131,7 @@ class Algorithm(ABC):
         return self._context
 
     def bind(self, context: AlgorithmContext) -> None:
-        """Take over what the trainer gives, before `run`. What was set before stays where the trainer has nothing to
-        give."""
+        """Take over the trainer's context, before `run`; values that were set before fill its gaps."""
         missing = {name: value for name, value in self._given.items() if not getattr(context, name)}
         self._context = replace(context, **missing) if missing else context
 
@@ -199,7 +198,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
-        """Do it all; returning ends the run."""
+        """Run the whole algorithm; the run ends when this returns."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do the same as `run`."""
@@ -225,7 +224,7 @@ class Algorithm(ABC):
         return settings.model_dump(mode="json") if isinstance(settings, Settings) else {}
 
     def rows_to_keep(self, checkpoint: Path | None) -> int | None:
-        """Return how many rows of metrics a run keeps that goes on from a checkpoint; None keeps all of them."""
+        """Return the number of rows of metrics that a run resumed from a checkpoint keeps; None keeps all."""
         return None
 
     @property
@@ -272,7 +271,7 @@ class FunctionalAlgorithm(Algorithm):
     of is None. Still callable as the function.
 
     Raises:
-        TypeError: the function asks for an argument of another name.
+        TypeError: the function has a parameter of another name.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -289,11 +288,11 @@ class FunctionalAlgorithm(Algorithm):
         return inspect.iscoroutinefunction(self._function)
 
     def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
-        """Call the function; what an async one returns is to be awaited.
+        """Call the function; an async one returns a coroutine.
 
         Raises:
-            ValueError: the function asks for a store, and there is none.
-            TypeError: there is a data set that the function does not take.
+            ValueError: the function has a parameter `store`, and there is none.
+            TypeError: a data set was given that the function does not take.
         """
         offered = {
             "store": self._get("store"),

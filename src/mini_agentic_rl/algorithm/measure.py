@@ -52,8 +52,8 @@ async def evaluate(
     rollout_timeout: float | None = None,
     causes: CountedCauses | None = None,
 ) -> Evaluation:
-    """Run the first `size` tasks, `samples` times each; a rollout is ended after `rollout_timeout` seconds, and why one
-    failed is logged where it is not among the `causes` of the run yet."""
+    """Run the first `size` tasks, `samples` times each; a rollout is ended after `rollout_timeout` seconds. Reasons of
+    failures that are not among the `causes` of the run yet are logged."""
     count = len(dataset) if size is None else min(size, len(dataset))
     requests = [
         EnqueueRolloutRequest(
@@ -103,7 +103,7 @@ class Measure(Algorithm):
     gateway_port: int = 0
     """Port of the endpoint that agents call; 0 takes a free one."""
     gateway_host: str | None = None
-    """Address that it listens on; None takes what the runners need."""
+    """Address that it listens on; None takes one that the runners reach."""
     gateway_url: str | None = None
     """URL by which agents reach it, where that is not its address."""
     evaluations: Sequence[Evaluation] = field(default_factory=list, init=False)
@@ -126,7 +126,7 @@ class Measure(Algorithm):
 
         Raises:
             ValueError: it is empty.
-            PolicyError: the model or the adapter cannot be had.
+            PolicyError: the model or the adapter cannot be loaded.
             RunFailedError: all rollouts failed.
         """
         if val_dataset is None or len(val_dataset) == 0:

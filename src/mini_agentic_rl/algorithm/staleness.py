@@ -139,7 +139,7 @@ class AheadSampler:
         return metrics
 
     async def close(self) -> None:
-        """Cancel what was sampled ahead."""
+        """Cancel the rollouts that were sampled ahead."""
         for group in list(self._groups.values()):
             for rollout_id in () if group.complete else group.rollouts:
                 await self._run.store.update_rollout(rollout_id, status="cancelled")
@@ -279,7 +279,7 @@ class AheadSampler:
             group.has_signal = any(self._has_signal(one) for of_adapter in groups.values() for one in of_adapter)
 
     async def _drop_old(self) -> None:
-        """Drop complete groups with tokens that the next update would be too new for, and say so."""
+        """Drop complete groups with tokens that are too old for the next update, and log it."""
         run, most = self._run, self._run.settings.max_staleness
         for group in [group for group in self._groups.values() if group.complete]:
             if token_ages(group.finished, run.progress.updates, self._models).max(initial=0) <= most:

@@ -45,7 +45,7 @@ Places = Sequence[Mapping[int, float]]
 
 
 class Teacher(Protocol):
-    """Scores what the policy sampled. Runs on the torch thread."""
+    """Scores sampled tokens. Runs on the torch thread."""
 
     def logprobs(self, batch: TrainingBatch) -> Floats:
         """Return the log-probability [S] of each sampled token; at imitated terms any finite number.
@@ -55,8 +55,8 @@ class Teacher(Protocol):
         """
 
     def likeliest(self, batch: TrainingBatch, count: int) -> tuple[Ints | None, npt.NDArray[np.float32]]:
-        """Return the `count` likeliest tokens [S, K] in each state, 0 for the whole vocabulary (None then), and their
-        log-probabilities [S, K].
+        """Return the `count` most likely tokens [S, K] in each state and their log-probabilities [S, K]; a count of 0
+        means the whole vocabulary, without tokens.
 
         Raises:
             UserError: the teacher does not answer.
@@ -113,13 +113,13 @@ class PrivilegedTeacher:
         if not batch.calls:
             return np.zeros((batch.packed.term_count, 1), np.int64), np.zeros((batch.packed.term_count, 1), np.float32)
         top = self._scorer.likeliest(pack([self._tree(batch)]), count)
-        # Imitated terms weigh nothing in the divergence; what stands there has to be a number only.
+        # Imitated terms weigh nothing in the divergence; any finite number will do.
         rest = ((0, batch.packed.term_count - batch.sampled_terms), (0, 0))
         tokens_SK = None if top.tokens_SK is None else np.pad(top.tokens_SK.numpy(), rest)
         return tokens_SK, np.pad(top.logprobs_SK.numpy(), rest)
 
     def _tree(self, batch: TrainingBatch) -> TokenTree:
-        """Return the calls of the batch, in their order, with what the teacher knows in their contexts."""
+        """Return the calls of the batch, in their order, with the teacher's knowledge in their contexts."""
         tree, known = TokenTree(), dict[int, Sequence[int]]()
         for call in batch.calls:
             key = id(call.trajectory)
@@ -132,7 +132,7 @@ class PrivilegedTeacher:
     def _informed(
         self, record: CompletionRecord, first: npt.NDArray[np.int64], known: Sequence[int]
     ) -> CompletionRecord:
-        """Return a call with `known` at the end of the message that its rollout began with, if it can stand there."""
+        """Return a call with the tokens `known` at the end of its rollout's first message, if they fit there."""
         prompt, ending = record.prompt_ids, self._ending
         size = prompt.size + len(known) + record.output_ids.size
         begins = np.array_equal(prompt[: first.size], first) and np.array_equal(
@@ -144,7 +144,7 @@ class PrivilegedTeacher:
         return replace(record, prompt_ids=np.concatenate([prompt[:at], np.array(known, np.int64), prompt[at:]]))
 
     def _text(self, trajectory: Trajectory, group: Group) -> str:
-        """Return what the teacher knows about a rollout."""
+        """Return the teacher's knowledge about a rollout: a solution, and feedback."""
         solutions = (one for one in group.trajectories if one is not trajectory and one.reward >= self._reward)
         solution = next(map(self._said, solutions), "")
         parts = [f"A correct solution is:\n{solution}"] if solution else []
@@ -162,7 +162,7 @@ class PrivilegedTeacher:
 
 
 def ending_of_a_message(renderer: ChatRenderer) -> list[int]:
-    """Return the ids with which a prompt ends after the text of a user's message: what two that differ in it share."""
+    """Return the ids of a prompt after the text of a user's message: the common ending of two prompts."""
     one, other = (renderer.render([{"role": "user", "content": text}], None) for text in ("a", "b"))
     size = next((n for n, (x, y) in enumerate(zip(one[::-1], other[::-1], strict=False)) if x != y), 0)
     return one[len(one) - size :]
@@ -255,10 +255,10 @@ class ServerTeacher:
         return places
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the answer to one request, asked again while the server is busy or out of reach.
+        """Return the answer to one request, repeated while the server is busy or out of reach.
 
         Raises:
-            UserError: it gave none.
+            UserError: there is no answer.
         """
         from httpx import HTTPError
 
@@ -301,7 +301,7 @@ def _trained_ids(record: CompletionRecord) -> npt.NDArray[np.int64]:
 
 
 def teacher_adapter(settings: GRPOSettings, *, known: Mapping[str, object]) -> dict[str, Path]:
-    """Return the adapter to load beside the policy's own as its teacher, by its name; empty where there is none.
+    """Return the adapter to load beside the policy's as its teacher, by its name; empty without one.
 
     Args:
         known: the adapters that the policy has already, by name.
@@ -317,7 +317,7 @@ def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Mappin
     """Return the teacher of each adapter; empty where the settings ask for none.
 
     Raises:
-        PolicyError: the teacher cannot be had, or has another tokenizer.
+        PolicyError: the teacher cannot be loaded, or has another tokenizer.
     """
     teacher, model = settings.teacher, served.policy.model
     if teacher is None:

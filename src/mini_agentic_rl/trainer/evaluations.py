@@ -39,7 +39,7 @@ _NEEDED: Final = ("evaluation", "hash", "correct")
 
 
 def read_answers(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file; none where there is no such file.
+    """Return the rows of a file; none if there is no such file.
 
     Raises:
         UserError: a line is no row of a measurement.
@@ -65,8 +65,8 @@ def add_answers(path: Path, rows: AnswerRows, keep: Collection[str]) -> None:
         keep: names of the earlier measurements that stay.
 
     Raises:
-        OSError: it cannot be written; what was there is untouched.
-        UserError: what is there is damaged.
+        OSError: it cannot be written; the earlier file is untouched.
+        UserError: the file is damaged.
     """
     new = {row["evaluation"] for row in rows}
     kept = [row for row in read_answers(path) if row["evaluation"] in keep and row["evaluation"] not in new]
@@ -109,7 +109,7 @@ def shares(rows: AnswerRows, check: Check) -> dict[tuple[str, int], Fraction]:
 
 
 def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRow]:
-    """Return what a measurement came to: pass@1 and, of several answers to each problem, pass@k and maj@k.
+    """Return the accuracies of a measurement: pass@1 and, of several answers to each problem, pass@k and maj@k.
 
     pass@k is the unbiased estimator (Chen et al. 2021, equation 1), maj@k the vote of `majority`; k is 2, 4, 8 ... and
     the number of answers. A vote counts as right where the lenient check, or without one the strict one, says so of an
@@ -131,7 +131,7 @@ def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRo
 
 
 def _votes(answers: AnswerRows) -> tuple[list[str | None], dict[str, bool]]:
-    """Return what each answer to a problem votes for, and which votes are right."""
+    """Return the vote of each answer to a problem, and which votes are right."""
     ballots = [ballot(row.get("answer")) for row in answers]
     right: dict[str, bool] = {}
     for vote, row in zip(ballots, answers, strict=True):
@@ -208,7 +208,7 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
 
 
 def _last(evaluations: Collection[str]) -> str:
-    """Return the last measurement on the run's own held-out tasks, or the last of all where there is none on them."""
+    """Return the last measurement on the run's own held-out tasks, or the last of all if there is none on them."""
     own = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
     return (own or list(evaluations))[-1]
 

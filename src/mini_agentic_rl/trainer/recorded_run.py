@@ -1,4 +1,4 @@
-"""Begin, train, write the summary: the order of every run with a folder. A kind of training only says how it trains."""
+"""The order of every run with a folder: begin or resume, train, write the summary."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Checkpoint = tuple[int, Path]
 """The step of a checkpoint, and its folder."""
 
 RowsToKeep = Callable[[Checkpoint | None], int | None]
-"""From the checkpoint that a resumed run goes on from to the number of rows of metrics that it keeps: what came after
-is done again. None keeps all."""
+"""Function from the checkpoint of a resumed run to the number of rows of metrics that it keeps: later steps are done
+again. None keeps all."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class RecordedRun:
 
     @property
     def is_resumed(self) -> bool:
-        """True if an unfinished run goes on."""
+        """True if an unfinished run is resumed."""
         return self.state == "resumed"
 
     @property
     def is_finished(self) -> bool:
-        """True if the run that was to be resumed has its summary already: there is nothing to do."""
+        """True if the resumed run has its summary already: there is nothing to do."""
         return self.state == "finished"
 
 
@@ -63,7 +63,7 @@ def recorded(
 
     Args:
         config: the configuration, as JSON values.
-        about: what else belongs into the summary, asked for at the end.
+        about: returns further entries of the summary; called at the end.
 
     Raises:
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
@@ -84,7 +84,7 @@ def recorded(
 
 
 def _hand_on(run: RecordedRun, algorithm: Algorithm) -> None:
-    """Give the loggers what a run has come to beside its numbers: conversations, and the adapter."""
+    """Give the loggers the conversations and the adapter of a run."""
     last = algorithm.evaluations[-1] if algorithm.evaluations else None
     run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
     _hand_on_adapters(run)
@@ -114,7 +114,7 @@ def open_run(
     Args:
         config: the configuration, as JSON values.
         is_writer: False for a process beside the one that writes the folder.
-        agree: brings what the writer has found to all processes.
+        agree: broadcasts the state that the writer has found to all processes.
 
     Raises:
         UserError: another run writes the folder, or it cannot be used like this, or not be written.

@@ -1,4 +1,4 @@
-"""`report.html`: what a run did, in one file that needs no other file, no script and no network.
+"""`report.html`: the report of a run, in one file that needs no other file, no script and no network.
 
 It reads the files of the run folder and leaves out what is missing, so it can be written at any time, also for a run
 that was stopped early.
@@ -137,7 +137,7 @@ def _label(value: float, percent: bool) -> str:
 
 
 _MAX_SHOWN = 4000
-"""Characters of one message; the rest is left out and said to be."""
+"""Characters of one message; the page says how many more are left out."""
 _IN_PERCENT = ("accuracy",)
 _TITLES = {"tokens_per_second": "tokens / s", "memory_gib": "memory (GiB)"}
 
@@ -189,7 +189,7 @@ def write_report(
 
 
 def _verdict(verdict: Mapping[str, Any] | None) -> str:
-    """The gain from reinforcement learning in one line, and what to try where there is none."""
+    """Return the gain from reinforcement learning in one line, and things to try if there is none."""
     if not verdict:
         return ""
     advice = "".join(f"<li>{_code(text)}</li>" for text in verdict["advice"])
@@ -257,7 +257,7 @@ def _doctor(rows: Sequence[Mapping[str, Any]], eval_size: Any) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text with what stands in backticks as code."""
+    """Return a text with the parts in backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 

@@ -83,7 +83,7 @@ class AlgorithmBundle:
         if context.llm_proxy is not None:
             _record_in(store, context.llm_proxy)
         self.algorithm.bind(context)
-        with unrecorded():  # a critic that asks the model while rollouts run belongs to none of them
+        with unrecorded():  # calls of the algorithm itself belong to no rollout
             await self.algorithm.execute(self.train_dataset, self.val_dataset)
 
 
@@ -104,7 +104,7 @@ class RunnerBundle:
 
 @dataclass
 class Run:
-    """Both bundles, the store between them, and the strategy that says where they run."""
+    """Both bundles, the store between them, and the strategy that runs them."""
 
     strategy: ExecutionStrategy
     store: LightningStore
@@ -113,7 +113,7 @@ class Run:
     runs_algorithm: bool = True
     """True if the algorithm is part of this start of the program, and not runners alone."""
     cancels_leftovers: bool = False
-    """Cancel what an earlier run left unfinished in the store, before a runner can claim it."""
+    """Cancel the unfinished rollouts of an earlier run in the store, before a runner can claim them."""
     closes_store: bool = False
     export: TraceExportSettings = field(default_factory=TraceExportSettings)
     """Receiver of the spans besides the store."""
@@ -161,8 +161,8 @@ class Run:
 async def _end(work: asyncio.Future[None]) -> None:
     """Cancel `work`, and wait for its end.
 
-    A strategy may cancel the bundle for the same event. What the algorithm does at its end, such as writing a
-    checkpoint, is not to be cut short by that.
+    A strategy may cancel the bundle for the same event. That must not cut short the end of the algorithm, such as
+    writing a checkpoint.
     """
     work.cancel()
     while not work.done():
@@ -171,7 +171,7 @@ async def _end(work: asyncio.Future[None]) -> None:
 
 
 def _look_at(work: asyncio.Future[None]) -> None:
-    """Ignore what a run raised after it was stopped."""
+    """Retrieve the exception of a stopped run, so that asyncio does not log it."""
     if not work.cancelled():
         work.exception()
 

@@ -1,4 +1,4 @@
-"""The folder of one training run: what is written where, and how nothing written is ever half there.
+"""The folder of one training run: its files, each written whole or not at all.
 
 Every file and every checkpoint is written under a temporary name, synced to disk and renamed, so that a process killed
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
@@ -189,7 +189,7 @@ class RunFolder:
         return "new"
 
     def note_resume(self, step: int) -> None:
-        """Note that the run goes on from here after so many finished steps; what cannot be noted is left out."""
+        """Append to `resumes.jsonl` that the run is resumed after so many finished steps; a failure is only logged."""
         line = json.dumps({"time": round(time.time(), 3), "step": step}) + "\n"
         try:
             make_private_file(self.resumes_path)
@@ -325,7 +325,7 @@ class RunFolder:
                 file.write(without_secrets(line) + "\n")
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
-        """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
+        """Write `epoch_N/`: the trained weights after so many passes over the tasks.
 
         Raises:
             UserError: the disk is full or cannot be written; what was there before is untouched.
@@ -368,7 +368,7 @@ class RunFolder:
             ) from error
 
     def _refuse_what_is_no_run(self) -> None:
-        """Whatever is asked for, only what a run has written is deleted."""
+        """Refuse a folder with files of the names of a run that no run has written."""
         there = [path.name for path in self.owned() if path.exists()]
         if there == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
             return  # a run that was killed at its first breath
@@ -380,7 +380,7 @@ class RunFolder:
             )
 
     def _refuse_links(self) -> None:
-        """A run makes no links, and what is behind one is somebody else's: nothing there is written or deleted."""
+        """Refuse links: a run makes none, and writes and deletes nothing behind one."""
         for path in [*self.owned(), *(folder for _, folder in self.checkpoint_folders())]:
             if path.is_symlink():
                 raise UserError(
@@ -430,19 +430,19 @@ class RunFolder:
             )
 
     def results(self) -> list[Path]:
-        """Return the paths of what a run has trained."""
+        """Return the paths of the results of a run."""
         return [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
 
     def owned(self) -> list[Path]:
-        """Return the paths that a run writes, and an overwritten one loses: of the folders `checkpoints/` and `logs/`
-        those of its files alone."""
+        """Return the paths that a run writes, and that `delete` removes; of `checkpoints/` and `logs/` only its own
+        files are removed."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
         files.append(self.resumes_path)
         return [*files, *database, *self.results(), self.logs_path, self.checkpoints_path]
 
     def delete(self) -> None:
-        """Delete only what a run writes; anything else in the folder stays, and so does what is behind a link.
+        """Delete only the files of a run; other files in the folder stay, and so do those behind a link.
 
         Raises:
             UserError: a path of the run is a link.
@@ -458,5 +458,5 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
         for folder in folders:
-            with suppress(OSError):  # it is not there, or holds what no run wrote
+            with suppress(OSError):  # it is missing, or holds files of others
                 folder.rmdir()

@@ -129,7 +129,7 @@ def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95) -> 
 
 
 def mean_row(name: str, shares: Sequence[float], *, binary: bool = False) -> AccuracyRow:
-    """Return the table line of a share that was found for each problem, with its 95 % interval.
+    """Return the table line of the mean of a share of each problem, with its 95 % interval.
 
     Args:
         shares: one a problem, each in [0, 1].
@@ -291,8 +291,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seed_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the interval of the mean of a number that each seed gave; None for a single one, which says nothing of
-    others.
+    """Return the interval of the mean of a number over seeds; None for a single seed.
 
     mean ± t · s / sqrt(n), with t of Student's distribution with n - 1 degrees of freedom.
     """

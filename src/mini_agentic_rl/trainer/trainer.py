@@ -277,7 +277,8 @@ class Trainer:
     def _run(self, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Iterator[Run | None]:
         """Yield what is to be run, with the folder and the loggers ready; None where the run is finished already and
         left no checkpoint to restore its results from. The folder is completed after the block."""
-        chosen, train, val = read_inputs(agent, train_dataset, val_dataset).filled_from(self.inputs)
+        given = read_inputs(agent, train_dataset, val_dataset)
+        chosen, train, val = (own if value is None else value for value, own in zip(given, self.inputs, strict=True))
         if chosen is None:
             raise ValueError("no agent: use Trainer(agent=…).fit(dataset) or Trainer(…).fit(agent, dataset)")
         with_algorithm = runs_algorithm(self.strategy)
