@@ -10,9 +10,8 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,9 +22,7 @@ from ..gateway import save_kept_tokenizer
 from ..policy import Learner, Policy, save_weights, write_state
 from .base import ResultKind
 from .objective import Objective
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .state import RunProgress, RunState
 
 _STATE = "state.json"
 _OPTIMIZER = "optimizer.pt"
@@ -34,63 +31,6 @@ _RNG = "rng.pt"
 _ADAPTER = "adapter"
 _ADAPTERS = "adapters"
 _ADVICE = "delete that checkpoint, and `resume` goes on from the one before"
-
-
-@dataclass
-class RunProgress:
-    """The data cursor and the results so far: with the seed the first three say which tasks come next."""
-
-    step: int = 0
-    """Finished reinforcement-learning steps."""
-    extra_tasks: int = 0
-    """Tasks that these steps drew beyond `tasks_per_step` each, by dynamic sampling."""
-    pass_rates: dict[str, float] = field(default_factory=dict)
-    """Fraction of rollouts that solved each task, by its row, where a curriculum asks for it."""
-    warmed_up: bool = False
-    """True once the supervised warm-up is done."""
-    imitated: dict[str, int] = field(default_factory=dict)
-    """Optimizer steps of the supervised warm-up so far, by adapter."""
-    readiness: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Result of the latest probe of the warm-up, by adapter: the fields of `Readiness`, and `ready`."""
-    solved: dict[str, str] = field(default_factory=dict)
-    """A right rollout of each task, by its row, where failed tasks are tried again with an expert's first calls."""
-    prefix_calls: dict[str, int] = field(default_factory=dict)
-    """Calls that a task is given at such a try, by its kind, or by its row where it has none."""
-    validation: list[dict[str, Any]] = field(default_factory=list)
-    """Validations so far: step, correct, count."""
-    logged: int = 0
-    """Rows of metrics so far."""
-    accuracy: list[dict[str, Any]] = field(default_factory=list)
-    """Measurements so far: name, correct, count."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Time by phase."""
-    untrained: dict[str, int] = field(default_factory=dict)
-    """Rollouts that gave nothing to train on, by reason."""
-    rollouts: int = 0
-    """Rollouts of the training."""
-    trainable: int = 0
-    """Those of them that could be trained."""
-    run: str = ""
-    """Name of the run in the metadata of rollouts, where sampling runs ahead."""
-    drawn: int = 0
-    """Groups that were drawn so far, where sampling runs ahead."""
-    pending: dict[str, int] = field(default_factory=dict)
-    """Tasks of those of them that were not learnt, by their numbers (as text, for JSON)."""
-    updates: list[dict[str, int]] = field(default_factory=list)
-    """Versions of all adapters after each of the last updates, where sampling runs ahead."""
-
-    @property
-    def best_validation(self) -> Mapping[str, Any] | None:
-        """The first of the validations with the largest share of right answers; None where there is none."""
-        return max(self.validation, key=lambda row: row["correct"] / max(1, row["count"]), default=None)
-
-    def spend(self, phase: str, seconds: float) -> None:
-        """Add to a phase's time."""
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
-
-    def count_untrained(self, reason: str, count: int) -> None:
-        """Count rollouts that gave nothing to train on."""
-        self.untrained[reason] = self.untrained.get(reason, 0) + count
 
 
 def write_checkpoint(
@@ -171,7 +111,7 @@ def _paths(folder: Path, name: str, learners: Mapping[str, Learner]) -> tuple[Pa
 class Checkpointing:
     """Writes checkpoints of a run, and reads one back; without a place to keep them it does nothing."""
 
-    def __init__(self, run: Loop) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self._kept = run.context.checkpoints
         self._restored: Path | None = None
@@ -184,7 +124,7 @@ class Checkpointing:
         if not run.context.resume or latest is None:
             return
         folder = self._restored = latest[1]
-        run.algorithm.progress = read_progress(folder)
+        vars(run.progress).update(vars(read_progress(folder)))
         await run.policy.run_async(lambda: restore(folder, run.policy, run.objective))
         run.logger.note(f"resumed after {self._reached()}")
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 import numpy as np
 
 from ..types import Dataset
-from .checkpoint import RunProgress
 from .losses import Floats
 from .seeds import derive_seed, kinds_of, tasks_from
 from .settings import LoopSettings
+from .state import RunProgress
 
 _NEWEST: Final = 0.5
 """Weight of the newest group in a task's pass rate: the policy changes, and older groups say less."""

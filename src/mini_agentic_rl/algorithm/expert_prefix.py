@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,16 +23,14 @@ from .groups import Group, by_adapter
 from .rollouts import read_rollouts, run_rollouts
 from .sampling import SampledStep, trained_calls, training_request
 from .seeds import derive_seed
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .state import RunState
 
 _RIGHT: Final = 1.0
 _MOSTLY: Final = 0.5
 """Share of right rollouts above which a kind of task gets one call less."""
 
 
-async def with_prefixed_groups(run: Loop, step: SampledStep) -> SampledStep:
+async def with_prefixed_groups(run: RunState, step: SampledStep) -> SampledStep:
     """Return a step with further groups: of each task that all rollouts failed, rollouts that begin as an expert did.
 
     The failed groups stay, for the metrics; they have no signal.
@@ -60,21 +58,21 @@ async def with_prefixed_groups(run: Loop, step: SampledStep) -> SampledStep:
     )
 
 
-async def _expert_calls(run: Loop, adapter: str, row: int) -> list[CompletionRecord]:
+async def _expert_calls(run: RunState, adapter: str, row: int) -> list[CompletionRecord]:
     """Return the calls that rollouts of a task begin with; none where no expert is known, or it makes a single call."""
     known = run.progress.solved.get(str(row))
     records: Sequence[CompletionRecord] = ()
     if known is not None:
         rollouts = await read_rollouts(run.store, [known], trained_calls(run.context, run.served.trained_models))
         records = rollouts[0].records if rollouts else ()
-    start, server = run.algorithm.warm_starts.get(adapter), run.served.server
+    start, server = run.warm_starts.get(adapter), run.served.server
     if not records and start is not None and server is not None:
         records = server.renderer.conversation_to_records(start.demonstration(run.dataset[row]), start.tools)
     most = len(records) - 1
     return list(records[: min(most, run.progress.prefix_calls.get(_kind(run, row), most))]) if most > 0 else []
 
 
-async def _sample(run: Loop, step: int, given: dict[int, list[CompletionRecord]]) -> list[Group]:
+async def _sample(run: RunState, step: int, given: dict[int, list[CompletionRecord]]) -> list[Group]:
     settings, server = run.settings, run.served.server
     if server is None:
         raise RuntimeError("the policy is not served")
@@ -104,7 +102,7 @@ async def _sample(run: Loop, step: int, given: dict[int, list[CompletionRecord]]
     return [replace(group, is_prefixed=True) for group in next(iter(groups.values()))]
 
 
-def _adapt_lengths(run: Loop, given: Mapping[int, int], groups: Sequence[Group]) -> None:
+def _adapt_lengths(run: RunState, given: Mapping[int, int], groups: Sequence[Group]) -> None:
     """Give each kind of task one call less from now on if most rollouts with these calls were right, one more if none.
 
     Args:
@@ -119,6 +117,6 @@ def _adapt_lengths(run: Loop, given: Mapping[int, int], groups: Sequence[Group])
         run.progress.prefix_calls[kind] = max(1, calls - 1) if right > _MOSTLY else calls + 1 if right == 0 else calls
 
 
-def _kind(run: Loop, row: int) -> str:
+def _kind(run: RunState, row: int) -> str:
     task = run.dataset[row]
     return str(task["kind"]) if isinstance(task, Mapping) and "kind" in task else str(row)

@@ -4,93 +4,66 @@
 
     sampling.py, staleness.py     rollouts of the step's tasks (curriculum.py), by the current weights or ahead of
                                   learning; groups.py turns them into groups
-    expert_prefix.py               failed tasks tried again with an expert's first calls
+    expert_prefix.py              failed tasks tried again with an expert's first calls
     objective.py                  groups in, new weights out: `grpo.py` and `ppo.py` compute advantages, pack and learn
     measure.py, sft.py            accuracy and validation; imitation before the first step
-    checkpoint.py                 checkpoints, and the progress that they keep
+    checkpoint.py, state.py       checkpoints; the state of the run
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from ..gateway import ServedPolicy
-from ..logging import CountedCauses
-from ..policy import LearnerSettings, count_parameters
+from ..policy import count_parameters
 from ..processes import CoreWatch, peak_memory_bytes
 from ..types import Dataset, NamedResources
-from .checkpoint import Checkpointing, RunProgress
+from .checkpoint import Checkpointing
 from .expert_prefix import with_prefixed_groups
 from .measure import FIRST, LAST, Measuring
-from .objective import Objective, record_seen
+from .objective import record_seen
 from .rollouts import refuse_failed
 from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, failure, untrained_in_all
-from .settings import LoopSettings
 from .sft import warm_up
 from .staleness import AheadSampler
-
-if TYPE_CHECKING:
-    from .reinforcement import ReinforcementLearning
-
-LONG_ANSWERS: Final = 4
-"""Factor by which an answer may be longer than `max_new_tokens` before a warm-up."""
+from .state import RunState
 
 
-class Loop:
-    """One run of an algorithm. Everything that a checkpoint keeps is in `progress`."""
+class Loop(RunState):
+    """One run of an algorithm, from the first measurement to the last."""
 
-    objective: Objective
-    """The update; made by `run`."""
     sampler: StepSampler | AheadSampler
     """Source of the rollouts of each step; made by `run`."""
 
     def __init__(
         self,
-        algorithm: ReinforcementLearning[Any],
+        algorithm: Any,
         served: ServedPolicy,
         resources: NamedResources,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
-        """`resources` are those that agents find beside the model that is trained."""
-        self.algorithm = algorithm
-        self.settings: LoopSettings = algorithm.settings
-        self.context = algorithm.context
-        self.store = self.context.store
-        self.logger = self.context.logger
-        self.served = served
-        self.policy = served.policy
-        self.resources = resources
-        self.train_dataset = train_dataset
-        self.val_dataset = val_dataset
-        self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        """The arguments are those of `RunState`."""
+        super().__init__(algorithm, served, resources, train_dataset, val_dataset)
         self.checkpointing = Checkpointing(self)
-        self.measuring = Measuring(self)
-        self.causes = CountedCauses()
-        """Reasons for which rollouts were not trained so far; only new ones are logged."""
-        self.train_resources = ""
-        """Id of the resources of training rollouts."""
-        self.val_resources = ""
-        """Id of the resources of measurements: the same model, greedy."""
-        self.long_answer_resources = ""
-        """Id of the same with longer answers, which a model that was not warmed up gives."""
+        self.measuring = Measuring(self, self.checkpointing)
+        self._algorithm = algorithm
         self._lost = LostSteps()
 
     async def run(self) -> None:
         """Take the run to its end: from its beginning, or from its latest checkpoint if it is resumed."""
         self.objective = await self.policy.run_async(
-            lambda: self.algorithm.objective(self.policy, self.learner_settings)
+            lambda: self._algorithm.objective(self.policy, self.learner_settings)
         )
         await self._count_parameters()
         await self.checkpointing.resume()
-        await self._add_resources()
+        await self.add_resources()
         try:
             if not self.progress.warmed_up:
                 await self.measuring.measure_once(FIRST)
-                warmed_up = await warm_up(self)
+                warmed_up = await warm_up(self, self.checkpointing)
                 if self.settings.kl_coef > 0:
                     for learner in self.objective.learners.values():
                         await self.policy.run_async(learner.keep_reference)
@@ -108,8 +81,8 @@ class Loop:
     async def _reinforce(self) -> None:
         """Take all steps, with the measurements and checkpoints that are due after each."""
         if self.total_steps == 0:
-            if self.algorithm.evaluations:
-                refuse_failed(self.algorithm.evaluations[-1].rollouts)
+            if self.evaluations:
+                refuse_failed(self.evaluations[-1].rollouts)
             return
         if self.progress.step < self.total_steps:
             self.show_steps()
@@ -191,56 +164,6 @@ class Loop:
             progress.count_untrained(reason, count)
         self._lost.after_step(sampled)
 
-    @property
-    def progress(self) -> RunProgress:
-        """Steps and results so far."""
-        return self.algorithm.progress
-
-    @property
-    def dataset(self) -> Dataset[Any]:
-        """The training tasks.
-
-        Raises:
-            ValueError: there are none.
-        """
-        if self.train_dataset is None:
-            raise ValueError(f"train_dataset is empty: give {type(self.algorithm).__name__} at least one task")
-        return self.train_dataset
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps that draw every task once."""
-        return -(-len(self.dataset) // self.settings.tasks_per_step)
-
-    @property
-    def learner_settings(self) -> LearnerSettings:
-        """Settings of each optimizer, with the steps of the whole run if their schedule needs them."""
-        settings = self.algorithm.learner_settings
-        if settings.schedule == "constant" or settings.total_steps:
-            return settings
-        steps = self.total_steps * self.settings.epochs_per_batch
-        return settings.model_copy(update={"total_steps": max(1, steps)})
-
-    @property
-    def warms_up(self) -> bool:
-        """True if the run imitates before its first step."""
-        starts = self.algorithm.warm_starts.values()
-        return self.train_dataset is not None and any(start.settings.examples > 0 for start in starts)
-
-    def named(self, adapter: str, name: str, separator: str = "/") -> str:
-        """Return `name`, after the adapter's name if several adapters are trained."""
-        return name if len(self.policy.model.adapters) == 1 else f"{adapter}{separator}{name}"
-
-    def log(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
-        """Log metrics under a step of the imitation, or else under the steps of reinforcement learning so far."""
-        self.logger.log(metrics, step=self.progress.step if step is None else step)
-        self.progress.logged += 1
-
-    def show_steps(self) -> None:
-        """Show how many steps are done."""
-        self.logger.phase("reinforcement learning", self.total_steps)
-        self.logger.advance(self.progress.step)
-
     def _note(self, message: str | None) -> None:
         if message is not None:
             self.logger.note(message)
@@ -248,27 +171,14 @@ class Loop:
     async def _count_parameters(self) -> None:
         trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
         counts = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
-        self.algorithm.parameters = {"trained": counts.trained, "all": counts.total}
+        self._algorithm.parameters = {"trained": counts.trained, "all": counts.total}
         self.logger.note(str(counts))
-
-    async def _add_resources(self) -> None:
-        """Add the resources of rollouts to the store: `resources`, and the model that is trained."""
-
-        async def add(temperature: float, length_factor: int = 1) -> str:
-            sampling = {"temperature": temperature, "max_tokens": length_factor * self.settings.max_new_tokens}
-            named = self.served.resources(self.resources, sampling)
-            return (await self.store.add_resources(named)).resources_id
-
-        self.train_resources = await add(self.settings.temperature)
-        self.val_resources = await add(0.0)
-        if self.warms_up:
-            self.long_answer_resources = await add(0.0, LONG_ANSWERS)
 
 
 class StepCost:
     """Time, tokens and cores of a step, from the creation of the object on."""
 
-    def __init__(self, run: Loop) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self._sampled_tokens = run.served.sampler.sampled_tokens
         self._computed_tokens = run.policy.counters().computed_tokens

@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
 from ..logging import CountedCauses
@@ -25,12 +25,10 @@ from ..semconv import SAMPLING_SEED
 from ..store import LightningStore
 from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from .base import Algorithm
-from .checkpoint import restore_weights
+from .checkpoint import Checkpointing, restore_weights
 from .rollouts import OF_TRANSFER, Evaluation, answer_rows, count_unscored, refuse_failed, run_rollouts
 from .seeds import derive_seed
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .state import RunState
 
 FIRST, LAST = "before", "after RL"
 """Names of the measurements at the beginning and at the end of a run."""
@@ -175,8 +173,9 @@ class Measure(Algorithm):
 class Measuring:
     """Runs held-out tasks with the current weights of a run, and keeps the results in its progress."""
 
-    def __init__(self, run: Loop) -> None:
+    def __init__(self, run: RunState, checkpointing: Checkpointing) -> None:
         self._run = run
+        self._checkpointing = checkpointing
 
     async def measure(self, name: str) -> None:
         """Measure the accuracy on the held-out tasks; at the beginning and at the end on those of the transfer too."""
@@ -190,10 +189,8 @@ class Measuring:
                 resources_id = run.long_answer_resources
             evaluation = await self._measure_tasks(name, run.val_dataset, size, resources_id)
             run.log({"accuracy": evaluation.accuracy})
-        if run.algorithm.transfer is not None and name in (FIRST, LAST):
-            evaluation = await self._measure_tasks(
-                f"{name}{OF_TRANSFER}", run.algorithm.transfer, None, run.val_resources
-            )
+        if run.transfer is not None and name in (FIRST, LAST):
+            evaluation = await self._measure_tasks(f"{name}{OF_TRANSFER}", run.transfer, None, run.val_resources)
             run.log({"transfer/accuracy": evaluation.accuracy})
 
     async def measure_once(self, name: str) -> bool:
@@ -214,7 +211,7 @@ class Measuring:
     async def validate(self) -> None:
         """Validate if that is due, and write a checkpoint of the weights that are the best so far."""
         run = self._run
-        progress, settings, tasks = run.progress, run.settings, run.algorithm.validation
+        progress, settings, tasks = run.progress, run.settings, run.validation
         if tasks is None or not is_due(progress.step, run.total_steps, settings.validation_every, progress.validation):
             return
         started = time.perf_counter()
@@ -228,7 +225,7 @@ class Measuring:
         run.log({"validation/accuracy": evaluation.accuracy})
         best = progress.best_validation
         if best is not None and best["step"] == progress.step:
-            await run.checkpointing.write()
+            await self._checkpointing.write()
         run.show_steps()
 
     @property
@@ -255,7 +252,7 @@ class Measuring:
         run = self._run
         started = time.perf_counter()
         evaluation = await self._evaluate(name, tasks, size, resources_id)
-        run.algorithm.evaluations.append(evaluation)
+        run.evaluations.append(evaluation)
         if run.context.checkpoints is not None:
             rows = await asyncio.to_thread(answer_rows, evaluation, run.progress.step)
             run.context.checkpoints.save_answers(rows, [str(row["name"]) for row in run.progress.accuracy])

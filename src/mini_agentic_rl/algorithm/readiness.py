@@ -12,16 +12,14 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..metrics import SELECTION_GAP, SFT, RunView, nothing_to_select, percent
 from ..tokens import TokenTree, pack
 from .measure import evaluate
 from .rollouts import Evaluation, FinishedRollout
 from .seeds import derive_seed, kinds_of
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .state import RunState
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ def is_probed(step: int, steps: int) -> bool:
 class ReadinessProbe:
     """Tries some tasks several times."""
 
-    def __init__(self, run: Loop, adapter: str, tasks: Sequence[Any]) -> None:
+    def __init__(self, run: RunState, adapter: str, tasks: Sequence[Any]) -> None:
         """`tasks` begin with those that are not imitated."""
         self._run = run
         self._adapter = adapter

@@ -34,12 +34,13 @@ from ..policy import (
 from ..samplers import SamplerSettings
 from ..types import Dataset
 from .base import Algorithm, AlgorithmContext
-from .checkpoint import RunProgress, read_progress
+from .checkpoint import read_progress
 from .loop import Loop
 from .objective import Objective
 from .rollouts import Evaluation
 from .seeds import derive_seed
 from .settings import LoopSettings, WarmStart
+from .state import RunProgress
 
 SettingsT = TypeVar("SettingsT", bound=LoopSettings)
 _TRAINER: Final = ("output_dir", "resume", "overwrite", "n_runners", "hooks", "loggers")

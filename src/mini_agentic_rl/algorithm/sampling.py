@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,9 +22,7 @@ from .groups import Group, by_adapter
 from .rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts, same_answer_share
 from .seeds import derive_seed
 from .settings import LoopSettings
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .state import RunState
 
 SECONDS_BETWEEN_NOTES = 60.0
 """Seconds between two notes of how many rollouts of a long step have ended."""
@@ -64,7 +62,7 @@ class StepSampler:
     learning_share: float = 0.0
     """Share of the device's time that sampling has while the learner computes."""
 
-    def __init__(self, run: Loop, has_signal: Callable[[Group], bool]) -> None:
+    def __init__(self, run: RunState, has_signal: Callable[[Group], bool]) -> None:
         """`has_signal` returns True if a group can change an adapter."""
         self._run = run
         self._has_signal = has_signal
@@ -130,7 +128,7 @@ class StepSampler:
         """Do nothing: all that was sampled is learnt."""
 
 
-def step_of(run: Loop, finished: Sequence[FinishedRollout], rows: Sequence[int], step: int) -> SampledStep:
+def step_of(run: RunState, finished: Sequence[FinishedRollout], rows: Sequence[int], step: int) -> SampledStep:
     """Return finished rollouts, `samples_per_prompt` of each row, as a step. `untrained` has only the reasons that
     concern single adapters: those of whole rollouts are counted when the step is complete (`count_untrainable`)."""
     groups, unrewarded, adapter_metrics = by_adapter(

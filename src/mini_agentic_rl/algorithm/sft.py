@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -36,30 +36,29 @@ from ..policy import Learner, LearnerSettings, LossInputs, LossOutputs
 from ..tokens import CompletionRecord, TokenTree, pack
 from ..types import Dataset
 from .batch import Imitated
+from .checkpoint import Checkpointing
 from .groups import Group
 from .readiness import ReadinessProbe, is_probed
 from .seeds import derive_seed, kinds_of, tasks_of_step
 from .settings import GRPOSettings, Messages, WarmStart
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .state import RunState
 
 _CHECKPOINT_EVERY: Final = 32
 """Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
 
 
-async def warm_up(run: Loop) -> bool:
+async def warm_up(run: RunState, checkpointing: Checkpointing) -> bool:
     """Imitate the conversations of the algorithm, adapter by adapter, from where an interruption has left off; return
     False if there are none."""
     if not run.warms_up:
         return False
-    for adapter, warm_start in run.algorithm.warm_starts.items():
+    for adapter, warm_start in run.warm_starts.items():
         if warm_start.settings.examples > 0:
-            await _warm_up_adapter(run, adapter, warm_start)
+            await _warm_up_adapter(run, checkpointing, adapter, warm_start)
     return True
 
 
-async def _warm_up_adapter(run: Loop, adapter: str, warm_start: WarmStart) -> None:
+async def _warm_up_adapter(run: RunState, checkpointing: Checkpointing, adapter: str, warm_start: WarmStart) -> None:
     started = time.perf_counter()
     server, settings, progress, dataset = run.served.server, warm_start.settings, run.progress, run.dataset
     if server is None:
@@ -81,7 +80,7 @@ async def _warm_up_adapter(run: Loop, adapter: str, warm_start: WarmStart) -> No
         }
     )
     learner = await run.policy.run_async(lambda: run.policy.learner(options, adapter))
-    await run.checkpointing.begin_warm_up(learner, taken)
+    await checkpointing.begin_warm_up(learner, taken)
     probe = ReadinessProbe(run, adapter, [dataset[row] for row in order]) if settings.until == "ready" else None
     phase = run.named(adapter, "SFT", " ")
     run.logger.phase(phase, steps)
@@ -105,10 +104,10 @@ async def _warm_up_adapter(run: Loop, adapter: str, warm_start: WarmStart) -> No
             run.logger.advance(step)
         started = time.perf_counter()  # the probe counts its own time
         if step % _CHECKPOINT_EVERY == 0:
-            await run.checkpointing.write()
+            await checkpointing.write()
     if probe is not None:
         probe.conclude()
-    run.checkpointing.end_warm_up()
+    checkpointing.end_warm_up()
 
 
 def conversation_trees(

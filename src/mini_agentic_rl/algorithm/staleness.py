@@ -28,7 +28,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,9 +42,7 @@ from .losses import Ints
 from .rollouts import UNTRAINED_KEY, FinishedRollout, count_untrainable, read_rollouts
 from .sampling import SampledStep
 from .seeds import derive_seed
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .state import RunState
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +84,7 @@ class AheadGroup:
 class AheadSampler:
     """Samples groups while the learner computes; at most `max_staleness` + 1 batches are ahead."""
 
-    def __init__(self, run: Loop, has_signal: Callable[[Group], bool]) -> None:
+    def __init__(self, run: RunState, has_signal: Callable[[Group], bool]) -> None:
         """`has_signal` returns True if a group can change an adapter."""
         self.learning_share = run.settings.sampling_share
         self._run = run

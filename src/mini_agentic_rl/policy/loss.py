@@ -89,7 +89,8 @@ class LossInputs:
     def select(self, terms_N: Any, device: torch.device | None = None) -> LossInputs:
         """Return the inputs of some terms, given by their indices [N], on `device` or where they are."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: value[terms_N].to(device=device) for name, value in tensors.items()})
+        selected: dict[str, Any] = {name: value[terms_N].to(device=device) for name, value in tensors.items()}
+        return replace(self, **selected)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, get_args
+from typing import Any, TypedDict, get_args
 
 from typing_extensions import Unpack
 
@@ -52,7 +52,6 @@ from .summary import what_next
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 _ALGORITHMS = {
     "baseline": "mini_agentic_rl.algorithm.Baseline",
@@ -278,7 +277,9 @@ class Trainer:
         """Yield what is to be run, with the folder and the loggers ready; None where the run is finished already and
         left no checkpoint to restore its results from. The folder is completed after the block."""
         given = read_inputs(agent, train_dataset, val_dataset)
-        chosen, train, val = (own if value is None else value for value, own in zip(given, self.inputs, strict=True))
+        chosen = self.inputs.agent if given.agent is None else given.agent
+        train = self.inputs.train if given.train is None else given.train
+        val = self.inputs.val if given.val is None else given.val
         if chosen is None:
             raise ValueError("no agent: use Trainer(agent=…).fit(dataset) or Trainer(…).fit(agent, dataset)")
         with_algorithm = runs_algorithm(self.strategy)
@@ -401,7 +402,7 @@ class Trainer:
                 logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
 
 
-def _either(name: str, value: T | None, alias: str, other: T | None) -> T | None:
+def _either(name: str, value: Any, alias: str, other: Any) -> Any:
     """Return the value that was given under one of two names.
 
     Raises:

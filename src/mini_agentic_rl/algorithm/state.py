@@ -1,0 +1,174 @@
+"""The state of a run, which the parts of the loop share: sampling, warm-up, measuring and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..gateway import ServedPolicy
+from ..logging import CountedCauses
+from ..policy import LearnerSettings
+from ..types import Dataset, NamedResources
+from .base import AlgorithmContext
+from .objective import Objective
+from .rollouts import Evaluation
+from .settings import LoopSettings, WarmStart
+
+LONG_ANSWERS: Final = 4
+"""Factor by which an answer may be longer than `max_new_tokens` before a warm-up."""
+
+
+@dataclass
+class RunProgress:
+    """The data cursor and the results so far: with the seed the first three say which tasks come next."""
+
+    step: int = 0
+    """Finished reinforcement-learning steps."""
+    extra_tasks: int = 0
+    """Tasks that these steps drew beyond `tasks_per_step` each, by dynamic sampling."""
+    pass_rates: dict[str, float] = field(default_factory=dict)
+    """Fraction of rollouts that solved each task, by its row, where a curriculum asks for it."""
+    warmed_up: bool = False
+    """True once the supervised warm-up is done."""
+    imitated: dict[str, int] = field(default_factory=dict)
+    """Optimizer steps of the supervised warm-up so far, by adapter."""
+    readiness: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Result of the latest probe of the warm-up, by adapter: the fields of `Readiness`, and `ready`."""
+    solved: dict[str, str] = field(default_factory=dict)
+    """A right rollout of each task, by its row, where failed tasks are tried again with an expert's first calls."""
+    prefix_calls: dict[str, int] = field(default_factory=dict)
+    """Calls that a task is given at such a try, by its kind, or by its row where it has none."""
+    validation: list[dict[str, Any]] = field(default_factory=list)
+    """Validations so far: step, correct, count."""
+    logged: int = 0
+    """Rows of metrics so far."""
+    accuracy: list[dict[str, Any]] = field(default_factory=list)
+    """Measurements so far: name, correct, count."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time by phase."""
+    untrained: dict[str, int] = field(default_factory=dict)
+    """Rollouts that gave nothing to train on, by reason."""
+    rollouts: int = 0
+    """Rollouts of the training."""
+    trainable: int = 0
+    """Those of them that could be trained."""
+    run: str = ""
+    """Name of the run in the metadata of rollouts, where sampling runs ahead."""
+    drawn: int = 0
+    """Groups that were drawn so far, where sampling runs ahead."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """Tasks of those of them that were not learnt, by their numbers (as text, for JSON)."""
+    updates: list[dict[str, int]] = field(default_factory=list)
+    """Versions of all adapters after each of the last updates, where sampling runs ahead."""
+
+    @property
+    def best_validation(self) -> Mapping[str, Any] | None:
+        """The first of the validations with the largest share of right answers; None where there is none."""
+        return max(self.validation, key=lambda row: row["correct"] / max(1, row["count"]), default=None)
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Add to a phase's time."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    def count_untrained(self, reason: str, count: int) -> None:
+        """Count rollouts that gave nothing to train on."""
+        self.untrained[reason] = self.untrained.get(reason, 0) + count
+
+
+class RunState:
+    """State of one run of an algorithm. Everything that a checkpoint keeps is in `progress`."""
+
+    objective: Objective
+    """The update; made by `Loop.run`."""
+
+    def __init__(
+        self,
+        algorithm: Any,
+        served: ServedPolicy,
+        resources: NamedResources,
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+    ) -> None:
+        """
+        Args:
+            algorithm: a `ReinforcementLearning`; its progress and results are shared, not copied.
+            resources: those that agents find beside the model that is trained.
+        """
+        self.settings: LoopSettings = algorithm.settings
+        self.context: AlgorithmContext = algorithm.context
+        self.progress: RunProgress = algorithm.progress
+        self.evaluations: list[Evaluation] = algorithm.evaluations
+        self.warm_starts: Mapping[str, WarmStart] = algorithm.warm_starts
+        self.validation: Dataset[Any] | None = algorithm.validation
+        self.transfer: Dataset[Any] | None = algorithm.transfer
+        self.store = self.context.store
+        self.logger = self.context.logger
+        self.served = served
+        self.policy = served.policy
+        self.resources = resources
+        self.train_dataset = train_dataset
+        self.val_dataset = val_dataset
+        self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        self.learner_settings: LearnerSettings = algorithm.learner_settings
+        """Settings of each optimizer, with the steps of the whole run if their schedule needs them."""
+        if self.learner_settings.schedule != "constant" and not self.learner_settings.total_steps:
+            steps = max(1, self.total_steps * self.settings.epochs_per_batch)
+            self.learner_settings = self.learner_settings.model_copy(update={"total_steps": steps})
+        self.causes = CountedCauses()
+        """Reasons for which rollouts were not trained so far; only new ones are logged."""
+        self.train_resources = ""
+        """Id of the resources of training rollouts."""
+        self.val_resources = ""
+        """Id of the resources of measurements: the same model, greedy."""
+        self.long_answer_resources = ""
+        """Id of the same with longer answers, which a model that was not warmed up gives."""
+
+    @property
+    def dataset(self) -> Dataset[Any]:
+        """The training tasks.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if self.train_dataset is None:
+            raise ValueError("train_dataset is empty: give the algorithm at least one task")
+        return self.train_dataset
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps that draw every task once."""
+        return -(-len(self.dataset) // self.settings.tasks_per_step)
+
+    @property
+    def warms_up(self) -> bool:
+        """True if the run imitates before its first step."""
+        starts = self.warm_starts.values()
+        return self.train_dataset is not None and any(start.settings.examples > 0 for start in starts)
+
+    async def add_resources(self) -> None:
+        """Add the resources of rollouts to the store: `resources`, and the model that is trained."""
+
+        async def add(temperature: float, length_factor: int = 1) -> str:
+            sampling = {"temperature": temperature, "max_tokens": length_factor * self.settings.max_new_tokens}
+            named = self.served.resources(self.resources, sampling)
+            return (await self.store.add_resources(named)).resources_id
+
+        self.train_resources = await add(self.settings.temperature)
+        self.val_resources = await add(0.0)
+        if self.warms_up:
+            self.long_answer_resources = await add(0.0, LONG_ANSWERS)
+
+    def named(self, adapter: str, name: str, separator: str = "/") -> str:
+        """Return `name`, after the adapter's name if several adapters are trained."""
+        return name if len(self.policy.model.adapters) == 1 else f"{adapter}{separator}{name}"
+
+    def log(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:
+        """Log metrics under a step of the imitation, or else under the steps of reinforcement learning so far."""
+        self.logger.log(metrics, step=self.progress.step if step is None else step)
+        self.progress.logged += 1
+
+    def show_steps(self) -> None:
+        """Show how many steps are done."""
+        self.logger.phase("reinforcement learning", self.total_steps)
+        self.logger.advance(self.progress.step)
