@@ -186,8 +186,8 @@ class LoopSettings(RolloutSettings):
     mask_truncated: bool = False
     """Leave truncated rollouts out of the loss; they still count in the mean of their group."""
     overlong_buffer: float = Field(default=0.0, ge=0, le=1)
-    """Last share of `max_new_tokens` in which the length of a call is penalised linearly (DAPO; Yu et al. 2025, equation
-    13); 0 turns it off."""
+    """Last share of `max_new_tokens` in which the length of a call is penalised linearly (DAPO; Yu et al. 2025,
+    equation 13); 0 turns it off."""
     overlong_penalty: float = Field(default=1.0, ge=0)
     """Penalty of a call as long as `max_new_tokens`, subtracted from the reward."""
 

@@ -83,9 +83,9 @@ class RunFolder:
     """Paths of a run, and the writing of its files, whole or not at all.
 
     Args:
-        path: The folder; created by `begin`.
-        keep_checkpoints: Number of the newest checkpoints that stay, 1 or more.
-        usual: Values of settings that the configuration of a run begun by an older version does not know.
+        path: the folder; created by `begin`.
+        keep_checkpoints: number of the newest checkpoints that stay, 1 or more.
+        usual: defaults of settings that the configuration of a run begun by an older version does not have.
 
     Raises:
         ValueError: `keep_checkpoints` is below 1.
@@ -217,7 +217,7 @@ class RunFolder:
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """Turn a failed write of `path` into one line.
+        """Name `path` and the advice in the error of a failed write.
 
         Raises:
             UserError: the block raised an OSError.
@@ -225,9 +225,9 @@ class RunFolder:
         try:
             yield
         except OSError as error:
+            advice = "no space left; free some" if isinstance(error, DiskFullError) else f"{error.strerror}; mend that"
             raise UserError(
-                f"{path.name} was not written to {self.path}: {error.strerror}; mend that and continue with `resume`",
-                setting="output_dir",
+                f"{path.name} was not written to {self.path}: {advice} and continue with `resume`", setting="output_dir"
             ) from error
 
     def read_summary(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class RunFolder:
         return [(int(match[1]), entry) for match, entry in found if match]
 
     def is_whole(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint is finished: it has its name only then."""
+        """Return True if a checkpoint is finished: here it has its name only then."""
         return True
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
@@ -311,7 +311,7 @@ class RunFolder:
         """Write the answers of a measurement to `evaluations.jsonl`, beside those of the earlier ones named in `keep`.
 
         Raises:
-            UserError: it cannot be written, or is damaged; what was there before is untouched.
+            UserError: it cannot be written, or is damaged; the earlier one is untouched.
         """
         with self.writing(self.evaluations_path):
             add_answers(self.evaluations_path, without_secrets_within(rows), keep)
@@ -328,8 +328,8 @@ class RunFolder:
         """Write `epoch_N/`: the trained weights after so many passes over the tasks.
 
         Raises:
-            UserError: the disk is full or cannot be written; what was there before is untouched.
-            Exception: whatever else `write` raised; what was there before is untouched.
+            UserError: the disk is full or cannot be written; the earlier one is untouched.
+            Exception: whatever else `write` raised; the earlier one is untouched.
         """
         self.write_whole(self.path / f"epoch_{epoch}", write)
 
@@ -343,21 +343,11 @@ class RunFolder:
         """Fill a folder of the run, whole or not at all.
 
         Raises:
-            UserError: the disk is full or cannot be written; what was there before is untouched.
-            Exception: whatever else `write` raised; what was there before is untouched.
+            UserError: the disk is full or cannot be written; the earlier one is untouched.
+            Exception: whatever else `write` raised; the earlier one is untouched.
         """
-        try:
+        with self.writing(path):
             write_folder(path, write)
-        except DiskFullError as error:
-            raise UserError(
-                f"{path.name} was not written to {self.path}: no space left; free some and continue with `resume`",
-                setting="output_dir",
-            ) from error
-        except OSError as error:
-            raise UserError(
-                f"{path.name} was not written to {self.path}: {error.strerror}; mend that and continue with `resume`",
-                setting="output_dir",
-            ) from error
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
