@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mini_agentic_rl import Trainer
+from mini_agentic_rl import TraceToMessages, Trainer
 from mini_agentic_rl.errors import UserError
 
 
@@ -26,6 +26,15 @@ def test_an_unknown_keyword_is_refused_with_what_was_meant(keyword, told):
         Trainer(**{keyword: 1})
     assert told in str(refused.value)
     assert isinstance(refused.value, TypeError)  # what Python raises for such a call
+
+
+def test_older_names_mean_the_same_and_a_value_under_both_names_is_refused():
+    adapter = TraceToMessages()
+    trainer = Trainer(n_workers=3, max_tasks=2, triplet_exporter=adapter, resources={}, daemon=False)
+    assert (trainer.n_runners, trainer.max_rollouts, trainer.adapter) == (3, 2, adapter)
+    for both in ({"n_workers": 3, "n_runners": 3}, {"max_tasks": 2, "max_rollouts": 2}):
+        with pytest.raises(ValueError, match="two names of one thing"):
+            Trainer(**both)
 
 
 def test_a_trainer_derived_from_it_has_keywords_of_its_own():

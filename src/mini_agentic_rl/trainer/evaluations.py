@@ -1,6 +1,6 @@
 """`evaluations.jsonl`: every answer of every measurement of a run, their accuracies, and comparisons of runs by them.
 
-The file is written whole at each measurement (`algorithm.answers` documents a row). A resumed run repeats the
+The file is written whole at each measurement (`algorithm.rollouts` documents a row). A resumed run repeats the
 measurements after its checkpoint, and their rows are replaced.
 """
 

@@ -69,28 +69,22 @@ def recorded(
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
     """
     started = time.perf_counter()
-
-    def rows_to_keep(checkpoint: Checkpoint | None) -> int | None:
-        return algorithm.rows_to_keep(None if checkpoint is None else checkpoint[1])
-
     with one_writer(folder.path):
-        with open_run(folder, settings, config, rows_to_keep=rows_to_keep) as run:
+        with open_run(
+            folder, settings, config, rows_to_keep=lambda at: algorithm.rows_to_keep(None if at is None else at[1])
+        ) as run:
             yield run
             if run.is_finished:
                 return
             summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
-            _hand_on(run, algorithm)
+            last = algorithm.evaluations[-1] if algorithm.evaluations else None
+            run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
+            _hand_on_adapters(run)
         folder.write_summary(summary)
 
 
-def _hand_on(run: RecordedRun, algorithm: Algorithm) -> None:
-    """Give the loggers the conversations and the adapter of a run."""
-    last = algorithm.evaluations[-1] if algorithm.evaluations else None
-    run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
-    _hand_on_adapters(run)
-
-
 def _hand_on_adapters(run: RecordedRun) -> None:
+    """Give the loggers the files of the adapters of a run."""
     folder = run.folder
     named = sorted(folder.adapters_path.iterdir()) if folder.adapters_path.is_dir() else []
     for path, pattern in ((folder.adapter_path, "*"), *((one, "*") for one in named), (folder.path, "adapter_*")):
@@ -138,28 +132,19 @@ def open_run(
                 logger.close()
                 raise
             logger = MultiLogger([logger, prometheus])
-    with logger, _naming_the_disk(folder):
-        yield RecordedRun(folder, logger, state, checkpoint)
-
-
-@contextmanager
-def _naming_the_disk(folder: RunFolder) -> Iterator[None]:
-    """Tell in one line that the disk under a run failed, whichever library wrote.
-
-    Raises:
-        UserError: it is full, or cannot be written.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # torch and safetensors raise errors of their own
-        failure = disk_failure(error, folder.path)
-        if failure is None:
+    with logger:
+        try:
+            yield RecordedRun(folder, logger, state, checkpoint)
+        except UserError:
             raise
-        raise UserError(
-            f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`", setting="output_dir"
-        ) from error
+        except Exception as error:  # torch and safetensors raise errors of their own
+            failure = disk_failure(error, folder.path)
+            if failure is None:
+                raise
+            raise UserError(
+                f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`",
+                setting="output_dir",
+            ) from error
 
 
 def record_run(
