@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,31 +21,34 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import LossInputs
 from tiny import tiny_model, tiny_tokenizer
 
-SIZES = [4, 7, 2]
-TRAJECTORY = np.repeat(np.arange(3), SIZES)
+LENGTHS = [5, 1, 9, 3]
+TRAJECTORY = np.repeat(np.arange(4), LENGTHS)
 LOW, HIGH, DIVERGENCE = 0.9, 1.15, 0.01
 
 
+def _bounded(ratio, advantage):
+    return torch.minimum(ratio * advantage, ratio.clamp(LOW, HIGH) * advantage)
+
+
 def _clip(logprob, old, advantage, *_):
-    ratio = np.exp(logprob - old)
-    return min(ratio * advantage, min(max(ratio, LOW), HIGH) * advantage)
+    return _bounded(torch.exp(logprob - old), advantage)
 
 
 def _gspo(logprob, old, advantage, rollout_logprobs, rollout_old):
-    ratio = np.exp(sum(new - was for new, was in zip(rollout_logprobs, rollout_old, strict=True)) / len(rollout_old))
-    return min(ratio * advantage, min(max(ratio, LOW), HIGH) * advantage)
+    total = sum(new - was for new, was in zip(rollout_logprobs, rollout_old, strict=True))
+    return _bounded(torch.exp(total / len(rollout_old)), advantage)
 
 
 def _cispo(logprob, old, advantage, *_):
-    return min(max(np.exp(logprob - old), LOW), HIGH) * advantage * logprob
+    return torch.exp(logprob - old).detach().clamp(LOW, HIGH) * advantage * logprob
 
 
 def _dppo(divergence):
     def reference(logprob, old, advantage, *_):
-        ratio = np.exp(logprob - old)
+        ratio = torch.exp(logprob - old)
         leads_away = (advantage > 0 and ratio > 1) or (advantage < 0 and ratio < 1)
-        beyond = divergence(np.exp(logprob), np.exp(old)) > DIVERGENCE
-        return 0.0 if leads_away and beyond else ratio * advantage
+        beyond = divergence(float(torch.exp(logprob.detach())), np.exp(old)) > DIVERGENCE
+        return 0 * logprob if leads_away and beyond else ratio * advantage
 
     return reference
 
@@ -65,7 +69,7 @@ REFERENCES = {
     "dppo_tv": _dppo(_total_variation),
     "dppo_kl": _dppo(_kl),
 }
-"""What each loss maximises at one term, with plain numbers: its own, and those of all terms of its rollout."""
+"""Objective of each loss at one term, from numbers of that term and of all terms of its rollout."""
 
 
 def _inputs(weights, advantages, behaviour, **inputs):
@@ -83,20 +87,26 @@ def test_every_loss_has_a_reference():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_is_the_weighted_sum_of_its_reference(name):
+def test_a_loss_and_its_gradient_are_those_of_its_reference(name):
     rng = np.random.default_rng(7)
     old = rng.normal(-2, 1, TRAJECTORY.size)
-    current = old + rng.normal(0, 0.3, old.size)
-    advantages, weights = rng.normal(size=old.size), rng.uniform(size=old.size)
+    current = torch.tensor(old + rng.normal(0, 0.6, old.size), requires_grad=True)
+    advantages = np.array([1.2, -0.7, 0.3, -0.8])[TRAJECTORY]
+    weights = np.array([0.1, 0.3, 0.2, 0.4])[TRAJECTORY]
     over_rollouts = LOSSES[name].over_rollouts
-    rollout = None if over_rollouts is None else torch.tensor(over_rollouts(current, old, TRAJECTORY))
+    rollout = None if over_rollouts is None else over_rollouts(current.detach().numpy(), old, TRAJECTORY)
     loss = PolicyGradientLoss(1 - LOW, HIGH - 1, policy_loss=name, divergence_bound=DIVERGENCE)
-    found = loss(_inputs(weights, advantages, old, logprobs_S=torch.tensor(current), rollout_S=rollout))
-    expected = 0.0
+    inputs = _inputs(weights, advantages, old, logprobs_S=current)
+    found = loss(inputs if rollout is None else replace(inputs, rollout_S=torch.tensor(rollout)))
+    expected = torch.zeros((), dtype=torch.float64)
     for term, trajectory in enumerate(TRAJECTORY):
         own = trajectory == TRAJECTORY
-        expected -= weights[term] * REFERENCES[name](current[term], old[term], advantages[term], current[own], old[own])
-    assert float(found.loss) == pytest.approx(expected, rel=1e-9)
+        objective = REFERENCES[name](current[term], old[term], advantages[term], current[own], old[own])
+        expected = expected - weights[term] * objective
+    assert float(found.loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
+    gradients = [torch.autograd.grad(total, current)[0].numpy() for total in (found.loss, expected)]
+    np.testing.assert_allclose(*gradients, rtol=1e-9, atol=1e-12)
+    assert 0 < float(found.metrics["clip_fraction"]) < weights.sum()
 
 
 def test_the_choices_are_those_of_the_tables():

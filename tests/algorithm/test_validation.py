@@ -10,8 +10,8 @@ from letters import TASKS, AnyReward, Kept, Letters, algorithm
 
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm import measure
-from mini_agentic_rl.algorithm.state import RunProgress
 from mini_agentic_rl.algorithm.measure import is_due, is_stalled
+from mini_agentic_rl.algorithm.state import RunProgress
 from mini_agentic_rl.commands import TrainConfig, train_job
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.metrics import read_metrics
