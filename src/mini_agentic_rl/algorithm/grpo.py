@@ -237,9 +237,6 @@ def with_teacher(
     The first is minus k1 (`losses.kl`) as the reward of the sampled token alone. Under the policy gradient its mean is
     the gradient of the second, which takes the K most likely tokens of the teacher (`policy/head.py`) and so varies
     less, for more memory.
-
-    Raises:
-        UserError: the teacher does not answer.
     """
     if settings.distillation == "top_k":
         tokens_SK, logprobs_SK = teacher.likeliest(batch, settings.teacher_top_k)

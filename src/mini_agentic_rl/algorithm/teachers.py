@@ -3,64 +3,42 @@ Agarwal et al. 2024, arXiv:2306.13649; Gu et al. 2024, arXiv:2306.08543).
 
     LocalTeacher        weights in this process: the bare model, an adapter, another model
     PrivilegedTeacher   the policy itself, with more in its context (SDPO)
-    ServerTeacher       a server that returns the log-probabilities of a prompt, as vLLM does
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UserError
 from ..gateway import ChatRenderer, ServedPolicy, load_tokenizer
 from ..policy import Learner, PolicyError, PolicyModel, Scorer, adapter_folder, load_model
 from ..tokens import CompletionRecord, TokenTree, pack
 from .batch import TrainingBatch
 from .groups import Group, Trajectory
 from .losses import Floats, Ints
-from .settings import BASE_TEACHER, SELF_TEACHER, GRPOSettings, is_address
+from .settings import BASE_TEACHER, SELF_TEACHER, GRPOSettings
 
 if TYPE_CHECKING:
-    from httpx import Client
+    pass
 
 ADAPTER: Final = "teacher"
 """Name that the folder of an adapter gets beside the policy's own."""
-API_KEY: Final = "TEACHER_API_KEY"
-"""Environment variable with the key of a teacher's server."""
-
-_CONCURRENT = 8
-_ATTEMPTS = 4
-_BUSY = (408, 425, 429, 500, 502, 503, 504)
-
-Places = Sequence[Mapping[int, float]]
-"""For each token of a sequence, log-probabilities by id: of the likeliest tokens at its place, and of itself."""
 
 
 class Teacher(Protocol):
     """Scores sampled tokens. Runs on the torch thread."""
 
     def logprobs(self, batch: TrainingBatch) -> Floats:
-        """Return the log-probability [S] of each sampled token; at imitated terms any finite number.
-
-        Raises:
-            UserError: the teacher does not answer.
-        """
+        """Return the log-probability [S] of each sampled token; at imitated terms any finite number."""
 
     def likeliest(self, batch: TrainingBatch, count: int) -> tuple[Ints | None, npt.NDArray[np.float32]]:
         """Return the `count` most likely tokens [S, K] in each state and their log-probabilities [S, K]; a count of 0
-        means the whole vocabulary, without tokens.
-
-        Raises:
-            UserError: the teacher does not answer.
-        """
+        means the whole vocabulary, without tokens."""
 
 
 class LocalTeacher:
@@ -168,138 +146,6 @@ def ending_of_a_message(renderer: ChatRenderer) -> list[int]:
     return one[len(one) - size :]
 
 
-class ServerTeacher:
-    """A teacher behind HTTP.
-
-    `POST {address}/completions` with token ids as the prompt and `prompt_logprobs: K` answers, in its first choice, a
-    list with an entry for each token of the prompt: `{id: {"logprob": …}}` of the K likeliest tokens at its place and
-    of the token itself; the first has none. The server must have the policy's tokenizer, and returns log-probabilities
-    of temperature 1. Calls of a rollout that continue each other are one request.
-    """
-
-    def __init__(self, address: str, model: str, *, timeout: float = 300.0) -> None:
-        """
-        Args:
-            address: up to and with the version, as http://localhost:8000/v1.
-            model: the name that the server has for it.
-            timeout: seconds of one request.
-        """
-        self._address = address.rstrip("/")
-        self._model = model
-        self._timeout = timeout
-        self._client: Client | None = None
-
-    def logprobs(self, batch: TrainingBatch) -> Floats:
-        found_S = batch.packed.behaviour_logprobs_S.astype(np.float64)
-        if batch.calls:
-            found_S[: batch.sampled_terms] = [
-                place[int(token)]
-                for record, places in self._each_call(batch, 0)
-                for token, place in zip(_trained_ids(record), places, strict=True)
-            ]
-        return found_S
-
-    def likeliest(self, batch: TrainingBatch, count: int) -> tuple[Ints | None, npt.NDArray[np.float32]]:
-        tokens_SK = np.zeros((batch.packed.term_count, count), np.int64)
-        logprobs_SK = np.zeros((batch.packed.term_count, count), np.float32)
-        terms = [place for _, places in self._each_call(batch, count) for place in places] if batch.calls else []
-        for term, place in enumerate(terms):
-            best = sorted(place.items(), key=lambda pair: -pair[1])[:count]
-            if len(best) < count:
-                raise UserError(
-                    f"{self._address} tells {len(best)} log-probabilities for a token, of {count}: start it with "
-                    "`--max-logprobs`, or lower `teacher_top_k`",
-                    setting="teacher_top_k",
-                )
-            tokens_SK[term], logprobs_SK[term] = zip(*best, strict=True)
-        return tokens_SK, logprobs_SK
-
-    def _each_call(self, batch: TrainingBatch, count: int) -> list[tuple[CompletionRecord, Places]]:
-        """Return the trained tokens' places of each call of the batch."""
-        records = [call.record for call in batch.calls]
-        wholes = [(*record.prompt_ids.tolist(), *record.output_ids.tolist()) for record in records]
-        asked = longest(wholes)
-        with ThreadPoolExecutor(_CONCURRENT) as pool:
-            answers = dict(zip(asked, pool.map(lambda ids: self._ask(ids, count), asked), strict=True))
-        by_call: list[tuple[CompletionRecord, Places]] = []
-        for record, ids in zip(records, wholes, strict=True):
-            covering = next(one for one in asked if one[: len(ids)] == ids)
-            places = answers[covering][record.prompt_ids.size : len(ids)]
-            kept = [True] * len(places) if record.forced is None else (~record.forced).tolist()
-            by_call.append((record, [place for place, keep in zip(places, kept, strict=True) if keep]))
-        return by_call
-
-    def _ask(self, ids: Sequence[int], count: int) -> list[dict[int, float]]:
-        """Return the places of one sequence; the first one is empty."""
-        body = {
-            "model": self._model,
-            "prompt": list(ids),
-            "max_tokens": 1,
-            "temperature": 1.0,
-            "prompt_logprobs": count,
-        }
-        answer = self._post("/completions", body)
-        try:
-            rows = answer["choices"][0]["prompt_logprobs"]
-            places = [{int(id_): float(one["logprob"]) for id_, one in (row or {}).items()} for row in rows]
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(
-                f"{self._address} tells no `prompt_logprobs` as vLLM does: {type(error).__name__}: {error}",
-                setting="teacher",
-            ) from error
-        if len(places) != len(ids) or any(id_ not in place for id_, place in zip(ids[1:], places[1:], strict=True)):
-            raise UserError(
-                f"{self._address} tells log-probabilities of other tokens than the {len(ids)} that it was given",
-                setting="teacher",
-            )
-        return places
-
-    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the answer to one request, repeated while the server is busy or out of reach.
-
-        Raises:
-            UserError: there is no answer.
-        """
-        from httpx import HTTPError
-
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                response = self._connected().post(self._address + path, json=body)
-                if response.status_code < 400:
-                    return response.json()
-                problem = f"{response.status_code}: {response.text[:200]}"
-                if response.status_code not in _BUSY:
-                    break
-            except (HTTPError, ValueError) as error:
-                problem = f"{type(error).__name__}: {error}"
-            if attempt < _ATTEMPTS:
-                time.sleep(0.25 * 2**attempt)
-        raise UserError(f"the teacher {self._address}{path} gave no answer: {problem}", setting="teacher")
-
-    def _connected(self) -> Client:
-        from httpx import Client
-
-        if self._client is None:
-            key = os.environ.get(API_KEY)
-            self._client = Client(timeout=self._timeout, headers={"Authorization": f"Bearer {key}"} if key else {})
-        return self._client
-
-
-def longest(sequences: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the sequences that no other one continues, each once."""
-    kept: list[tuple[int, ...]] = []
-    for ids in sorted(set(sequences)):  # one that continues another comes after it, with none between them but such
-        if kept and ids[: len(kept[-1])] == kept[-1]:
-            kept[-1] = ids
-        else:
-            kept.append(ids)
-    return kept
-
-
-def _trained_ids(record: CompletionRecord) -> npt.NDArray[np.int64]:
-    return record.output_ids if record.forced is None else record.output_ids[~record.forced]
-
-
 def teacher_adapter(settings: GRPOSettings, *, known: Mapping[str, object]) -> dict[str, Path]:
     """Return the adapter to load beside the policy's as its teacher, by its name; empty without one.
 
@@ -307,7 +153,7 @@ def teacher_adapter(settings: GRPOSettings, *, known: Mapping[str, object]) -> d
         known: the adapters that the policy has already, by name.
     """
     teacher = settings.teacher
-    if teacher is None or teacher in (BASE_TEACHER, SELF_TEACHER) or is_address(teacher) or teacher in known:
+    if teacher is None or teacher in (BASE_TEACHER, SELF_TEACHER) or teacher in known:
         return {}
     folder = adapter_folder(teacher)
     return {} if folder is None else {ADAPTER: folder}
@@ -322,8 +168,6 @@ def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Mappin
     teacher, model = settings.teacher, served.policy.model
     if teacher is None:
         return {}
-    if is_address(teacher):
-        return dict.fromkeys(learners, ServerTeacher(teacher, settings.teacher_model or served.name))
     if teacher == SELF_TEACHER:
         if served.server is None:
             raise RuntimeError("the policy is not served")

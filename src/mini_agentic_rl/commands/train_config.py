@@ -215,7 +215,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "Teachers, and what is imitated": (
             "loop.reward_coef",
             "loop.teacher",
-            "loop.teacher_model",
             "loop.distillation",
             "loop.sft_coef",
             "loop.sft_per_step",
