@@ -144,9 +144,10 @@ def make_batch(
                     of_call.append(float(values_C[column]))
             unrolled += alone.token_count
     # Imitated records are no part of a rollout: sums over a rollout's terms must not contain them.
-    for number, one in enumerate(imitated, len(lengths)):
-        tree.insert(one.record, number)
-    unrolled += sum(one.record.prompt_ids.size + one.record.output_ids.size for one in imitated if one.kind == "sft")
+    for number, tokens in enumerate(imitated, len(lengths)):
+        tree.insert(tokens.record, number)
+    shown = [tokens.record for tokens in imitated if tokens.kind == "sft"]
+    unrolled += sum(record.prompt_ids.size + record.output_ids.size for record in shown)
     if not of_call and not imitated:
         return None
     packed = pack([tree])
@@ -158,8 +159,9 @@ def make_batch(
         as_tensor(np.array(of_call + [0.0] * len(imitated))[packed.call_S]),
     )
     imitated_weights = {}
-    for kind in {one.kind for one in imitated}:
-        by_call = [0.0] * len(of_call) + [one.weight if one.kind == kind else 0.0 for one in imitated]
+    for kind in {tokens.kind for tokens in imitated}:
+        weights_of_kind = [tokens.weight if tokens.kind == kind else 0.0 for tokens in imitated]
+        by_call = [0.0] * len(of_call) + weights_of_kind
         imitated_weights[kind] = as_tensor(np.array(by_call)[packed.call_S])
     inputs = replace(
         inputs,

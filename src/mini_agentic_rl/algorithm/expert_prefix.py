@@ -38,7 +38,7 @@ async def with_prefixed_groups(run: RunState, step: SampledStep) -> SampledStep:
     adapter = next(iter(step.groups))
     groups = list(zip(step.rows, step.groups[adapter], strict=True))
     for row, group in groups:
-        right = [one for one in group.trajectories if one.reward >= _RIGHT]
+        right = [trajectory for trajectory in group.trajectories if trajectory.reward >= _RIGHT]
         if right:
             run.progress.solved[str(row)] = right[0].rollout_id
     failed = [(row, group) for row, group in groups if group.trajectories and group.rewards.max() < _RIGHT]

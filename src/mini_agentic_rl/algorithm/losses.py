@@ -124,7 +124,7 @@ def register_correction(name: str, *, over_rollouts: bool = False) -> Callable[[
     """
 
     def register(function: F) -> F:
-        refuse_taken(name, function, {known: one.weights for known, one in CORRECTIONS.items()})
+        refuse_taken(name, function, {known: correction.weights for known, correction in CORRECTIONS.items()})
         CORRECTIONS[name] = Correction(function, over_rollouts)
         return function
 
@@ -134,8 +134,8 @@ def register_correction(name: str, *, over_rollouts: bool = False) -> Callable[[
 def refuse_taken(name: str, function: Any, table: Mapping[str, Any]) -> None:
     """Raise a ValueError if another function has the name. The same function of a reloaded module is no other."""
 
-    def place(one: Any) -> str:
-        return f"{getattr(one, '__module__', '?')}.{getattr(one, '__qualname__', one)}"
+    def place(value: Any) -> str:
+        return f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', value)}"
 
     if name in table and place(table[name]) != place(function):
         raise ValueError(f"the name {name!r} is taken by {place(table[name])}: choose another one")
@@ -413,8 +413,8 @@ def sum_to_go(values_S: Floats, trajectory_S: Ints) -> Floats:
     """
     sums_S = np.empty_like(values_S)
     for trajectory in np.unique(trajectory_S):
-        own = trajectory_S == trajectory
-        sums_S[own] = np.cumsum(values_S[own][::-1])[::-1]
+        terms_S = trajectory_S == trajectory
+        sums_S[terms_S] = np.cumsum(values_S[terms_S][::-1])[::-1]
     return sums_S
 
 

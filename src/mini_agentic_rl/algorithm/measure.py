@@ -116,7 +116,7 @@ class Measure(Algorithm):
     @property
     def summary(self) -> Mapping[str, Any]:
         """`accuracy` (name, correct, count of the one measurement), `seconds` by phase, `kernels` (`PolicyModel`)."""
-        rows = [{"name": one.name, "correct": sum(one.correct), "count": len(one.rollouts)} for one in self.evaluations]
+        rows = [{"name": e.name, "correct": sum(e.correct), "count": len(e.rollouts)} for e in self.evaluations]
         return {"accuracy": rows, "seconds": dict(self.seconds), "kernels": self.kernels}
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:

@@ -163,7 +163,7 @@ class AheadSampler:
         run.progress.drawn = max([run.progress.drawn, *(number + 1 for number in left)])
         run.progress.pending = {str(number): row for number, row in left.items()}
         for number, row in sorted(left.items()):
-            there = {sample: one for (of, sample), one in ended.items() if of == number}
+            there = {sample: rollout for (of, sample), rollout in ended.items() if of == number}
             missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in there]
             again = await self._enqueue(number, row, missing)
             ids = {
@@ -265,15 +265,17 @@ class AheadSampler:
             self._forget(group)
             return
         if settings.on_failure == "zero":
-            finished = [sampling.as_zero(one) for one in finished]
+            finished = [sampling.as_zero(rollout) for rollout in finished]
         group.finished = [
-            from_lost_weights(one, self._restored_at, self._models) if one.rollout.rollout_id in group.restored else one
-            for one in finished
+            from_lost_weights(f, self._restored_at, self._models) if f.rollout.rollout_id in group.restored else f
+            for f in finished
         ]
         if settings.dynamic_sampling:
             alone = settings.model_copy(update={"samples_per_prompt": len(finished)})
             groups, _, _ = by_adapter(finished, run.progress.step, self._models, alone, CountedCauses())
-            group.has_signal = any(self._has_signal(one) for of_adapter in groups.values() for one in of_adapter)
+            group.has_signal = any(
+                self._has_signal(of_task) for per_adapter in groups.values() for of_task in per_adapter
+            )
 
     async def _drop_old(self) -> None:
         """Drop complete groups with tokens that are too old for the next update, and log it."""
@@ -289,9 +291,9 @@ class AheadSampler:
             run.progress.count_untrained(reason, size)
             self._too_old += 1
             self._forget(group)
-            for one in group.finished:
-                metadata = {**(one.rollout.metadata or {}), UNTRAINED_KEY: reason}
-                await run.store.update_rollout(one.rollout.rollout_id, metadata=metadata)
+            for rollout in (finished.rollout for finished in group.finished):
+                metadata = {**(rollout.metadata or {}), UNTRAINED_KEY: reason}
+                await run.store.update_rollout(rollout.rollout_id, metadata=metadata)
 
 
 def token_ages(finished: Sequence[FinishedRollout], updates: Sequence[Versions], models: Mapping[str, str]) -> Ints:
@@ -302,9 +304,9 @@ def token_ages(finished: Sequence[FinishedRollout], updates: Sequence[Versions],
         models: the adapter that learns from calls to each model, by the names of the models.
     """
     ages = [np.empty(0, np.int64)]
-    for one in finished:
-        oldest = (one.rollout.metadata or {}).get(VERSION, {})
-        for record in one.records:
+    for rollout in finished:
+        oldest = (rollout.rollout.metadata or {}).get(VERSION, {})
+        for record in rollout.records:
             adapter = models[record.model]
             later = np.unique([versions[adapter] for versions in updates])
             # A call that came through a proxy has no version of its own, and is not older than its rollout.
@@ -316,8 +318,8 @@ def token_ages(finished: Sequence[FinishedRollout], updates: Sequence[Versions],
 def with_update(updates: Sequence[Versions], versions: Versions, kept: int) -> list[dict[str, int]]:
     """Return `updates` with the versions after a step, where it changed any; the last `kept` of them."""
     if updates and dict(updates[-1]) == dict(versions):
-        return [dict(one) for one in updates]
-    return [dict(one) for one in (*updates, versions)][-kept:]
+        return [dict(update) for update in updates]
+    return [dict(update) for update in (*updates, versions)][-kept:]
 
 
 def from_lost_weights(finished: FinishedRollout, now: Versions, models: Mapping[str, str]) -> FinishedRollout:

@@ -123,7 +123,7 @@ class PrivilegedTeacher:
 
     def _text(self, trajectory: Trajectory, group: Group) -> str:
         """Return the teacher's knowledge about a rollout: a solution, and feedback."""
-        solutions = (one for one in group.trajectories if one is not trajectory and one.reward >= self._reward)
+        solutions = (other for other in group.trajectories if other is not trajectory and other.reward >= self._reward)
         solution = next(map(self._said, solutions), "")
         parts = [f"A correct solution is:\n{solution}"] if solution else []
         parts += [f"About an earlier attempt:\n{trajectory.feedback}"] if trajectory.feedback else []

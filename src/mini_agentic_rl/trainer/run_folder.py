@@ -47,14 +47,14 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], may_chan
 
     Args:
         before: the configuration as it was read, JSON values in groups.
-        now: the other one; what JSON makes of it is compared.
+        now: the configuration now; it is compared as JSON values.
         may_change: top-level keys that are left out.
     """
-    one, other = _flat(before), _flat(json.loads(json.dumps(now)))
+    old, new = _flat(before), _flat(json.loads(json.dumps(now)))
     return [
-        f"{key} (was {_shown(one, key)}, now {_shown(other, key)})"
-        for key in sorted(one.keys() | other.keys())
-        if one.get(key) != other.get(key) and key.split(".")[0] not in may_change
+        f"{key} (was {_shown(old, key)}, now {_shown(new, key)})"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and key.split(".")[0] not in may_change
     ]
 
 
@@ -240,15 +240,15 @@ class RunFolder:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return (step, folder) of every finished checkpoint, oldest first."""
-        return sorted(found for found in self.checkpoint_folders() if self.is_whole(found[1]))
+        return sorted((step, folder) for step, folder in self.checkpoint_folders() if self.is_whole(folder))
 
     def checkpoint_folders(self) -> list[tuple[int, Path]]:
         """Return (step, folder) of every checkpoint, whether or not it is finished."""
         if not self.checkpoints_path.is_dir():
             return []
         entries = [entry for entry in self.checkpoints_path.iterdir() if entry.is_dir()]
-        found = [(self.checkpoint_name.fullmatch(entry.name), entry) for entry in entries]
-        return [(int(match[1]), entry) for match, entry in found if match]
+        matches = [(self.checkpoint_name.fullmatch(entry.name), entry) for entry in entries]
+        return [(int(match[1]), entry) for match, entry in matches if match]
 
     def is_whole(self, checkpoint: Path) -> bool:
         """Return True if a checkpoint is finished: here it has its name only then."""
