@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from ..gateway import ServedPolicy
 from ..logging import CountedCauses
+from ..metrics import MetricsLogger
 from ..policy import LearnerSettings
+from ..store import LightningStore
 from ..types import Dataset, NamedResources
 from .base import AlgorithmContext
 from .objective import Objective
@@ -102,8 +104,8 @@ class RunState:
         self.warm_starts: Mapping[str, WarmStart] = algorithm.warm_starts
         self.validation: Dataset[Any] | None = algorithm.validation
         self.transfer: Dataset[Any] | None = algorithm.transfer
-        self.store = self.context.store
-        self.logger = self.context.logger
+        self.store: LightningStore = self.context.store
+        self.logger: MetricsLogger = self.context.logger
         self.served = served
         self.policy = served.policy
         self.resources = resources
