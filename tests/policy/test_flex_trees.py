@@ -15,7 +15,7 @@ from test_learning_attention import HEADS, KEY_HEADS, SIZE, packed_trees
 from torch.nn.attention import flex_attention as torch_flex
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LossOutputs, LossInputs, tree_attention, tree_pass
+from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, tree_attention, tree_pass
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.tree_attention import FlexMask, KeptKeys, TreeTables, seen_in, trusted
 from mini_agentic_rl.tokens import TokenTree, cut, pack

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, sample_all, tiny_policy
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, LossInputs
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossInputs, LossOutputs, Policy
 from mini_agentic_rl.policy.load import add_adapter
 from mini_agentic_rl.policy.policy import SharedTurns
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LossOutputs, LossInputs
+from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs
 from mini_agentic_rl.policy.head import divergence
 from mini_agentic_rl.tokens import TokenTree, pack
 
