@@ -274,8 +274,8 @@ class Trainer:
 
     @contextmanager
     def _run(self, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Iterator[Run | None]:
-        """Yield what is to be run, with the folder and the loggers ready; None where the run is finished already and
-        left no checkpoint to restore its results from. The folder is completed after the block."""
+        """Yield the run, with its folder and loggers ready; None for a finished run without a checkpoint to restore its
+        results from, and on ranks that follow. The folder is completed after the block."""
         given = read_inputs(agent, train_dataset, val_dataset)
         chosen = self.inputs.agent if given.agent is None else given.agent
         train = self.inputs.train if given.train is None else given.train
@@ -285,8 +285,9 @@ class Trainer:
         with_algorithm = runs_algorithm(self.strategy)
         algorithm = self._algorithm(dev) if with_algorithm else Baseline()  # of no use here: no torch for runners
         launch = launched() if with_algorithm else None
-        if with_algorithm:
-            self._warn_of_settings(algorithm)
+        for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
+            if with_algorithm and value is not None and name not in algorithm.honours:
+                logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
         try:
             if launch is not None and launch.follows:
                 algorithm.follow(launch)
@@ -309,8 +310,7 @@ class Trainer:
 
     def _recorded(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> Iterator[Run | None]:
         """Yield the run, in a folder that is written as those of the commands are."""
-        if self.folder is None:
-            return
+        assert self.folder is not None
         settings = RunSettings(output_dir=self.folder.path, console=False, resume=self.resume, overwrite=self.overwrite)
         with recorded(self.folder, settings, self._config(algorithm, agent, train, val), algorithm) as kept:
             if kept.is_finished:
@@ -395,11 +395,6 @@ class Trainer:
 
             self.algorithm = MiniGRPO()
         return self.algorithm
-
-    def _warn_of_settings(self, algorithm: Algorithm) -> None:
-        for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
-            if value is not None and name not in algorithm.honours:
-                logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
 
 
 def _either(name: str, value: Any, alias: str, other: Any) -> Any:
