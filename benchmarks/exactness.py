@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from grpo_step_ours import rollout
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, TermStreams
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossInputs, LossOutputs, Policy
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pack
 from workload import Workload
@@ -133,18 +133,18 @@ def tree_of(rollouts: Sequence[Sequence[CompletionRecord]]) -> TokenTree:
 
 
 def _weighted(inputs: Any) -> LossOutputs:
-    return LossOutputs((inputs.streams.weights_S * inputs.logprobs_S).sum())
+    return LossOutputs((inputs.weights_S * inputs.logprobs_S).sum())
 
 
-def _streams(packed: PackedTrees) -> TermStreams:
+def _inputs(packed: PackedTrees) -> LossInputs:
     # By what a term is, and not by where it stands, so that a tree and its sequences weigh it alike.
-    return TermStreams(torch.from_numpy(np.sin(1 + 9 * packed.behaviour_logprobs_S).astype(np.float32)))
+    return LossInputs(torch.from_numpy(np.sin(1 + 9 * packed.behaviour_logprobs_S).astype(np.float32)))
 
 
 def gradient(policy: Policy, packed: PackedTrees, settings: LearnerSettings) -> torch.Tensor:
     def job() -> torch.Tensor:
         learner = policy.learner(settings)
-        learner.forward_backward(packed, _weighted, _streams(packed))
+        learner.forward_backward(packed, _weighted, _inputs(packed))
         found = torch.cat([p.grad.flatten().double() for p in learner.parameters if p.grad is not None]).cpu()
         for parameter in learner.parameters:
             parameter.grad = None
@@ -162,7 +162,7 @@ def _step(policy: Policy, settings: LearnerSettings, packed: PackedTrees) -> flo
     """Take an optimizer step; return 0 if the weights have moved and are finite, else 1."""
     learner = policy.learner(settings)
     before = torch.cat([p.detach().flatten().clone() for p in learner.parameters])
-    learner.forward_backward(packed, _weighted, _streams(packed))
+    learner.forward_backward(packed, _weighted, _inputs(packed))
     metrics = learner.optim_step()
     after = torch.cat([p.detach().flatten() for p in learner.parameters])
     moved = bool(torch.isfinite(after).all()) and not torch.equal(before, after)

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoTokenizer
 
 from mini_agentic_rl.algorithm import GRPOSettings
-from mini_agentic_rl.algorithm.grpo.objective import batch_of, take_steps
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import batch_of, take_steps
 from mini_agentic_rl.policy import (
     EngineSettings,
     LearnerSettings,

@@ -24,7 +24,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from mini_agentic_rl.datasets import ArithmeticDataset
-from mini_agentic_rl.policy import Learner, LearnerSettings, LoraSettings, LossInputs, LossOutputs, Policy, TermStreams
+from mini_agentic_rl.policy import Learner, LearnerSettings, LoraSettings, LossInputs, LossOutputs, Policy
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenDelta, TokenRequest, TokenTree, pack
 from mini_agentic_rl.tools import calculate
 
@@ -102,9 +102,9 @@ def advantages(rewards: np.ndarray) -> np.ndarray:
 def grpo_loss(inputs: LossInputs) -> LossOutputs:
     """Return the sum of -min(w A, clip(w, 0.8, 1.2) A) over sampled tokens, weighted (Shao et al. 2024, equation 3)."""
     ratio_S = torch.exp(inputs.logprobs_S - inputs.behaviour_logprobs_S)  # w: the policy over the one that sampled
-    advantages_S = inputs.streams.advantages_S
+    advantages_S = inputs.advantages_S
     objective_S = torch.minimum(ratio_S * advantages_S, ratio_S.clamp(0.8, 1.2) * advantages_S)
-    return LossOutputs(-(inputs.streams.weights_S * objective_S).sum())
+    return LossOutputs(-(inputs.weights_S * objective_S).sum())
 
 
 def step(learner: Learner, rollouts: list[Rollout], advantages_N: np.ndarray) -> None:
@@ -116,7 +116,7 @@ def step(learner: Learner, rollouts: list[Rollout], advantages_N: np.ndarray) ->
     packed = pack([tree])  # arrays over S terms, the sampled tokens of all rollouts
     lengths_N = np.bincount(packed.trajectory_S)
     weights_S, advantages_S = np.float32([1 / (len(rollouts) * lengths_N), advantages_N])[:, packed.trajectory_S]
-    learner.forward_backward(packed, grpo_loss, TermStreams(torch.tensor(weights_S), torch.tensor(advantages_S)))
+    learner.forward_backward(packed, grpo_loss, LossInputs(torch.tensor(weights_S), torch.tensor(advantages_S)))
     learner.optim_step()
 
 

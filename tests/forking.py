@@ -37,7 +37,7 @@ import made_once
 IMPORTED = (
     "mini_agentic_rl.commands.train",
     "mini_agentic_rl.gateway.served_policy",
-    "mini_agentic_rl.algorithm.grpo.mini_grpo",
+    "mini_agentic_rl.algorithm.grpo",
     "mini_agentic_rl.commands",
     "mini_agentic_rl.store.sql",
     "mini_agentic_rl.gateway.http.server",

@@ -21,6 +21,20 @@ from tiny import tiny_model, tiny_tokenizer
 TASKS = [{"word": word} for word in ("hi", "go", "yo", "me", "we", "us", "it", "so")]
 
 
+class Kept(MetricsLogger):
+    """Keeps what a run logs."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.notes: list[str] = []
+
+    def log(self, metrics, *, step):
+        self.rows.append(dict(metrics))
+
+    def note(self, message):
+        self.notes.append(message)
+
+
 class Letters(LitAgent):
     """Asks the model one thing."""
 

@@ -16,9 +16,9 @@ from mini_agentic_rl.algorithm.advantages import (
     group_centred,
     leave_one_out,
 )
-from mini_agentic_rl.algorithm.grpo.objective import batch_of
-from mini_agentic_rl.algorithm.loop.groups import Group, Rewards, Trajectory, assign
-from mini_agentic_rl.algorithm.loop.objective import lowered, soft_overlong, with_overlong_penalty
+from mini_agentic_rl.algorithm.batch import soft_overlong, with_overlong_penalty
+from mini_agentic_rl.algorithm.groups import Group, Trajectory, credit_calls
+from mini_agentic_rl.algorithm.grpo import batch_of
 from mini_agentic_rl.algorithm.presets import PRESETS
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.errors import UserError
@@ -53,7 +53,7 @@ def test_an_advantage_in_the_user_s_own_file_is_registered_or_named_by_module_an
         settings = GRPOSettings(baseline="own_advantages:floored", normalize_advantage=False)
         assert GRPOSettings(baseline="floored").baseline == "floored"
         batch = batch_of([_group([1.0, 0.0, 0.0])], settings)
-        found = [float(batch.advantages_S[batch.packed.trajectory_S == number][0]) for number in range(3)]
+        found = [float(batch.inputs.advantages_S[batch.packed.trajectory_S == number][0]) for number in range(3)]
         assert found == [1.0, -0.25, -0.25]
         with pytest.raises(UserError, match=r"shape \(\) for rewards of shape \(3,\)"):
             batch_of([_group([1.0, 0.0, 0.0])], GRPOSettings(baseline="own_advantages:total"))
@@ -119,9 +119,8 @@ def _group(rewards, lengths=None, turns=1, mode="broadcast"):
     for number, reward in enumerate(rewards):
         length = 2 + number if lengths is None else lengths[number]
         records = [_record(length, prompt=10 * number + turn) for turn in range(turns)]
-        earned = Rewards(np.arange(turns, dtype=np.float64) * reward, reward, reward)
-        credit = assign(mode, records, earned, discount=0.5)
-        trajectories.append(Trajectory(str(number), records, reward, credit=credit, rewards=earned))
+        credit = credit_calls(mode, records, reward, np.arange(turns) * float(reward), reward, discount=0.5)
+        trajectories.append(Trajectory(str(number), records, reward, *credit))
     return Group("task", trajectories)
 
 
@@ -133,8 +132,8 @@ def test_an_overlong_call_takes_its_punishment_off_the_reward_before_groups_are_
 
 def test_a_penalty_is_on_all_turns_alike():
     trajectory = _group([2.0], turns=3, mode="per_turn").trajectories[0]
-    assert lowered(trajectory, 0.5).credited.values_C.tolist() == [1.5, 3.5, 5.5]
-    assert lowered(trajectory, 0.0) is trajectory
+    assert trajectory.lowered(0.5).values_C.tolist() == [1.5, 3.5, 5.5]
+    assert trajectory.lowered(0.0) is trajectory
 
 
 @pytest.mark.parametrize("mode", ["broadcast", "last_call", "per_turn", "discounted"])
@@ -155,11 +154,11 @@ def test_every_preset_takes_every_form_of_credit(preset, mode):
     # of its rollout's ratio.
     elif preset not in ("gdpo", "gspo", "geometric_mask"):
         expected -= 4 * per_rollout
-    assert np.isfinite(batch.advantages_S).all()
-    assert batch.advantages_S.any()
+    assert np.isfinite(batch.inputs.advantages_S.numpy()).all()
+    assert batch.inputs.advantages_S.any()
     first = batch.packed.trajectory_S == 0
     if mode in ("per_turn", "discounted"):
-        assert len(set(batch.advantages_S[first].round(6).tolist())) == 2
+        assert len(set(batch.inputs.advantages_S[first].numpy().round(6).tolist())) == 2
     else:
-        assert len(set(batch.advantages_S[first].tolist())) == 1
+        assert len(set(batch.inputs.advantages_S[first].tolist())) == 1
     assert batch.packed.term_count == expected

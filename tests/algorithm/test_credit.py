@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.algorithm.advantages import group_centred, group_normalized
-from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.loop.groups import (
-    Credit,
+from mini_agentic_rl.algorithm.batch import make_batch
+from mini_agentic_rl.algorithm.groups import (
     Group,
-    Recipient,
-    Rewards,
     Trajectory,
-    assign,
+    credit_calls,
     has_signal,
     read_rewards,
-    returns,
-    stack,
+    reward_for,
     turn_numbers,
 )
 from mini_agentic_rl.emitter import emit_reward
@@ -54,9 +51,6 @@ def _reward(sequence_id: int, value: Any, **more: Any) -> Span:
     return Span.from_core_fields(emit_reward(value, propagate=False, **more), sequence_id=sequence_id)
 
 
-# What spans say
-
-
 def test_a_reward_belongs_to_the_last_call_before_it_and_a_returned_one_to_the_rollout() -> None:
     records = _turns(3, every=4)  # calls at 1, 5 and 9
     spans = [
@@ -67,43 +61,36 @@ def test_a_reward_belongs_to_the_last_call_before_it_and_a_returned_one_to_the_r
         _reward(10, 0.5),
         _reward(11, 2.0, final=True),
     ]
-    rewards = read_rewards(spans, records, last=2.0)
-    assert rewards.turns_T.tolist() == [0.5, -1.0, 0.5]
-    assert (rewards.whole, rewards.last) == (2.0, 2.0)
+    turns, whole = read_rewards(spans, records)
+    assert (turns.tolist(), whole) == ([0.5, -1.0, 0.5], 2.0)
 
 
 def test_each_of_several_adapters_takes_the_reward_under_its_name_or_else_the_one_for_all() -> None:
-    assistant, user = Recipient("assistant", ["user"]), Recipient("user", ["assistant"])
+    names = ["assistant", "user"]
+    assistant, user = (partial(reward_for, adapter=name, adapters=names) for name in names)
     both = _reward(2, {"assistant": 1.0, "user": 0.25}, primary_key="assistant")
     mixed = _reward(3, {"quality": 0.5, "user": -1.0}, primary_key="quality")
     of_user = _reward(5, {"user": 3.0})
     of_all = _reward(6, 2.0)
     for span, values in [(both, (1.0, 0.25)), (mixed, (0.5, -1.0)), (of_user, (None, 3.0)), (of_all, (2.0, 2.0))]:
-        assert (assistant.value(span), user.value(span)) == values
-    assert (assistant.last([both, of_user]), user.last([both, of_user])) == (1.0, 3.0)
-    assert assistant.last([of_user]) is None
+        assert (assistant(span), user(span)) == values
     records = _turns(2, every=3)  # calls at 1 and 4
-    rewards = read_rewards([both, mixed, of_user, of_all], records, last=2.0, recipient=assistant)
-    assert rewards.turns_T.tolist() == [1.5, 2.0]
-    rewards = read_rewards([both, mixed, of_user, of_all], records, last=2.0, recipient=user)
-    assert rewards.turns_T.tolist() == [-0.75, 5.0]
+    for reward_of, expected in ((assistant, [1.5, 2.0]), (user, [-0.75, 5.0])):
+        assert read_rewards([both, mixed, of_user, of_all], records, reward_of)[0].tolist() == expected
 
 
 def test_of_several_rewards_of_the_rollout_the_last_counts() -> None:
-    rewards = read_rewards([_reward(5, 1.0, final=True), _reward(6, 0.0, final=True)], _turns(1), last=0.0)
-    assert (rewards.turns_T.tolist(), rewards.whole) == ([0.0], 0.0)
+    turns, whole = read_rewards([_reward(5, 1.0, final=True), _reward(6, 0.0, final=True)], _turns(1))
+    assert (turns.tolist(), whole) == ([0.0], 0.0)
 
 
 def test_the_choices_of_one_response_are_one_call() -> None:
     records = [_call(1, [1], [2], "a"), _call(2, [1], [3], "a"), _call(4, [1, 3], [5], "b"), _call(5, [6], [7])]
     assert turn_numbers(records).tolist() == [0, 0, 1, 2]
-    rewards = read_rewards([_reward(3, 0.5), _reward(6, 1.0)], records, last=1.0)
-    assert rewards.turns_T.tolist() == [0.5, 0.0, 1.0]
-    assert assign("per_turn", records, rewards).column_R.tolist() == [0, 0, 1, 2]
-    assert assign("last_call", records[:2], rewards).column_R.tolist() == [0, 0]
-
-
-# The formulae
+    turns, whole = read_rewards([_reward(3, 0.5), _reward(6, 1.0)], records)
+    assert turns.tolist() == [0.5, 0.0, 1.0]
+    assert credit_calls("per_turn", records, 1.0, turns, whole)[1].tolist() == [0, 0, 1, 2]
+    assert credit_calls("last_call", records[:2], 1.0, turns, whole)[1].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -117,25 +104,18 @@ def test_the_choices_of_one_response_are_one_call() -> None:
     ],
 )
 def test_each_mode_follows_its_formula(mode: Any, values: list[float], columns: list[int]) -> None:
-    rewards = Rewards(np.array([0.5, -1.0, 0.0]), whole=2.0, last=4.0)
-    credit = assign(mode, _turns(3), rewards, discount=0.5)
-    assert credit.values_C.tolist() == values
-    assert credit.column_R.tolist() == columns
+    found = credit_calls(mode, _turns(3), 4.0, np.array([0.5, -1.0, 0.0]), 2.0, discount=0.5)
+    assert (found[0].tolist(), found[1].tolist()) == (values, columns)
 
 
-def test_returns_are_the_discounted_sums_written_out() -> None:
-    turns, whole, gamma = np.array([1.0, 2.0, 3.0, 4.0]), 5.0, 0.9
-    expected = [sum(gamma ** (k - t) * turns[k] for k in range(t, 4)) + gamma ** (3 - t) * whole for t in range(4)]
-    assert returns(turns, whole, gamma) == pytest.approx(expected)
-
-
-# What is compared with what
+def _credits(*rows: list[float]) -> np.ndarray:
+    """The numbers of a group whose rollouts have these at their turns."""
+    return Group("t", [Trajectory("r", (), 0.0, np.array(row), np.arange(len(row))) for row in rows]).credits
 
 
 def test_a_rollout_that_ended_earlier_stands_with_its_last_number() -> None:
-    long, short = Credit(np.array([1.0, 2.0, 3.0]), np.arange(3)), Credit(np.array([7.0]), np.array([0]))
-    assert stack([long, short]).tolist() == [[1.0, 2.0, 3.0], [7.0, 7.0, 7.0]]
-    assert stack([short, short]).shape == (2,)
+    assert _credits([1.0, 2.0, 3.0], [7.0]).tolist() == [[1.0, 2.0, 3.0], [7.0, 7.0, 7.0]]
+    assert _credits([7.0], [7.0]).shape == (2,)
 
 
 numbers = st.sampled_from([0.0, 0.1, 0.7, 1.0, -0.3])
@@ -148,8 +128,7 @@ def test_where_only_the_rollout_is_rewarded_per_turn_is_broadcast(
 ) -> None:
     advantage = group_normalized if normalize else group_centred
     final = np.array([reward for reward, _ in ended])
-    credits = [Credit(np.full(turns, reward), np.arange(turns)) for reward, turns in ended]
-    stacked = stack(credits)
+    stacked = _credits(*([reward] * turns for reward, turns in ended))
     assert has_signal(stacked) == has_signal(final)
     found = advantage(stacked).reshape(len(ended), -1)
     for column in range(found.shape[1]):
@@ -159,13 +138,12 @@ def test_where_only_the_rollout_is_rewarded_per_turn_is_broadcast(
 @given(st.lists(st.lists(numbers, min_size=1, max_size=4), min_size=2, max_size=5))
 @settings(max_examples=100, deadline=None)
 def test_advantages_of_each_turn_sum_to_zero_over_the_group(values: list[list[float]]) -> None:
-    stacked = stack([Credit(np.array(row), np.arange(len(row))) for row in values])
     for advantage in (group_centred, group_normalized):
-        np.testing.assert_allclose(advantage(stacked).sum(axis=0), 0.0, atol=1e-9)
+        np.testing.assert_allclose(advantage(_credits(*values)).sum(axis=0), 0.0, atol=1e-9)
 
 
 def test_rollouts_with_equal_rewards_turn_by_turn_have_no_signal() -> None:
-    alike = stack([Credit(np.array([0.1, 0.7, 0.3]), np.arange(3))] * 3)
+    alike = _credits(*([0.1, 0.7, 0.3] for _ in range(3)))
     assert not has_signal(alike)
     assert not group_normalized(alike).any()
     one_turn_differs = alike.copy()
@@ -182,9 +160,6 @@ def test_the_scale_is_one_for_the_group_so_that_small_turns_stay_small() -> None
     assert float((found**2).mean()) == pytest.approx(1.0, rel=1e-4)
 
 
-# From credit to what the learner gets
-
-
 def _batch(group: Group, **more: Any) -> Any:
     options = {"max_length": 9, "mask_truncated": False, "keep_zero_advantage": False}
     return make_batch([group], group_normalized, "sequence", **{**options, **more})
@@ -193,26 +168,28 @@ def _batch(group: Group, **more: Any) -> Any:
 def _by_token(batch: Any) -> dict[int, float]:
     """Advantage of each sampled token, by its id; the ids of first tokens of calls are all different."""
     ids = batch.packed.tokens_T[batch.packed.token_S]
-    return {int(t): float(a) for t, a in zip(ids, batch.advantages_S, strict=True) if t >= 10}
+    return {int(t): float(a) for t, a in zip(ids, batch.inputs.advantages_S, strict=True) if t >= 10}
 
 
-def _group(mode: Any, *rewards: Rewards) -> Group:
-    trajectories = []
-    for index, reward in enumerate(rewards):
-        records = _turns(reward.turns_T.size, first=10 * (index + 1))
-        credit = assign(mode, records, reward, discount=0.5)
-        trajectories.append(Trajectory(str(index), records, reward.last, credit))
-    return Group("task", trajectories)
+def _trajectory(mode: Any, name: str, records: list[CompletionRecord], turns: list[float], whole: float) -> Trajectory:
+    credit = credit_calls(mode, records, whole, np.array(turns), whole, discount=0.5)
+    return Trajectory(name, records, whole, *credit)
 
 
-def _ends(turns: list[float], whole: float) -> Rewards:
-    return Rewards(np.array(turns), whole, whole)
+def _group(mode: Any, *rewards: tuple[list[float], float]) -> Group:
+    """A rollout for each (rewards of its turns, reward of the whole)."""
+    return Group(
+        "task",
+        [
+            _trajectory(mode, str(index), _turns(len(turns), first=10 * (index + 1)), turns, whole)
+            for index, (turns, whole) in enumerate(rewards)
+        ],
+    )
 
 
 def test_each_call_is_trained_with_its_own_advantage() -> None:
-    group = _group("per_turn", _ends([1.0, 0.0, 0.0], 0.0), _ends([0.0, 1.0, 0.0], 0.0), _ends([0.0], 0.0))
-    stacked = np.array([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 0]])
-    expected = group_normalized(stacked)
+    group = _group("per_turn", ([1.0, 0.0, 0.0], 0.0), ([0.0, 1.0, 0.0], 0.0), ([0.0], 0.0))
+    expected = group_normalized(np.array([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 0]]))
     found = _by_token(_batch(group))
     assert found[10] == pytest.approx(expected[0, 0])
     assert found[11] == pytest.approx(expected[0, 1])
@@ -225,32 +202,26 @@ def test_each_call_is_trained_with_its_own_advantage() -> None:
 
 
 def test_last_call_trains_the_last_call_alone_and_each_rollout_weighs_the_same() -> None:
-    group = _group("last_call", _ends([0.0] * 3, 1.0), _ends([0.0], 0.0), _ends([0.0] * 2, 0.0))
-    batch = _batch(group)
+    batch = _batch(_group("last_call", ([0.0] * 3, 1.0), ([0.0], 0.0), ([0.0] * 2, 0.0)))
     advantages = group_normalized(np.array([1.0, 0.0, 0.0]))
     assert _by_token(batch) == pytest.approx({12: advantages[0], 20: advantages[1], 31: advantages[2]})
-    totals = [float(batch.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(3)]
+    totals = [float(batch.inputs.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(3)]
     np.testing.assert_allclose(totals, [1 / 3] * 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["broadcast", "per_turn", "discounted"])
 def test_each_rollout_weighs_the_same_however_many_calls_it_made(mode: Any) -> None:
-    batch = _batch(_group(mode, _ends([0.3, 0.0, 0.2, 0.0], 1.0), _ends([0.0], 0.0)), keep_zero_advantage=True)
-    totals = [float(batch.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(2)]
+    batch = _batch(_group(mode, ([0.3, 0.0, 0.2, 0.0], 1.0), ([0.0], 0.0)), keep_zero_advantage=True)
+    totals = [float(batch.inputs.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(2)]
     np.testing.assert_allclose(totals, [0.5, 0.5], rtol=1e-6)
 
 
 def test_a_call_that_sampled_nothing_shifts_no_advantage() -> None:
     records = [_call(1, [1, 2], [10, 3], "a"), _call(2, [1, 2, 10, 3, 4], [], "b"), _call(3, [1, 5], [12, 3], "c")]
-    credit = assign("per_turn", records, _ends([1.0, 5.0, -1.0], 0.0))
-    other = _turns(3, first=20)
-    group = Group(
-        "task",
-        [
-            Trajectory("a", records, 0.0, credit),
-            Trajectory("b", other, 0.0, assign("per_turn", other, _ends([0.0] * 3, 0.0))),
-        ],
-    )
-    found = _by_token(_batch(group))
+    trajectories = [
+        _trajectory("per_turn", "a", records, [1.0, 5.0, -1.0], 0.0),
+        _trajectory("per_turn", "b", _turns(3, first=20), [0.0] * 3, 0.0),
+    ]
+    found = _by_token(_batch(Group("task", trajectories)))
     expected = group_normalized(np.array([[1.0, 5.0, -1.0], [0.0] * 3]))
     assert (found[10], found[12]) == pytest.approx((expected[0, 0], expected[0, 2]))

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from letters import TASKS, CountLetters, algorithm
+from letters import TASKS, CountLetters, Kept, algorithm
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import LitAgent, Trainer
-from mini_agentic_rl.metrics import MetricsLogger
-
-
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
 
 
 class AsksAgain(LitAgent):
@@ -36,7 +27,7 @@ class AsksAgain(LitAgent):
 
 
 def test_each_step_tells_how_many_prompts_continued_began_and_forked_and_why():
-    kept = Keep()
+    kept = Kept()
     trained = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=3)
     tasks = [task for task in TASKS if task["word"] in ("hi", "go")]
     Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=6, logger=kept).fit(AsksAgain(), tasks)

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 
 from mini_agentic_rl import Hook, LitAgent, Trainer
 from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
+from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.metrics import read_metrics
 
 FIRST = "first things first"

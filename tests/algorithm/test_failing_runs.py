@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from letters import TASKS, CountLetters, Letters, algorithm
+from letters import TASKS, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import Baseline, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.errors import RunFailedError, UserError
@@ -30,14 +30,6 @@ class Sometimes(Letters):
         if "o" in task["word"]:
             raise ConnectionError("no route to host")
         await super().rollout_async(task, resources, rollout)
-
-
-class Notes(MetricsLogger):
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 def test_a_training_names_the_most_frequent_error_and_its_folder_holds_no_finished_run(tmp_path, caplog):
@@ -85,7 +77,7 @@ def test_trying_out_and_measuring_fail_alike():
 
 
 def test_what_fails_again_and_again_is_told_once_and_counted_at_the_end(caplog):
-    kept = Notes()
+    kept = Kept()
     trainer = Trainer(algorithm=algorithm(total_steps=4, **SMALL), hooks=[CountLetters()], n_runners=4, logger=kept)
     with caplog.at_level(logging.WARNING):
         trainer.fit(Sometimes(), TASKS)
@@ -94,7 +86,7 @@ def test_what_fails_again_and_again_is_told_once_and_counted_at_the_end(caplog):
 
 
 def test_the_parameters_that_are_trained_are_told_at_the_start():
-    kept = Notes()
+    kept = Kept()
     tokenizer = tiny_tokenizer()
     model = tiny_model(len(tokenizer))
     whole = sum(parameter.numel() for parameter in model.parameters())

@@ -8,9 +8,9 @@ from letters import TASKS, Letters, algorithm
 from pydantic import ValidationError
 
 from mini_agentic_rl import Hook, Trainer
-from mini_agentic_rl.algorithm.grpo.objective import batch_of
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.loop.objective import with_separate_rewards
+from mini_agentic_rl.algorithm.batch import with_separate_rewards
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import batch_of
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
@@ -52,7 +52,7 @@ def test_each_reward_is_compared_by_itself_and_their_sum_over_the_batch(weights)
     )
     batch = batch_of([_group(number, rewards) for number, rewards in enumerate(REWARDS)], settings)
     expected = _reference(REWARDS, weights or [1.0, 1.0])
-    found = [float(batch.advantages_S[batch.packed.call_S == call][0]) for call in range(6)]
+    found = [float(batch.inputs.advantages_S[batch.packed.call_S == call][0]) for call in range(6)]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mini_agentic_rl.algorithm.advantages import group_normalized
-from mini_agentic_rl.algorithm.loop.groups import has_signal
+from mini_agentic_rl.algorithm.groups import has_signal
 from mini_agentic_rl.algorithm.losses import term_weights
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
-from mini_agentic_rl.policy import LossInputs, TermStreams
+from mini_agentic_rl.policy import LossInputs
 
 
 def _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, max_length):
@@ -58,14 +58,12 @@ def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
     trajectory = np.repeat(np.arange(4), lengths)
     out = loss(
         LossInputs(
+            weights_S=torch.tensor(weights[trajectory]).double(),
+            advantages_S=torch.tensor(np.array(advantages)[trajectory]),
+            reference_logprobs_S=torch.tensor(references),
             logprobs_S=torch.tensor(logprobs),
             behaviour_logprobs_S=torch.tensor(behaviour),
             entropy_S=torch.zeros(total),
-            streams=TermStreams(
-                weights_S=torch.tensor(weights[trajectory]).double(),
-                advantages_S=torch.tensor(np.array(advantages)[trajectory]),
-                reference_logprobs_S=torch.tensor(references),
-            ),
         )
     )
     expected = _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, 20)
@@ -74,8 +72,13 @@ def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
 
 def test_a_ratio_outside_the_clip_range_has_no_gradient_where_it_would_grow():
     logprobs = torch.tensor([0.5, 0.5, -0.5, -0.5], requires_grad=True)
-    ones = torch.ones(4)
-    inputs = LossInputs(logprobs, torch.zeros(4), ones, TermStreams(ones, torch.tensor([1.0, -1, 1, -1])))
+    inputs = LossInputs(
+        torch.ones(4),
+        torch.tensor([1.0, -1, 1, -1]),
+        logprobs_S=logprobs,
+        behaviour_logprobs_S=torch.zeros(4),
+        entropy_S=torch.ones(4),
+    )
     PolicyGradientLoss()(inputs).loss.backward()
     assert (logprobs.grad != 0).tolist() == [False, True, True, False]
 

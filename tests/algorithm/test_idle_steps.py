@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mini_agentic_rl.algorithm.loop.sampling import IdleSteps, LostSteps, SampledStep
+from mini_agentic_rl.algorithm.sampling import IdleSteps, LostSteps, SampledStep
 from mini_agentic_rl.errors import RunFailedError
 
 UNSOLVED = {"groups/with_signal": 0.0, "reward/mean": 0.0, "reward/std": 0.0}

@@ -11,10 +11,11 @@ from letters import TASKS, CountLetters, Letters, algorithm
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.grpo.imitation import demonstrated, observations, observed
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.batch import Imitated
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.algorithm.settings import GRPOSettings, WarmStart, WarmStartSettings
+from mini_agentic_rl.algorithm.sft import observations, observed
 from mini_agentic_rl.policy import LearnerSettings, PolicyError
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 
@@ -103,7 +104,8 @@ def test_echo_adds_the_cross_entropy_of_what_the_environment_said(preset):
 def test_demonstrations_weigh_by_tokens_and_leave_the_policy_gradient_as_it_is():
     class Source:
         def draw(self, step):
-            return [_record([5, 6, 7], [8, 9]), _record([5, 6, 1], [2])]
+            records = [_record([5, 6, 7], [8, 9]), _record([5, 6, 1], [2])]
+            return [Imitated(record, 0.5 / 3, "sft") for record in records]
 
     with tiny_policy() as policy:
         groups = _groups(policy)
@@ -123,8 +125,6 @@ def test_the_weights_of_a_step_are_the_coefficient():
         groups = _groups(policy)
     found = observations(groups, 0.05)
     assert sum(one.weight * one.record.output_ids.size for one in found) == pytest.approx(0.05)
-    shown = demonstrated([_record([1], [2, 3]), _record([1], [4])], 2.0)
-    assert sum(one.weight * one.record.output_ids.size for one in shown) == pytest.approx(2.0)
 
 
 def test_a_training_imitates_a_few_demonstrations_in_each_step(kept):

@@ -5,29 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
+from letters import TASKS, AnyReward, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.loop import sampling
+from mini_agentic_rl.algorithm import sampling
 from mini_agentic_rl.errors import RunFailedError
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings
 
 
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-        self.notes: list[str] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
-
-    def note(self, message):
-        self.notes.append(message)
-
-
 def test_a_tiny_model_learns_to_the_threshold(tmp_path):
-    kept = Keep()
+    kept = Kept()
     trained = algorithm(total_steps=18)
     Trainer(
         algorithm=trained,
@@ -48,7 +35,7 @@ def test_a_tiny_model_learns_to_the_threshold(tmp_path):
 
 
 def test_dropout_is_in_the_gradient_and_not_between_sampler_and_learner():
-    kept = Keep()
+    kept = Kept()
     trained = algorithm(total_steps=3, lora=LoraSettings(r=8, lora_alpha=64, lora_dropout=0.5))
     Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=32, logger=kept).fit(Letters(), TASKS)
     steps = [row for row in kept.rows if "mismatch/mean_abs" in row]
@@ -58,14 +45,14 @@ def test_dropout_is_in_the_gradient_and_not_between_sampler_and_learner():
 
 def test_a_step_that_takes_long_tells_how_far_it_is(monkeypatch):
     monkeypatch.setattr(sampling, "SECONDS_BETWEEN_NOTES", 0.0)
-    kept = Keep()
+    kept = Kept()
     trained = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=2)
     Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=1, logger=kept).fit(Letters(), TASKS)
     assert {"step 1: 4 of 4 rollouts", "step 2: 4 of 4 rollouts"} <= set(kept.notes)
 
 
 async def test_an_interrupted_run_without_a_folder_says_that_nothing_is_kept():
-    kept = Keep()
+    kept = Kept()
     trainer = Trainer(algorithm=algorithm(total_steps=500), hooks=[AnyReward()], n_runners=32, logger=kept)
     run = asyncio.create_task(trainer.train(Letters(), TASKS))
     while not kept.rows:

@@ -4,48 +4,51 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from letters import TASKS, CountLetters, Letters
+from letters import TASKS, CountLetters, Kept, Letters
 from pydantic import ValidationError
 
 from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings, Trainer
 from mini_agentic_rl.algorithm import PRESETS, register_loss
-from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, LossTerms, PolicyLoss, Surrogate, trajectory_sum
+from mini_agentic_rl.algorithm.losses import CORRECTIONS, LOSSES, PolicyLoss, Surrogate, trajectory_sum
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.policy import LossInputs, TermStreams
+from mini_agentic_rl.policy import LossInputs
 from tiny import tiny_model, tiny_tokenizer
 
-SIZES = [4, 7, 2]
-TRAJECTORY = np.repeat(np.arange(3), SIZES)
+LENGTHS = [5, 1, 9, 3]
+TRAJECTORY = np.repeat(np.arange(4), LENGTHS)
 LOW, HIGH, DIVERGENCE = 0.9, 1.15, 0.01
 
 
+def _bounded(ratio, advantage):
+    return torch.minimum(ratio * advantage, ratio.clamp(LOW, HIGH) * advantage)
+
+
 def _clip(logprob, old, advantage, *_):
-    ratio = np.exp(logprob - old)
-    return min(ratio * advantage, min(max(ratio, LOW), HIGH) * advantage)
+    return _bounded(torch.exp(logprob - old), advantage)
 
 
 def _gspo(logprob, old, advantage, rollout_logprobs, rollout_old):
-    ratio = np.exp(sum(new - was for new, was in zip(rollout_logprobs, rollout_old, strict=True)) / len(rollout_old))
-    return min(ratio * advantage, min(max(ratio, LOW), HIGH) * advantage)
+    total = sum(new - was for new, was in zip(rollout_logprobs, rollout_old, strict=True))
+    return _bounded(torch.exp(total / len(rollout_old)), advantage)
 
 
 def _cispo(logprob, old, advantage, *_):
-    return min(max(np.exp(logprob - old), LOW), HIGH) * advantage * logprob
+    return torch.exp(logprob - old).detach().clamp(LOW, HIGH) * advantage * logprob
 
 
 def _dppo(divergence):
     def reference(logprob, old, advantage, *_):
-        ratio = np.exp(logprob - old)
+        ratio = torch.exp(logprob - old)
         leads_away = (advantage > 0 and ratio > 1) or (advantage < 0 and ratio < 1)
-        beyond = divergence(np.exp(logprob), np.exp(old)) > DIVERGENCE
-        return 0.0 if leads_away and beyond else ratio * advantage
+        beyond = divergence(float(torch.exp(logprob.detach())), np.exp(old)) > DIVERGENCE
+        return 0 * logprob if leads_away and beyond else ratio * advantage
 
     return reference
 
@@ -66,7 +69,17 @@ REFERENCES = {
     "dppo_tv": _dppo(_total_variation),
     "dppo_kl": _dppo(_kl),
 }
-"""What each loss maximises at one term, with plain numbers: its own, and those of all terms of its rollout."""
+"""Objective of each loss at one term, from numbers of that term and of all terms of its rollout."""
+
+
+def _inputs(weights, advantages, behaviour, **inputs):
+    return LossInputs(
+        torch.tensor(weights),
+        torch.tensor(advantages),
+        behaviour_logprobs_S=torch.tensor(behaviour),
+        entropy_S=torch.zeros(len(weights)),
+        **inputs,
+    )
 
 
 def test_every_loss_has_a_reference():
@@ -74,21 +87,26 @@ def test_every_loss_has_a_reference():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_is_the_weighted_sum_of_its_reference(name):
+def test_a_loss_and_its_gradient_are_those_of_its_reference(name):
     rng = np.random.default_rng(7)
     old = rng.normal(-2, 1, TRAJECTORY.size)
-    current = old + rng.normal(0, 0.3, old.size)
-    advantages, weights = rng.normal(size=old.size), rng.uniform(size=old.size)
+    current = torch.tensor(old + rng.normal(0, 0.6, old.size), requires_grad=True)
+    advantages = np.array([1.2, -0.7, 0.3, -0.8])[TRAJECTORY]
+    weights = np.array([0.1, 0.3, 0.2, 0.4])[TRAJECTORY]
     over_rollouts = LOSSES[name].over_rollouts
-    rollout = None if over_rollouts is None else torch.tensor(over_rollouts(current, old, TRAJECTORY))
-    streams = TermStreams(torch.tensor(weights), torch.tensor(advantages), rollout_S=rollout)
+    rollout = None if over_rollouts is None else over_rollouts(current.detach().numpy(), old, TRAJECTORY)
     loss = PolicyGradientLoss(1 - LOW, HIGH - 1, policy_loss=name, divergence_bound=DIVERGENCE)
-    found = loss(LossInputs(torch.tensor(current), torch.tensor(old), torch.zeros(old.size), streams))
-    expected = 0.0
+    inputs = _inputs(weights, advantages, old, logprobs_S=current)
+    found = loss(inputs if rollout is None else replace(inputs, rollout_S=torch.tensor(rollout)))
+    expected = torch.zeros((), dtype=torch.float64)
     for term, trajectory in enumerate(TRAJECTORY):
         own = trajectory == TRAJECTORY
-        expected -= weights[term] * REFERENCES[name](current[term], old[term], advantages[term], current[own], old[own])
-    assert float(found.loss) == pytest.approx(expected, rel=1e-9)
+        objective = REFERENCES[name](current[term], old[term], advantages[term], current[own], old[own])
+        expected = expected - weights[term] * objective
+    assert float(found.loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-9)
+    gradients = [torch.autograd.grad(total, current)[0].numpy() for total in (found.loss, expected)]
+    np.testing.assert_allclose(*gradients, rtol=1e-9, atol=1e-12)
+    assert 0 < float(found.metrics["clip_fraction"]) < weights.sum()
 
 
 def test_the_choices_are_those_of_the_tables():
@@ -108,10 +126,11 @@ def test_a_loss_in_the_user_s_own_file_is_registered_or_named_by_module_and_func
     """CISPO in which a term of negative advantage has half of its weight."""
     monkeypatch.syspath_prepend(str(tmp_path))
     source = """
-    from mini_agentic_rl.algorithm import LossTerms, Surrogate, register_loss
+    from mini_agentic_rl.algorithm import Surrogate, register_loss
+    from mini_agentic_rl.policy import LossInputs
 
     @register_loss("half_cispo")
-    def half_cispo(terms: LossTerms) -> Surrogate:
+    def half_cispo(terms: LossInputs) -> Surrogate:
         weight_S = terms.log_ratio_S.detach().exp().clamp(terms.bounds.low, terms.bounds.high)
         half_S = 1 - 0.5 * (terms.advantages_S < 0).float()
         return Surrogate(weight_S * half_S * terms.advantages_S * terms.logprobs_S)
@@ -133,8 +152,8 @@ def test_a_loss_in_the_user_s_own_file_is_registered_or_named_by_module_and_func
         for name, reason in (("no_module:f", "no_module"), ("own_losses:seven", "int, not a function")):
             with pytest.raises(UserError, match=reason):
                 GRPOSettings(policy_loss=name)
-        streams = TermStreams(torch.ones(2), torch.tensor([1.0, -1.0]))
-        inputs = LossInputs(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -2.0]), torch.zeros(2), streams)
+        old = np.array([-1.0, -2.0])
+        inputs = _inputs(np.ones(2), np.array([1.0, -1.0]), old, logprobs_S=torch.tensor(old))
         assert float(PolicyGradientLoss(policy_loss="half_cispo")(inputs).loss) == pytest.approx(1.0 - 1.0)
         with pytest.raises(ValueError, match="'clip' is taken by mini_agentic_rl"):
             register_loss("clip")(mean_log_ratio)
@@ -149,21 +168,11 @@ def mean_log_ratio(logprobs_S, old_logprobs_S, trajectory_S):
     return total_S / trajectory_sum(np.ones_like(total_S), trajectory_S)
 
 
-class Kept(MetricsLogger):
-    """Keeps what a run logs."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
-
-
 def test_a_loss_of_ones_own_is_trained_with_by_its_name(monkeypatch):
     """It is given all that it says it needs: its own old log-probabilities, a reference, and entropies to maximise."""
-    seen: list[LossTerms] = []
+    seen: list[LossInputs] = []
 
-    def surrogate(terms: LossTerms) -> Surrogate:
+    def surrogate(terms: LossInputs) -> Surrogate:
         seen.append(terms)
         distance_S = terms.logprobs_S - terms.reference_logprobs_S
         objective_S = terms.log_ratio_S * terms.advantages_S - 0.1 * distance_S.square() + 0.01 * terms.entropy_S

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mini_agentic_rl.algorithm.advantages import explained_variance, generalized_advantages, whiten
-from mini_agentic_rl.algorithm.loop.groups import Group, Rewards, Trajectory, assign
-from mini_agentic_rl.algorithm.ppo.objective import minibatches, read_episodes, token_rewards
+from mini_agentic_rl.algorithm.advantages import explained_variance, generalized_advantages, uncompared, whiten
+from mini_agentic_rl.algorithm.batch import make_batch
+from mini_agentic_rl.algorithm.groups import Group, Trajectory, credit_calls
+from mini_agentic_rl.algorithm.ppo import minibatches, token_rewards
 from mini_agentic_rl.algorithm.settings import PPOSettings
 from mini_agentic_rl.tokens import CompletionRecord
 
@@ -67,18 +68,23 @@ def _record(prompt, output, *, forced=None, response="", finish="stop"):
     )
 
 
-def _three_turns(rewards, mode="per_turn"):
+def _trajectory(records, turns, whole, mode="per_turn"):
+    turns = np.array(turns, np.float64)
+    return Trajectory("r", records, whole, *credit_calls(mode, records, whole, turns, whole), turns, whole)
+
+
+def _three_turns(turns, whole):
     """Calls of 2, 3 and 1 sampled tokens, with a tool's answer after each; the second call has one forced token."""
     records = [
         _record([1, 2], [3, 4]),
         _record([1, 2, 3, 4, 90], [5, 6, 7], forced=[False, True, False]),
         _record([1, 2, 3, 4, 90, 5, 6, 7, 91], [8]),
     ]
-    return Trajectory("r", records, rewards.last, credit=assign(mode, records, rewards), rewards=rewards)
+    return _trajectory(records, turns, whole)
 
 
 def test_rewards_stand_at_the_tokens_that_earned_them():
-    trajectory = _three_turns(Rewards(np.array([0.25, 0.5, 0.0]), 2.0, 2.0))
+    trajectory = _three_turns([0.25, 0.5, 0.0], 2.0)
     # Tools' and forced tokens take no time: 2 + 2 + 1 terms.
     assert token_rewards(trajectory, per_turn=True).tolist() == [0, 0.25, 0, 0.5, 2.0]
     assert token_rewards(trajectory, per_turn=False).tolist() == [0, 0, 0, 0, 2.0]
@@ -86,54 +92,40 @@ def test_rewards_stand_at_the_tokens_that_earned_them():
 
 def test_a_call_without_a_trained_token_passes_its_reward_to_the_token_before():
     records = [_record([1], [2], forced=[True]), _record([1, 2, 9], [3, 4]), _record([1, 2, 9, 3, 4], [5], forced=[1])]
-    rewards = Rewards(np.array([0.1, 0.2, 0.4]), 1.0, 1.0)
-    trajectory = Trajectory("r", records, 1.0, credit=assign("per_turn", records, rewards), rewards=rewards)
-    assert token_rewards(trajectory, per_turn=True) == pytest.approx([0.1, 1.6])
+    assert token_rewards(_trajectory(records, [0.1, 0.2, 0.4], 1.0), per_turn=True) == pytest.approx([0.1, 1.6])
 
 
 def test_choices_of_one_response_share_its_reward():
     records = [_record([1], [2, 3], response="a"), _record([1], [4], response="a"), _record([1, 4, 9], [5])]
-    rewards = Rewards(np.array([0.5, 0.0]), 1.0, 1.0)
-    trajectory = Trajectory("r", records, 1.0, credit=assign("per_turn", records, rewards), rewards=rewards)
-    assert token_rewards(trajectory, per_turn=True).tolist() == [0, 0, 0.5, 1.0]
+    assert token_rewards(_trajectory(records, [0.5, 0.0], 1.0), per_turn=True).tolist() == [0, 0, 0.5, 1.0]
 
 
-def test_only_the_last_call_is_trained_where_that_was_asked_for():
-    trajectory = _three_turns(Rewards(np.zeros(3), 1.0, 1.0), mode="last_call")
-    episodes = read_episodes([Group("t", [trajectory])], PPOSettings(credit="last_call"))
-    assert episodes.lengths == [1]
-    assert episodes.rewards_S.tolist() == [1.0]
+def test_only_the_last_call_is_trained_if_the_credit_says_so():
+    records = _three_turns([0.0] * 3, 1.0).records
+    trajectory = _trajectory(records, [0.0] * 3, 1.0, mode="last_call")
+    assert token_rewards(trajectory, per_turn=False).tolist() == [1.0]
+
+
+def _batch(trajectories, **options):
+    options = {"max_length": 9, "mask_truncated": False, "keep_zero_advantage": True, "compared": False, **options}
+    return make_batch([Group("t", trajectories), Group("u", [])], uncompared, "token", **options)
 
 
 def test_every_trajectory_is_kept_however_equal_the_rewards_of_its_group():
-    group = Group("t", [_three_turns(Rewards(np.zeros(3), 1.0, 1.0)) for _ in range(3)])
-    episodes = read_episodes([group, Group("u", [])], PPOSettings())
-    assert episodes.lengths == [5, 5, 5]
-    assert episodes.packed.term_count == 15
-    assert episodes.packed.token_count == 10
+    batch = _batch([_three_turns([0.0] * 3, 1.0) for _ in range(3)])
+    assert np.bincount(batch.packed.trajectory_S).tolist() == [5, 5, 5]
+    assert batch.packed.token_count == 10
 
 
-def test_truncated_trajectories_can_be_left_out_and_long_calls_be_punished():
+def test_truncated_trajectories_can_be_left_out():
     cut = Trajectory("r", [_record([1], [2, 3, 4, 5], finish="length")], 1.0)
-    assert read_episodes([Group("t", [cut])], PPOSettings(mask_truncated=True)) is None
-    punished = PPOSettings(overlong_buffer=0.5, overlong_penalty=0.5, max_new_tokens=4)
-    assert read_episodes([Group("t", [cut])], punished).rewards_S.tolist() == [0, 0, 0, 0.5]
+    assert _batch([cut], mask_truncated=True) is None
 
 
-def test_parts_of_a_batch_hold_each_term_once():
-    group = Group("t", [_three_turns(Rewards(np.zeros(3), float(n), float(n))) for n in range(5)])
-    episodes = read_episodes([group], PPOSettings())
+def test_minibatches_hold_each_rollout_once():
     chosen = list(minibatches(5, 2, seed=3))
     assert sorted(n for part in chosen for n in part) == [0, 1, 2, 3, 4]
     assert chosen == list(minibatches(5, 2, seed=3))
-    terms = np.concatenate([episodes.part(part)[1] for part in chosen])
-    assert sorted(terms.tolist()) == list(range(25))
-    for part in chosen:
-        packed, own = episodes.part(part)
-        assert packed.term_count == own.size
-        np.testing.assert_array_equal(
-            packed.tokens_T[packed.token_S], episodes.packed.tokens_T[episodes.packed.token_S[own]]
-        )
     assert len(list(minibatches(2, 4, seed=0))) == 2
 
 

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from letters import TASKS, CountLetters, Letters, weights_digest
+from letters import TASKS, CountLetters, Kept, Letters, weights_digest
 
 from mini_agentic_rl import MiniPPO, Trainer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, PolicyError
 from mini_agentic_rl.trainer import RunFolder
 from tiny import tiny_model, tiny_tokenizer
-
-
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
 
 
 def _algorithm(**overrides) -> MiniPPO:
@@ -32,7 +24,7 @@ def _algorithm(**overrides) -> MiniPPO:
 
 
 def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
-    kept = Keep()
+    kept = Kept()
     trained = _algorithm()
     Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, logger=kept).fit(
         Letters(), TASKS, val_dataset=TASKS

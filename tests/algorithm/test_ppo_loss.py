@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.batch import pack_trajectories
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss, PPOLoss, ValueLoss
-from mini_agentic_rl.algorithm.ppo.objective import PPOObjective, read_episodes
+from mini_agentic_rl.algorithm.ppo import PPOObjective
 from mini_agentic_rl.algorithm.settings import PPOSettings
-from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, TermStreams, ValueSettings
+from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, ValueSettings
 from mini_agentic_rl.tokens import TokenTree, pack
 
 
@@ -36,30 +38,29 @@ def test_the_loss_equals_the_loop_written_reference(value_clip):
     rows = rng.normal(size=(40, 7)) * [0.1, 0.3, 0.3, 1, 1, 1, 1]
     weight, logprob, behaviour, advantage, value, old, target = torch.tensor(rows).T
     loss = PPOLoss(PolicyGradientLoss(), ValueLoss(value_clip), 0.7)
-    streams = TermStreams(weight, advantage, old_values_S=old, returns_S=target)
-    found = loss(LossInputs(logprob, behaviour, torch.zeros(40), streams, value))
+    inputs = LossInputs(weight, advantage, old_values_S=old, returns_S=target, logprobs_S=logprob, values_S=value)
+    found = loss(replace(inputs, behaviour_logprobs_S=behaviour, entropy_S=torch.zeros(40)))
     assert float(found.loss) == pytest.approx(_reference(rows, 0.2, value_clip, 0.7), rel=1e-9)
     assert ("value/clip_fraction" in found.metrics) == (value_clip is not None)
 
 
 def test_a_value_beyond_its_clip_range_has_no_gradient_where_it_has_gone_the_right_way():
     values = torch.tensor([0.5, 0.5, 0.1], requires_grad=True)
-    streams = TermStreams(torch.ones(3), old_values_S=torch.zeros(3), returns_S=torch.tensor([1.0, -1.0, 1.0]))
-    zeros = torch.zeros(3)
-    ValueLoss(0.2)(LossInputs(zeros, zeros, zeros, streams, values)).loss.backward()
+    returns = torch.tensor([1.0, -1.0, 1.0])
+    inputs = LossInputs(torch.ones(3), old_values_S=torch.zeros(3), returns_S=returns, values_S=values)
+    ValueLoss(0.2)(inputs).loss.backward()
     assert values.grad.tolist() == pytest.approx([0.0, 1.5, -0.9])
 
 
 def test_a_learner_without_a_critic_is_told_so():
-    zeros = torch.zeros(1)
     with pytest.raises(ValueError, match="learner with a critic"):
-        ValueLoss()(LossInputs(zeros, zeros, zeros, TermStreams(zeros)))
+        ValueLoss()(LossInputs(torch.zeros(1)))
 
 
 def _squares(inputs):
     """Pulls every value to a target of its own."""
-    errors = (inputs.values_S - inputs.streams.returns_S).square()
-    return LossOutputs((errors * inputs.streams.weights_S).sum())
+    errors = (inputs.values_S - inputs.returns_S).square()
+    return LossOutputs((errors * inputs.weights_S).sum())
 
 
 def _learner(policy, *, trains_adapter=False, **settings):
@@ -75,8 +76,8 @@ def _value_gradients(policy, trees, **settings):
         for tree in trees:
             packed = pack([tree])
             targets = torch.from_numpy(np.sin(packed.trajectory_S + packed.behaviour_logprobs_S).astype(np.float32))
-            streams = TermStreams(torch.full((packed.term_count,), 0.01), returns_S=targets)
-            learner.forward_backward(packed, _squares, streams)
+            inputs = LossInputs(torch.full((packed.term_count,), 0.01), returns_S=targets)
+            learner.forward_backward(packed, _squares, inputs)
             values.append(learner.values(packed))
         parameters = [*learner.parameters, *learner.head.parameters()]
         found = torch.cat([p.grad.flatten().clone() for p in parameters])
@@ -113,12 +114,12 @@ def test_the_head_learns_alone_unless_it_may_train_the_adapter():
                 tree.insert(record, index)
         packed = pack([tree])
         ones = torch.ones(packed.term_count)
-        streams = TermStreams(ones, returns_S=ones)
+        inputs = LossInputs(ones, returns_S=ones)
 
         def job(trains_adapter):
             learner = _learner(policy, trains_adapter=trains_adapter)
             learner.head.weight.data.fill_(0.1)
-            learner.forward_backward(packed, _squares, streams)
+            learner.forward_backward(packed, _squares, inputs)
             return learner, any(p.grad is not None and bool(p.grad.any()) for p in learner.parameters)
 
         assert not policy.run(lambda: job(False))[1]
@@ -163,13 +164,24 @@ def test_a_kl_penalty_in_the_reward_lowers_what_is_returned():
             settings = PPOSettings(kl_coef=coefficient, value_warmup_steps=5)
             objective = policy.run(lambda s=settings: PPOObjective({"default": _learner(policy)}, s))
             found[coefficient] = policy.run(lambda o=objective: o.update("default", groups))
-        packed = read_episodes(groups, PPOSettings()).packed
+        packed = pack_trajectories(groups[0].trajectories)
         reference = policy.run(lambda: _learner(policy).logprobs(packed, reference=True)).numpy()
     k1 = packed.behaviour_logprobs_S - reference
     assert found[0.1]["kl"] == pytest.approx(k1.mean(), rel=1e-4)
     position = np.concatenate([np.arange(1, n + 1) for n in np.bincount(packed.trajectory_S)])
     lower = 0.1 * (k1 * position).sum() / k1.size  # each token's penalty is in the returns of all before it
     assert found[0.0]["value/return_mean"] - found[0.1]["value/return_mean"] == pytest.approx(lower, rel=1e-3)
+
+
+def test_a_call_longer_than_the_bound_is_punished_at_its_last_token():
+    with tiny_policy() as policy:
+        groups = _groups(policy)
+        returns = []
+        for options in ({}, {"overlong_buffer": 1.0, "overlong_penalty": 0.5, "max_new_tokens": 1}):
+            settings = PPOSettings(value_warmup_steps=5, **options)
+            objective = policy.run(lambda s=settings: PPOObjective({"default": _learner(policy)}, s))
+            returns.append(policy.run(lambda o=objective: o.update("default", groups))["value/return_mean"])
+    assert returns[0] - returns[1] == pytest.approx(0.5)
 
 
 def test_the_critic_is_kept_in_a_checkpoint(tmp_path):
@@ -181,8 +193,8 @@ def test_the_critic_is_kept_in_a_checkpoint(tmp_path):
         policy.run(lambda: first.save_state(tmp_path))
         second = policy.run(lambda: PPOObjective({"default": _learner(policy)}, settings))
         policy.run(lambda: second.load_state(tmp_path))
-        expected = policy.run(lambda: first.learners["default"].values(read_episodes(groups, settings).packed))
-        found = policy.run(lambda: second.learners["default"].values(read_episodes(groups, settings).packed))
+        expected = policy.run(lambda: first.learners["default"].values(pack_trajectories(groups[0].trajectories)))
+        found = policy.run(lambda: second.learners["default"].values(pack_trajectories(groups[0].trajectories)))
         assert torch.equal(expected, found)
         assert found.any()
         assert "clip_fraction" in policy.run(lambda: second.update("default", groups))  # its warm-up is over

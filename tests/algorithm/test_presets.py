@@ -7,32 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from letters import TASKS, Letters, algorithm
+from letters import TASKS, Kept, Letters, algorithm
 from pydantic import ValidationError
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective, batch_of
-from mini_agentic_rl.algorithm.grpo.teachers import LocalTeacher
-from mini_agentic_rl.algorithm.loop.curriculum import TaskSource, learnability, updated_pass_rates
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.loop.objective import with_kl_penalty
+from mini_agentic_rl.algorithm.batch import with_kl_penalty
+from mini_agentic_rl.algorithm.curriculum import TaskSource, learnability, updated_pass_rates
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of
 from mini_agentic_rl.algorithm.presets import PRESETS
 from mini_agentic_rl.algorithm.seeds import tasks_of_step
 from mini_agentic_rl.algorithm.settings import GRPOSettings
+from mini_agentic_rl.algorithm.teachers import LocalTeacher
 from mini_agentic_rl.commands.train import make_algorithm
 from mini_agentic_rl.commands.train_config import TrainConfig
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.tokens import TokenTree, pack
-
-
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
 
 
 def _groups(policy, reward):
@@ -76,10 +67,12 @@ def test_a_short_wrong_answer_is_suppressed_as_hard_as_each_token_of_a_long_one(
     with tiny_policy() as policy:
         groups = _groups(policy, lambda index: float(index < 2))
         for group in groups:
-            group.trajectories[3] = replace(group.trajectories[3], records=group.trajectories[3].records[:1])
+            group.trajectories[3] = replace(
+                group.trajectories[3], records=group.trajectories[3].records[:1], column_R=np.zeros(1, np.int64)
+            )
         batch = batch_of(groups, GRPOSettings())
     assert len(set(batch.packed.trajectory_S.tolist())) == 8
-    assert np.ptp(batch.weights_S) == 0
+    assert np.ptp(batch.inputs.weights_S.numpy()) == 0
 
 
 @pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
@@ -87,12 +80,12 @@ def test_groups_of_equal_rewards_count_in_the_average_though_they_are_not_comput
     settings = GRPOSettings(loss_aggregation=aggregation)
     with tiny_policy() as policy:
         told, silent = _groups(policy, lambda index: float(index < 2))
-        silent = replace(silent, trajectories=[replace(one, reward=1.0) for one in silent.trajectories])
+        silent = replace(silent, trajectories=[replace(one, values_C=np.ones(1)) for one in silent.trajectories])
         alone, beside = (batch_of(groups, settings) for groups in ([told], [told, silent]))
         drawn_again = batch_of([told, silent], GRPOSettings(loss_aggregation=aggregation, dynamic_sampling=True))
     assert beside.packed.token_count == alone.packed.token_count
-    np.testing.assert_allclose(2 * beside.weights_S, alone.weights_S, rtol=1e-6)
-    np.testing.assert_array_equal(drawn_again.weights_S, alone.weights_S)
+    np.testing.assert_allclose(2 * beside.inputs.weights_S, alone.inputs.weights_S, rtol=1e-6)
+    np.testing.assert_array_equal(drawn_again.inputs.weights_S, alone.inputs.weights_S)
 
 
 def test_a_loss_of_whole_rollouts_is_averaged_over_them_unless_something_else_is_asked_for():
@@ -153,7 +146,7 @@ def test_what_a_penalty_takes_off_is_the_log_ratio_of_the_rollout():
                 packed = pack([tree])
                 reference = policy.run(lambda packed=packed: learner.logprobs(packed, reference=True)).numpy()
                 ratio = float((packed.behaviour_logprobs_S - reference).sum())
-                assert less.credited.values_C == pytest.approx(trajectory.reward - 0.5 * ratio, abs=1e-3)
+                assert less.values_C == pytest.approx(trajectory.reward - 0.5 * ratio, abs=1e-3)
                 mean -= ratio / (8 * 12)
                 terms += packed.term_count
     assert terms == 8 * 12
@@ -178,7 +171,7 @@ def test_steps_draw_tasks_in_place_of_those_without_signal_by_a_curriculum_that_
         async def on_rollout_end(self, *, rollout):
             return float(rollout.input["word"] in ("hi", "so") and rollout.metadata["sampling_seed"] % 2)
 
-    kept = Keep()
+    kept = Kept()
     trained = algorithm(
         total_steps=2,
         tasks_per_step=2,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from letters import TASKS, AnyReward, CountLetters, Letters, algorithm
+from letters import TASKS, AnyReward, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
-from mini_agentic_rl.algorithm.loop import warm_up
-from mini_agentic_rl.algorithm.loop.warm_up import Readiness, readiness_of
+from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings, readiness
+from mini_agentic_rl.algorithm.readiness import Readiness, readiness_of
 from mini_agentic_rl.algorithm.rollouts import Evaluation, FinishedRollout
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings
 from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.types import Rollout
@@ -86,25 +84,17 @@ def test_entropy_is_that_of_the_tokens_where_tries_of_a_task_diverge():
 def _warmed_up(folder, monkeypatch, *, ready, **settings):
     """Warm up with 12 examples; return the algorithm."""
     found = Readiness(0.3, 0.9, 8, 4, 1.0) if ready else Readiness(0.4, 0.4, 8, 4, 0.0)
-    monkeypatch.setattr(warm_up, "readiness_of", lambda evaluation: found)
+    monkeypatch.setattr(readiness, "readiness_of", lambda evaluation: found)
     start = WarmStart(
         lambda task: [{"role": "user", "content": task["word"]}, {"role": "assistant", "content": "a"}],
         (),
         WarmStartSettings(examples=12, batch_size=1, **settings),
     )
     trained = algorithm(total_steps=0, warm_start=start)
-    trainer = Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, output_dir=folder, logger=Notes())
+    trainer = Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, output_dir=folder, logger=Kept())
     tasks = [{"word": f"{word}{number}"} for number in range(3) for word in ("hi", "go", "yo", "me")]
     trainer.fit(Letters(), tasks)
     return trained, trainer.logger.notes
-
-
-class Notes(MetricsLogger):
-    def __init__(self):
-        self.notes = []
-
-    def note(self, message):
-        self.notes.append(message)
 
 
 def test_the_warm_up_ends_when_the_policy_is_ready(tmp_path, monkeypatch):

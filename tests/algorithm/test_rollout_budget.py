@@ -5,22 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import openai
-from letters import TASKS, CountLetters, Letters, algorithm
+from letters import TASKS, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, Trainer
 from mini_agentic_rl.gateway.settings import GatewayLimits
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.semconv import AGL_EXCEPTION, ROLLOUT_BUDGET_EXCEEDED
 
 REASON = "the rollout has made all its LLM calls (max_rollout_calls=2)"
-
-
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
 
 
 class Runaway(Letters):
@@ -36,7 +27,7 @@ class Runaway(Letters):
 
 
 def test_a_runaway_agent_is_stopped_and_the_report_and_the_store_say_why():
-    store, kept = InMemoryLightningStore(), Keep()
+    store, kept = InMemoryLightningStore(), Kept()
     trained = algorithm(
         total_steps=1,
         tasks_per_step=2,

@@ -14,8 +14,7 @@ from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
 from helpers import tiny_policy
 from mini_agentic_rl import LLM, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.algorithm.grpo import objective
-from mini_agentic_rl.algorithm.loop import sampling
+from mini_agentic_rl.algorithm import grpo, sampling
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.algorithm.settings import WarmStart, WarmStartSettings
 from mini_agentic_rl.emitter import emit_reward
@@ -170,13 +169,13 @@ def test_two_adapters_on_one_model_learn_different_things(tmp_path):
 
 def test_each_adapter_is_trained_on_the_tokens_of_its_own_calls_alone(monkeypatch):
     batches: dict[str, Any] = {}
-    step = objective.take_steps
+    step = grpo.take_steps
 
     def kept_steps(learner, batch, *others):
         batches[learner.adapter] = batch
         return step(learner, batch, *others)
 
-    monkeypatch.setattr(objective, "take_steps", kept_steps)
+    monkeypatch.setattr(grpo, "take_steps", kept_steps)
     finished: list[Any] = []
     sample = sampling.StepSampler.sample
 

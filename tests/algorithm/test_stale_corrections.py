@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.algorithm.grpo.objective import batch_of, take_steps
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import batch_of, take_steps
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs
 from mini_agentic_rl.tokens import SamplingParams, TokenTree, pack

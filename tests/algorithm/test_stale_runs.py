@@ -1,4 +1,4 @@
-"""All that a loop does, with sampling ahead of learning: other algorithms, validation, replay, interruption."""
+"""All that a loop does, with sampling ahead of learning: other algorithms, validation, interruption."""
 
 from __future__ import annotations
 
@@ -79,7 +79,6 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
             total_steps=5,
             max_staleness=1,
             curriculum="pass_rate",
-            replay_groups=1,
             eval_every=2,
             checkpoint_every=100,
             validation=TASKS[:2],

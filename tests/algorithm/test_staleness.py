@@ -10,9 +10,9 @@ import pytest
 from letters import TASKS, AnyReward, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop.staleness import from_lost_weights, token_ages, with_update
+from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.algorithm.rollouts import FinishedRollout
+from mini_agentic_rl.algorithm.staleness import from_lost_weights, token_ages, with_update
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import Policy
 from mini_agentic_rl.store import SqlLightningStore
@@ -220,7 +220,7 @@ def test_the_default_correction_goes_with_the_loss():
 
 def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
     """Sample all of a step, learn from it, and so on, written out."""
-    from mini_agentic_rl.algorithm.loop.loop import Loop
+    from mini_agentic_rl.algorithm.loop import Loop
     from mini_agentic_rl.algorithm.seeds import derive_seed, tasks_of_step
 
     settings = {**SMALL, "total_steps": 2, "deterministic": True, "keep_open": True}
@@ -240,7 +240,7 @@ def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
 
 
 def _plain_step(derive_seed, tasks_of_step):
-    from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory, broadcast
+    from mini_agentic_rl.algorithm.groups import Group, Trajectory
     from mini_agentic_rl.algorithm.rollouts import run_rollouts
     from mini_agentic_rl.types import EnqueueRolloutRequest
 
@@ -258,9 +258,7 @@ def _plain_step(derive_seed, tasks_of_step):
                 for sample in range(GROUP)
             ]
             found = await run_rollouts(run.store, requests, lambda more: None)
-            of_task = [
-                Trajectory(f.rollout.rollout_id, f.records, f.reward, broadcast(f.records, f.reward)) for f in found
-            ]
+            of_task = [Trajectory(f.rollout.rollout_id, f.records, f.reward) for f in found]
             groups.append(Group(str(index), of_task))
         metrics = await run.policy.learn_async(lambda: run.objective.update("default", groups))
         run.progress.step += 1

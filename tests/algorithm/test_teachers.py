@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import numpy as np
 import pytest
-import torch
 from letters import TASKS, CountLetters, Letters, algorithm
 from pydantic import ValidationError
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective, batch_of
-from mini_agentic_rl.algorithm.grpo.teachers import (
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of
+from mini_agentic_rl.algorithm.settings import GRPOSettings
+from mini_agentic_rl.algorithm.teachers import (
     LocalTeacher,
     PrivilegedTeacher,
-    ServerTeacher,
     ending_of_a_message,
-    longest,
 )
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import ChatRenderer
 from mini_agentic_rl.policy import LearnerSettings, PolicyError
-from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
+from mini_agentic_rl.tokens import TokenTree, pack
 from tiny import tiny_tokenizer
 
 VOCABULARY = 300
@@ -55,9 +47,9 @@ def test_the_sampled_estimate_is_the_log_ratio_to_the_teacher_token_by_token():
             seen = []
             forward = learner.forward_backward
 
-            def watched(packed, loss, streams, **options):
-                seen.append((packed, streams.advantages_S.numpy()))
-                return forward(packed, loss, streams, **options)
+            def watched(packed, loss, inputs, **options):
+                seen.append((packed, inputs.advantages_S.numpy()))
+                return forward(packed, loss, inputs, **options)
 
             learner.forward_backward = watched
             settings = GRPOSettings(**{**DISTIL, "teacher_coef": 0.5, "echo_coef": 0.1})
@@ -169,109 +161,9 @@ def test_a_context_that_would_be_too_long_is_left_as_it_was():
     assert seen[1].record.prompt_ids.tolist() == records[1].prompt_ids.tolist()
 
 
-class _Server:
-    """A server that answers as vLLM does, with log-probabilities that any id and place can be checked by."""
-
-    def __init__(self, tokens=VOCABULARY, fail=0) -> None:
-        self.asked: list[dict] = []
-        self.keys: list[str | None] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.keys.append(self.headers["authorization"])
-                outer.asked.append(body)
-                failing = len(outer.asked) <= fail
-                answer = {"choices": [{"prompt_logprobs": outer.places(body, tokens)}]}
-                content = b"busy" if failing else json.dumps(answer).encode()
-                self.send_response(503 if failing else 200)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.http.server_port}/v1"
-
-    @staticmethod
-    def logprob(context, token):
-        """Log-probability of a token after a context: any function of both does."""
-        return -1.0 - (sum(context) + 31 * token) % 97 / 10
-
-    def places(self, body, tokens):
-        ids, rows = body["prompt"], [None]
-        for at in range(1, len(ids)):
-            found = {token: self.logprob(ids[:at], token) for token in {*range(tokens), ids[at]}}
-            best = sorted(range(tokens), key=lambda token: -found[token])[: body["prompt_logprobs"]]
-            rows.append({str(token): {"logprob": found[token], "rank": 1} for token in {*best, ids[at]}})
-        return rows
-
-    def __enter__(self):
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.http.shutdown()
-        self.http.server_close()
-
-
-def _batch():
-    def record(prompt, output, forced=None):
-        marks = None if forced is None else np.array(forced)
-        return CompletionRecord(np.array(prompt), np.array(output), np.full(len(output), -1, np.float32), marks)
-
-    one = [record([1, 2], [3, 4]), record([1, 2, 3, 4, 5], [6, 7], [False, True])]
-    other = [record([1, 2], [9])]
-    group = Group("t", [Trajectory("a", one, 1.0), Trajectory("b", other, 0.0)])
-    terms = [([1, 2], 3), ([1, 2, 3], 4), ([1, 2, 3, 4, 5], 6), ([1, 2], 9)]
-    return batch_of([group], GRPOSettings(**DISTIL)), terms
-
-
-def test_a_server_is_asked_once_for_calls_that_continue_each_other_and_tells_each_sampled_token(monkeypatch):
-    monkeypatch.setenv("TEACHER_API_KEY", "secret")
-    batch, terms = _batch()
-    with _Server() as server:
-        found = ServerTeacher(server.address, "big").logprobs(batch)
-    np.testing.assert_allclose(found, [server.logprob(context, token) for context, token in terms])
-    assert sorted(body["prompt"] for body in server.asked) == [[1, 2, 3, 4, 5, 6, 7], [1, 2, 9]]
-    assert {body["model"] for body in server.asked} == {"big"}
-    assert set(server.keys) == {"Bearer secret"}
-
-
-def test_a_server_tells_the_likeliest_tokens_of_each_state():
-    batch, terms = _batch()
-    with _Server() as server:
-        tokens, logprobs = ServerTeacher(server.address, "big").likeliest(batch, 4)
-    for row, (context, _) in enumerate(terms):
-        best = sorted((server.logprob(context, token) for token in range(VOCABULARY)), reverse=True)[:4]
-        np.testing.assert_allclose(logprobs[row], best, rtol=1e-5)
-        np.testing.assert_allclose([server.logprob(context, token) for token in tokens[row].tolist()], best, rtol=1e-5)
-
-
-def test_a_server_that_is_busy_is_asked_again_and_one_that_knows_nothing_is_named():
-    batch, _ = _batch()
-    with _Server(fail=2) as server:
-        assert np.isfinite(ServerTeacher(server.address, "big").logprobs(batch)).all()
-    with _Server(tokens=2) as server, pytest.raises(UserError, match="`teacher_top_k`"):
-        ServerTeacher(server.address, "big").likeliest(batch, 4)
-    with _Server() as server:
-        server.places = lambda body, tokens: None
-        with pytest.raises(UserError, match="prompt_logprobs"):
-            ServerTeacher(server.address, "big").logprobs(batch)
-
-
-def test_the_longest_sequences_hold_all_others():
-    assert longest([(1,), (1, 2), (1, 2, 3), (1, 3), (1, 2, 3)]) == [(1, 2, 3), (1, 3)]
-
-
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"teacher": "http://x/v1", "temperature": 0.5}, "temperature=1"),
-        ({"teacher": "http://x/v1", "distillation": "top_k", "teacher_top_k": 0}, "teacher_top_k=0"),
         ({"teacher": "self", "samples_per_prompt": 1, "baseline": "none"}, "samples_per_prompt"),
         ({"reward_coef": 0.0}, "nothing to learn from"),
     ],
@@ -286,14 +178,9 @@ def test_without_an_adapter_there_is_no_bare_model_to_learn_from():
         algorithm(teacher="base")
 
 
-def test_a_training_follows_a_server_and_the_policy_with_a_solution_in_its_context(kept):
-    sizes = {"total_steps": 2, "tasks_per_step": 2, "samples_per_prompt": 4}
-    torch.manual_seed(0)
-    with _Server() as server:
-        followed = algorithm(**sizes, teacher=server.address, teacher_model="big", reward_coef=0.5)
-        Trainer(algorithm=followed, hooks=[CountLetters()], n_runners=8, logger=kept).fit(Letters(), TASKS)
-    own = algorithm(**sizes, preset="sdpo", teacher_reward=0.0)
-    Trainer(algorithm=own, hooks=[CountLetters()], n_runners=8, logger=kept).fit(Letters(), TASKS)
+def test_a_training_follows_the_policy_with_a_solution_in_its_context(kept):
+    trained = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=4, preset="sdpo", teacher_reward=0.0)
+    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, logger=kept).fit(Letters(), TASKS)
     steps = [row for row in kept.rows if "teacher/kl" in row]
-    assert len(steps) == 4
+    assert len(steps) == 2
     assert all(row["grad_norm"] > 0 and np.isfinite(row["teacher/kl"]) for row in steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from letters import TASKS
+from letters import TASKS, Kept
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import LLM, Hook, LitAgent, MiniGRPO, Trainer
@@ -13,19 +13,10 @@ from mini_agentic_rl.adapter import TracerTraceToTriplet
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.emitter import emit_reward, operation
 from mini_agentic_rl.errors import RunFailedError
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings
 from tiny import tiny_model, tiny_tokenizer
 
 GROUP = 4
-
-
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
 
 
 class Talk(LitAgent):
@@ -52,7 +43,7 @@ class Talk(LitAgent):
 
 
 def _run(agent: LitAgent, hooks=(), *, steps: int = 1, trainer: dict[str, Any] | None = None, **settings: Any):
-    kept = Keep()
+    kept = Kept()
     options = {"total_steps": steps, "tasks_per_step": 1, "samples_per_prompt": GROUP, "max_new_tokens": 6}
     tokenizer = tiny_tokenizer()
     trained = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, **{"lora": None, **options, **settings})

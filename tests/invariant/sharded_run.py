@@ -32,7 +32,6 @@ from mini_agentic_rl.policy import (
     Policy,
     RankedPolicy,
     RankSettings,
-    TermStreams,
     follow_rank_0,
     launched,
 )
@@ -46,11 +45,10 @@ SHARD = RankSettings(shard=True)
 
 def clipped(inputs: LossInputs) -> LossOutputs:
     """A clipped objective, with a divergence from the reference."""
-    streams = inputs.streams
     ratio = torch.exp(inputs.logprobs_S - inputs.behaviour_logprobs_S)
-    gain = torch.minimum(ratio * streams.advantages_S, ratio.clamp(0.8, 1.2) * streams.advantages_S)
-    apart = streams.reference_logprobs_S - inputs.logprobs_S
-    return LossOutputs((streams.weights_S * (apart.exp() - apart - 1 - gain)).sum())
+    gain = torch.minimum(ratio * inputs.advantages_S, ratio.clamp(0.8, 1.2) * inputs.advantages_S)
+    apart = inputs.reference_logprobs_S - inputs.logprobs_S
+    return LossOutputs((inputs.weights_S * (apart.exp() - apart - 1 - gain)).sum())
 
 
 def trees(seed: int, rollouts: int) -> PackedTrees:
@@ -90,13 +88,13 @@ def learn(folder: Path) -> None:
         reference_S = learner.logprobs(packed, reference=True)
         scored.append(policy.scorer(None, max_tokens=24, head_rows=8).logprobs(packed).tolist())
         torch.manual_seed(number)
-        streams = TermStreams(
+        inputs = LossInputs(
             torch.full((packed.term_count,), 1 / packed.term_count),
             advantages_S=torch.randn(packed.term_count),
             reference_logprobs_S=reference_S,
         )
-        learner.forward_backward(packed, clipped, streams, gradient=False)
-        learner.forward_backward(packed, clipped, streams)
+        learner.forward_backward(packed, clipped, inputs, gradient=False)
+        learner.forward_backward(packed, clipped, inputs)
         learner.optim_step()
 
     for number in range(4):

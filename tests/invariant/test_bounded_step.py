@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.algorithm.grpo.objective import batch_of, take_steps
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import batch_of, take_steps
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, PolicyModel
 
@@ -37,7 +37,7 @@ def _stepped(bound, *, rate=0.02, epochs=1, lora=LoraSettings(), poison=False): 
             learner = policy.learner(LearnerSettings(learning_rate=rate))
             before, of_before = _flat(learner), learner.logprobs(batch.packed).double()
             if poison:
-                batch.advantages_S[0] = np.inf
+                batch.inputs.advantages_S[0] = np.inf
             metrics = take_steps(learner, batch, settings)
             ratio = learner.logprobs(batch.packed).double() - of_before
             return before, _flat(learner), float((ratio.exp() - 1 - ratio).mean()), metrics

@@ -11,8 +11,8 @@ import pytest
 
 from helpers import sample_all, tiny_policy
 from mini_agentic_rl.algorithm.advantages import group_normalized
-from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.batch import make_batch
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings
 from mini_agentic_rl.tokens import (
     CompletionRecord,
@@ -206,8 +206,8 @@ def test_a_forced_token_makes_no_term_and_does_not_count_for_the_weights():
     terms = batch.packed.tokens_T[batch.packed.token_S].tolist()
     assert terms == [4, 6, 9, 3, 9]
     assert batch.packed.behaviour_logprobs_S.tolist() == [-1.0, -3.0, 0.0, 0.0, -1.0]
-    assert [round(float(a), 3) for a in batch.advantages_S[[0, 2]]] == [1.414, -0.707]
-    totals = [float(batch.weights_S[batch.packed.trajectory_S == i].sum()) for i in range(3)]
+    assert [round(float(a), 3) for a in batch.inputs.advantages_S[[0, 2]]] == [1.414, -0.707]
+    totals = [float(batch.inputs.weights_S[batch.packed.trajectory_S == i].sum()) for i in range(3)]
     np.testing.assert_allclose(totals, [1 / 3] * 3, rtol=1e-6)
 
 

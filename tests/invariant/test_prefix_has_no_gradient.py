@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.algorithm.grpo.objective import batch_of
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
-from mini_agentic_rl.algorithm.loop.objective import loss_of
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import batch_of
+from mini_agentic_rl.algorithm.policy_gradient import loss_of
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.policy import LearnerSettings, TermStreams
+from mini_agentic_rl.policy import LearnerSettings
 
 
 def _gradient(policy, conversations):
@@ -22,8 +22,7 @@ def _gradient(policy, conversations):
 
     def job():
         learner = policy.learner(LearnerSettings())
-        streams = TermStreams(torch.from_numpy(batch.weights_S), torch.from_numpy(batch.advantages_S))
-        learner.forward_backward(batch.packed, loss_of(settings), streams)
+        learner.forward_backward(batch.packed, loss_of(settings), batch.inputs)
         gradient = torch.cat([parameter.grad.flatten().clone() for parameter in learner.parameters])
         for parameter in learner.parameters:
             parameter.grad = None

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl.algorithm.advantages import group_normalized
-from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.grpo.objective import take_steps
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.batch import make_batch
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import take_steps
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.policy import LearnerSettings, LoraSettings, TermStreams
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, cut, pack
 
 
@@ -46,8 +46,7 @@ def _batch(policy, aggregation="sequence"):
 def _gradient(policy, batch, max_tokens, checkpointing=False):
     def job():
         learner = policy.learner(LearnerSettings(max_batch_tokens=max_tokens, checkpointing=checkpointing))
-        streams = TermStreams(torch.from_numpy(batch.weights_S), torch.from_numpy(batch.advantages_S))
-        metrics = learner.forward_backward(batch.packed, PolicyGradientLoss(), streams)
+        metrics = learner.forward_backward(batch.packed, PolicyGradientLoss(), batch.inputs)
         found = torch.cat([p.grad.flatten().clone() for p in learner.parameters])
         for parameter in learner.parameters:
             parameter.grad = None

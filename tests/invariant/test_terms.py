@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.algorithm.advantages import group_normalized
-from mini_agentic_rl.algorithm.grpo.batch import make_batch
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.batch import make_batch
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 
 token = st.integers(0, 3)  # few tokens, so that prefixes are shared often
@@ -121,7 +121,7 @@ def test_each_rollout_weighs_the_same_however_many_calls_it_made():
     many = [_record([1], [2, 2]), _record([1, 2, 2, 3], [2]), _record([1, 2, 2, 3, 2, 3], [2, 2, 2])]
     group = Group("task", [Trajectory("a", many, 1.0), Trajectory("b", [_record([1], [3])], 0.0)])
     batch = _batch(group)
-    totals = [float(batch.weights_S[batch.packed.trajectory_S == i].sum()) for i in range(2)]
+    totals = [float(batch.inputs.weights_S[batch.packed.trajectory_S == i].sum()) for i in range(2)]
     np.testing.assert_allclose(totals, [0.5, 0.5], rtol=1e-6)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams
+from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs
 from mini_agentic_rl.tokens import TokenTree, pack
 
 
@@ -31,7 +31,7 @@ def _together(conversations):
 
 
 def _weighted(inputs):
-    return LossOutputs((inputs.streams.weights_S * inputs.logprobs_S).sum())
+    return LossOutputs((inputs.weights_S * inputs.logprobs_S).sum())
 
 
 def _gradients(policy, trees, settings):
@@ -41,7 +41,7 @@ def _gradients(policy, trees, settings):
             packed = pack([tree])
             # A weight that depends on what the term is, not on where it stands.
             weights = np.sin(1.0 + packed.trajectory_S * 7 + packed.behaviour_logprobs_S * 3).astype(np.float32)
-            learner.forward_backward(packed, _weighted, TermStreams(torch.from_numpy(weights)))
+            learner.forward_backward(packed, _weighted, LossInputs(torch.from_numpy(weights)))
         found = torch.cat([p.grad.flatten().clone() for p in learner.parameters])
         for parameter in learner.parameters:
             parameter.grad = None

@@ -10,7 +10,7 @@ import socket
 import pytest
 from typer.testing import CliRunner
 
-from mini_agentic_rl.algorithm.loop import checkpoint
+from mini_agentic_rl.algorithm import checkpoint
 from mini_agentic_rl.cli import app
 
 SMALL = (

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop import measuring
+from mini_agentic_rl.algorithm import measure
+from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.commands import train
 from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
@@ -142,21 +142,21 @@ def test_an_interrupted_warm_up_goes_on_where_it_stood(tiny_folder, tmp_path, mo
 
 
 def test_an_interrupted_last_measurement_is_made_again_and_no_step_is_trained_twice(tiny_folder, tmp_path, monkeypatch):
-    evaluate, updates, update = measuring.evaluate, [], GRPOObjective.update
+    evaluate, updates, update = measure.evaluate, [], GRPOObjective.update
 
     async def broken(*arguments, **options):
         if options["name"] == "after RL":
             raise RuntimeError("the lights went out")
         return await evaluate(*arguments, **options)
 
-    monkeypatch.setattr(measuring, "evaluate", broken)
+    monkeypatch.setattr(measure, "evaluate", broken)
     monkeypatch.setattr(GRPOObjective, "update", lambda *arguments: updates.append(1) or update(*arguments))
     settings = _settings(tiny_folder, tmp_path / "run", total_steps=3)
     with pytest.raises(RuntimeError, match="the lights went out"):
         train.train_job(settings)
     assert _checkpoints(tmp_path / "run") == {"step_0": 0, "step_3": 3}
     trained = len(updates)
-    monkeypatch.setattr(measuring, "evaluate", evaluate)
+    monkeypatch.setattr(measure, "evaluate", evaluate)
     summary = train.train_job(settings.changed(resume=True))
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after RL"]
     assert len(updates) == trained

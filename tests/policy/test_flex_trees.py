@@ -15,7 +15,7 @@ from test_learning_attention import HEADS, KEY_HEADS, SIZE, attention, packed_tr
 from torch.nn.attention import flex_attention as torch_flex
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams, tree_attention, tree_pass
+from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, tree_attention, tree_pass
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.tree_attention import FlexMask, seen_in, trusted
 from mini_agentic_rl.tokens import TokenTree, cut, pack
@@ -103,11 +103,11 @@ def test_a_learner_gets_the_same_gradient_and_its_scorer_uses_it_too(monkeypatch
             for record in records:
                 tree.insert(record, index)
         packed = pack([tree])
-        streams = TermStreams(torch.linspace(-1, 1, packed.term_count))
+        inputs = LossInputs(torch.linspace(-1, 1, packed.term_count))
 
         def gradient(checkpointing: bool) -> torch.Tensor:
             learner = policy.learner(LearnerSettings(max_batch_tokens=40, checkpointing=checkpointing))
-            learner.forward_backward(packed, lambda i: LossOutputs((i.streams.weights_S * i.logprobs_S).sum()), streams)
+            learner.forward_backward(packed, lambda i: LossOutputs((i.weights_S * i.logprobs_S).sum()), inputs)
             found = torch.cat([p.grad.flatten().clone() for p in learner.parameters])
             for parameter in learner.parameters:
                 parameter.grad = None

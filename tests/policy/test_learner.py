@@ -34,7 +34,7 @@ def packed() -> PackedTrees:
 
 
 def likelihood(inputs: LossInputs) -> LossOutputs:
-    return LossOutputs(-(inputs.streams.weights_S * inputs.logprobs_S).sum(), {"terms": torch.ones(3).sum()})
+    return LossOutputs(-(inputs.weights_S * inputs.logprobs_S).sum(), {"terms": torch.ones(3).sum()})
 
 
 def rates(model, **settings) -> list[float]:

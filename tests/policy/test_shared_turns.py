@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, sample_all, tiny_policy
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, TermStreams
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossInputs, LossOutputs, Policy
 from mini_agentic_rl.policy.load import add_adapter
 from mini_agentic_rl.policy.policy import SharedTurns
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
@@ -28,7 +28,7 @@ def _packed(policy, rollouts=4):
 
 
 def _loss(inputs):
-    return LossOutputs(-(inputs.streams.weights_S * inputs.logprobs_S).sum())
+    return LossOutputs(-(inputs.weights_S * inputs.logprobs_S).sum())
 
 
 class UnderWay:
@@ -72,7 +72,7 @@ def test_tokens_are_sampled_amid_a_pass_whose_gradient_stays_what_it_is(checkpoi
                 torch.manual_seed(0)
                 learner = policy.learner(settings)
                 before = policy.engine.counters.sampled_tokens
-                learner.forward_backward(packed, _loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                learner.forward_backward(packed, _loss, LossInputs(torch.full((packed.term_count,), 0.1)))
                 sampled.append(policy.engine.counters.sampled_tokens - before)
                 assert not policy.model.base.training
                 return [parameter.grad.clone() for parameter in learner.parameters]
@@ -103,7 +103,7 @@ def test_brief_jobs_are_done_amid_a_pass_whose_gradient_stays_what_it_is():
                     return _loss(inputs)
 
                 learner = policy.learner(CHUNKS)
-                learner.forward_backward(packed, loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                learner.forward_backward(packed, loss, LossInputs(torch.full((packed.term_count,), 0.1)))
                 done_amid.append(begun[0].done())
                 return [parameter.grad.clone() for parameter in learner.parameters], begun[0]
 
@@ -124,7 +124,7 @@ def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_le
 
         def learn():
             for _ in range(2):
-                learner.forward_backward(packed, _loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                learner.forward_backward(packed, _loss, LossInputs(torch.full((packed.term_count,), 0.1)))
                 learner.optim_step()
 
         policy.learn(learn, 0.7)
@@ -196,7 +196,7 @@ def test_a_sampler_on_a_device_of_its_own_has_each_version_of_the_weights():
             packed = pack([tree])
 
             def learn(packed=packed):
-                learner.forward_backward(packed, _loss, TermStreams(torch.full((packed.term_count,), 0.1)))
+                learner.forward_backward(packed, _loss, LossInputs(torch.full((packed.term_count,), 0.1)))
                 learned = learner.logprobs(packed).numpy()
                 learner.optim_step()
                 return learned

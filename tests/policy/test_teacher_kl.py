@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl.policy import LearnerSettings, LossOutputs, TermStreams
+from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs
 from mini_agentic_rl.policy.head import divergence
 from mini_agentic_rl.tokens import TokenTree, pack
 
@@ -55,7 +55,7 @@ def test_a_policy_that_is_its_teacher_has_no_divergence_and_certain_ones_have_a_
 
 
 def _loss(inputs):
-    return LossOutputs((inputs.streams.weights_S * inputs.teacher_kl_S).sum())
+    return LossOutputs((inputs.weights_S * inputs.teacher_kl_S).sum())
 
 
 @pytest.mark.parametrize("count", [5, 0])
@@ -73,12 +73,12 @@ def test_a_tree_has_the_divergence_of_its_sequences_whatever_the_chunks(count):
             for tokens in (33, 500):
                 learner = policy.learner(LearnerSettings(max_batch_tokens=tokens, head_rows=7))
                 likeliest = learner.scorer(None).likeliest(packed, count)
-                streams = TermStreams(
+                inputs = LossInputs(
                     torch.ones(packed.term_count),
                     teacher_tokens_SK=likeliest.tokens_SK,
                     teacher_logprobs_SK=likeliest.logprobs_SK,
                 )
-                total = learner.forward_backward(packed, _loss, streams)["loss"]
+                total = learner.forward_backward(packed, _loss, inputs)["loss"]
                 found.append((total, [p.grad.clone() for p in learner.parameters]))
                 for parameter in learner.parameters:
                     parameter.grad = None

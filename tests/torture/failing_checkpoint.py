@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop.checkpoint import read_progress, restore, write_checkpoint
-from mini_agentic_rl.algorithm.loop.state import RunProgress
+from mini_agentic_rl.algorithm.checkpoint import read_progress, restore, write_checkpoint
+from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.algorithm.settings import GRPOSettings
+from mini_agentic_rl.algorithm.state import RunProgress
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, Policy
 from mini_agentic_rl.trainer import RunFolder

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import LightningStoreClient, LitAgent, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.loop.groups import Group
+from mini_agentic_rl.algorithm.groups import Group
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mini_agentic_rl.algorithm.loop.checkpoint import read_progress
+from mini_agentic_rl.algorithm.checkpoint import read_progress
 from mini_agentic_rl.datasets import load_examples
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.metrics import read_metrics

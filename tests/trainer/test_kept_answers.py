@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl import Hook, Trainer, emit_reward
 from mini_agentic_rl.algorithm import Measure
-from mini_agentic_rl.algorithm.answers import lenient_check, question_hash
+from mini_agentic_rl.algorithm.rollouts import lenient_check, question_hash
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.metrics import MetricsLogger
@@ -86,27 +86,14 @@ def test_a_run_keeps_every_answer_of_every_measurement_once(tmp_path):
     assert "lenient" in (tmp_path / "report.html").read_text()
 
 
-def test_a_measurement_without_a_loop_is_kept_too(tmp_path):
-    tokenizer = tiny_tokenizer()
-    trainer = Trainer(
-        algorithm=Measure(tiny_model(len(tokenizer)), tokenizer, max_new_tokens=4, samples=2, temperature=1.0),
-        hooks=[CountLetters()],
-        n_runners=2,
-        output_dir=tmp_path,
-        logger=MetricsLogger(),
-    )
-    trainer.fit(Letters(), None, val_dataset=TASKS[:2])
-    assert [row["sample"] for row in read_answers(tmp_path / "evaluations.jsonl")] == [0, 1, 0, 1]
-
-
-def test_an_answer_that_passes_the_strict_check_passes_the_lenient_one(tmp_path):
+def test_a_measurement_without_a_loop_is_kept_too_and_a_strict_pass_is_a_lenient_one(tmp_path):
     class TakesAny(Hook):
         async def on_rollout_end(self, *, rollout):
             emit_reward({"whole": 1.0, "lenient": 0.0}, primary_key="whole", final=True)
 
     tokenizer = tiny_tokenizer()
     trainer = Trainer(
-        algorithm=Measure(tiny_model(len(tokenizer)), tokenizer, max_new_tokens=4),
+        algorithm=Measure(tiny_model(len(tokenizer)), tokenizer, max_new_tokens=4, samples=2, temperature=1.0),
         hooks=[TakesAny()],
         n_runners=2,
         output_dir=tmp_path,
@@ -114,7 +101,8 @@ def test_an_answer_that_passes_the_strict_check_passes_the_lenient_one(tmp_path)
     )
     trainer.fit(Letters(), None, val_dataset=TASKS[:2])
     rows = read_answers(tmp_path / "evaluations.jsonl")
-    assert [(row["correct"], row["lenient"]) for row in rows] == [(True, True)] * 2
+    assert [row["sample"] for row in rows] == [0, 1, 0, 1]
+    assert [(row["correct"], row["lenient"]) for row in rows] == [(True, True)] * 4
 
 
 @pytest.mark.parametrize(

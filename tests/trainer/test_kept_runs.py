@@ -7,7 +7,7 @@ import json
 
 import pytest
 from agents_for_trainer import Half
-from letters import TASKS, CountLetters, Letters, algorithm
+from letters import TASKS, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import Baseline, Trainer
 from mini_agentic_rl.errors import UserError
@@ -37,8 +37,13 @@ def _fit(folder, steps=1, **settings):
     return trainer
 
 
-def test_a_run_leaves_configuration_metrics_summary_and_report(tmp_path):
-    _fit(tmp_path)
+def test_a_run_leaves_configuration_metrics_summary_and_report_and_says_what_to_do_next(tmp_path):
+    kept = Kept()
+    _fit(tmp_path, logger=kept)
+    assert kept.notes[-2:] == [
+        f"to use what was trained: mini-agentic-rl chat --adapter {tmp_path / 'adapter'}",
+        f"or behind a URL:         mini-agentic-rl serve --adapter {tmp_path / 'adapter'}",
+    ]
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["algorithm"], config["agent"], config["tasks"]) == ("MiniGRPO", "Letters", {"train": 8, "val": 8})
     assert (config["loop"]["total_steps"], config["learner"]["learning_rate"]) == (1, 3e-3)
@@ -49,25 +54,6 @@ def test_a_run_leaves_configuration_metrics_summary_and_report(tmp_path):
     assert (summary["steps"], summary["seed"]) == (1, 0)
     assert summary["versions"]["torch"]
     assert "<svg" in (tmp_path / "report.html").read_text()
-
-
-class Notes(MetricsLogger):
-    """Keeps what is told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def note(self, message):
-        self.told.append(message)
-
-
-def test_a_run_ends_with_what_to_do_next(tmp_path):
-    notes = Notes()
-    _fit(tmp_path, logger=notes)
-    assert notes.told[-2:] == [
-        f"to use what was trained: mini-agentic-rl chat --adapter {tmp_path / 'adapter'}",
-        f"or behind a URL:         mini-agentic-rl serve --adapter {tmp_path / 'adapter'}",
-    ]
 
 
 def test_what_to_do_next_names_the_adapter_only_where_there_is_one(tmp_path):

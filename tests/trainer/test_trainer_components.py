@@ -19,7 +19,6 @@ from mini_agentic_rl import (
     SharedMemoryExecutionStrategy,
     SqlLightningStore,
     TracerTraceToTriplet,
-    TraceToMessages,
     Trainer,
 )
 from mini_agentic_rl.errors import UserError
@@ -46,39 +45,16 @@ FORMS = {
         ({"type": InMemoryLightningStore}, InMemoryLightningStore),
         ("http://127.0.0.1:4747", LightningStoreClient),
     ],
-    "tracer": [("dummy", DummyTracer), (DummyTracer, DummyTracer), ({"type": "otel"}, OtelTracer)],
-    "adapter": [
-        (None, TracerTraceToTriplet),
-        (TraceToMessages(), TraceToMessages),
-        ({"agent_match": "solver"}, TracerTraceToTriplet),
-        ("mini_agentic_rl.adapter.TraceToMessages", TraceToMessages),
-    ],
-    "runner": [
-        (None, LitAgentRunner),
-        (parts.CountingRunner, parts.CountingRunner),
-        ({"poll_interval": 1.0}, LitAgentRunner),
-        ("agents_for_trainer.CountingRunner", parts.CountingRunner),
-    ],
+    "tracer": [("dummy", DummyTracer), ({"type": "otel"}, OtelTracer)],
+    "adapter": [(None, TracerTraceToTriplet), ({"agent_match": "solver"}, TracerTraceToTriplet)],
+    "runner": [(None, LitAgentRunner), (parts.CountingRunner, parts.CountingRunner)],
     "strategy": [
         (None, SharedMemoryExecutionStrategy),
-        ("shm", SharedMemoryExecutionStrategy),
-        (SharedMemoryExecutionStrategy, SharedMemoryExecutionStrategy),
-        ("cs", ClientServerExecutionStrategy),
         ({"type": "cs", "role": "algorithm"}, ClientServerExecutionStrategy),
         (lambda n_runners: SharedMemoryExecutionStrategy(n_runners), SharedMemoryExecutionStrategy),
     ],
-    "algorithm": [
-        (Baseline(), Baseline),
-        (Baseline, Baseline),
-        ("baseline", Baseline),
-        ({"type": "agents_for_trainer:Forgetful"}, parts.Forgetful),
-    ],
-    "llm_proxy": [
-        (THERE, InMemoryLightningStore),
-        ({"model_list": []}, LLMProxy),
-        (LLMProxy, LLMProxy),
-        (parts.make_store, InMemoryLightningStore),
-    ],
+    "algorithm": [("baseline", Baseline), ({"type": "agents_for_trainer:Forgetful"}, parts.Forgetful)],
+    "llm_proxy": [(THERE, InMemoryLightningStore), ({"model_list": []}, LLMProxy), (LLMProxy, LLMProxy)],
 }
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
-from mini_agentic_rl import Trainer
+from mini_agentic_rl import TraceToMessages, Trainer
 from mini_agentic_rl.errors import UserError
 
 
@@ -20,7 +18,7 @@ from mini_agentic_rl.errors import UserError
         ("learning_rate", "give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"),
         ("num_generations", "give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"),
         ("lora_r", "give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"),
-        ("zzz", "zzz is no argument of Trainer: it takes dev, n_runners, "),
+        ("zzz", "zzz is no argument of Trainer: it takes algorithm, agent, "),
     ],
 )
 def test_an_unknown_keyword_is_refused_with_what_was_meant(keyword, told):
@@ -30,9 +28,13 @@ def test_an_unknown_keyword_is_refused_with_what_was_meant(keyword, told):
     assert isinstance(refused.value, TypeError)  # what Python raises for such a call
 
 
-def test_the_signature_stays_what_it_is():
-    assert "output_dir" in inspect.signature(Trainer).parameters
-    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in inspect.signature(Trainer).parameters.values())
+def test_older_names_mean_the_same_and_a_value_under_both_names_is_refused():
+    adapter = TraceToMessages()
+    trainer = Trainer(n_workers=3, max_tasks=2, triplet_exporter=adapter, resources={}, daemon=False)
+    assert (trainer.n_runners, trainer.max_rollouts, trainer.adapter) == (3, 2, adapter)
+    for both in ({"n_workers": 3, "n_runners": 3}, {"max_tasks": 2, "max_rollouts": 2}):
+        with pytest.raises(ValueError, match="two names of one thing"):
+            Trainer(**both)
 
 
 def test_a_trainer_derived_from_it_has_keywords_of_its_own():

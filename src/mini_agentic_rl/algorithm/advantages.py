@@ -7,7 +7,7 @@ An advantage is a function of the rewards of one group, registered by name:
         return rewards - np.median(rewards, axis=0)
 
 The setting `baseline` takes the name, or `module:function` of a function that is not registered. The rewards are [G],
-one number a rollout, or [G, C] where single calls have rewards of their own (`loop/groups.py`): the numbers of one
+one number a rollout, or [G, C] where single calls have rewards of their own (`groups.py`): the numbers of one
 column are compared with each other. The result has the same shape. It is then divided as `advantage_normalization`
 says, unless `normalize_advantage` is off; a group of equal rewards is left out of the update.
 

@@ -1,4 +1,4 @@
-"""The base of all algorithms, and `@algo`, which makes one of a function.
+"""The base of all algorithms, `@algo`, which makes one of a function, and helpers for algorithms of your own.
 
 An algorithm enqueues rollouts, reads their results, and changes the resources that agents use. It never runs an agent
 and never speaks HTTP: the store is its only connection to the runners.
@@ -7,17 +7,19 @@ and never speaks HTTP: the store is its only connection to the runners.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import inspect
+import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 from ..adapter import TraceAdapter
 from ..config import Settings
@@ -32,16 +34,20 @@ if TYPE_CHECKING:
     from ..policy import Launch
     from .rollouts import Evaluation
 
+T = TypeVar("T")
+Method: TypeAlias = Callable[..., Awaitable[Any]]
+
 ResultKind: TypeAlias = Literal["adapter", "adapters", "prompt"]
 """Kinds of results that an algorithm may leave behind: trained weights, those of several adapters by name, or a prompt
 template."""
 
 
 class Checkpoints(Protocol):
-    """Storage of what a run needs to go on."""
+    """Storage of a run: checkpoints, results, logs and answers (`trainer.RunFolder`)."""
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None], keep: Collection[int] = ()) -> Path | None:
-        """Keep what `write` puts into an empty folder, and those of the steps in `keep`; None when the disk is full."""
+        """Keep the checkpoint that `write` puts into an empty folder, and those of the steps in `keep`; return None if
+        the disk is full."""
 
     def checkpoints(self) -> Sequence[tuple[int, Path]]:
         """(step, folder) of every whole checkpoint, oldest first."""
@@ -50,10 +56,10 @@ class Checkpoints(Protocol):
         """(step, folder) of the newest whole checkpoint."""
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
-        """Keep what was trained after so many passes over the tasks."""
+        """Keep the trained weights after so many passes over the tasks."""
 
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
-        """Keep what was trained."""
+        """Keep the result of the run."""
 
     def add_log(self, name: str, line: str) -> None:
         """Keep a line that another process of the run has logged."""
@@ -76,13 +82,13 @@ class AlgorithmContext:
     n_runners: int = 1
     """Number of rollouts that can run at once."""
     adapter: TraceAdapter[Any] | None = None
-    """Turns the spans of a rollout into what the algorithm learns from."""
+    """Turns the spans of a rollout into training data."""
     llm_proxy: Any | None = None
     """The gateway over an upstream model, where the trainer was given one."""
     num_epochs: int | None = None
-    """Passes over the training tasks that the trainer was asked for; None leaves it to the algorithm."""
+    """The trainer's passes over the training tasks; None leaves it to the algorithm."""
     on_failure: OnFailure | None = None
-    """Treatment of failed rollouts that the trainer was asked for; None leaves it to the algorithm."""
+    """The trainer's treatment of failed rollouts; None leaves it to the algorithm."""
     trained_agents: str | None = None
     """`LitAgent.trained_agents` of the agent: a regular expression over the names of those to train; None: all."""
 
@@ -94,8 +100,7 @@ class Algorithm(ABC):
     """
 
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Those of the context's `num_epochs` and `on_failure` that it follows; the trainer warns of one that it does
-    not."""
+    """The names among `num_epochs` and `on_failure` that it follows; the trainer warns about the others."""
 
     evaluations: Sequence[Evaluation] = ()
     """Measurements of the run, in order; a report shows conversations of the last."""
@@ -114,7 +119,7 @@ class Algorithm(ABC):
 
     @property
     def context(self) -> AlgorithmContext:
-        """Everything that the trainer gave.
+        """The context that the trainer gave.
 
         Raises:
             ValueError: the algorithm has no store.
@@ -126,8 +131,7 @@ class Algorithm(ABC):
         return self._context
 
     def bind(self, context: AlgorithmContext) -> None:
-        """Take over what the trainer gives, before `run`. What was set before stays where the trainer has nothing to
-        give."""
+        """Take over the trainer's context, before `run`; values that were set before fill its gaps."""
         missing = {name: value for name, value in self._given.items() if not getattr(context, name)}
         self._context = replace(context, **missing) if missing else context
 
@@ -194,7 +198,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
-        """Do it all; returning ends the run."""
+        """Run the whole algorithm; the run ends when this returns."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Do the same as `run`."""
@@ -210,7 +214,7 @@ class Algorithm(ABC):
         def call() -> Any:
             return self.run(train_dataset=train_dataset, val_dataset=val_dataset)
 
-        result = call() if self.is_async() else await _in_thread(call, type(self).__name__)
+        result = call() if self.is_async() else await in_daemon_thread(call, type(self).__name__)
         return await result if inspect.isawaitable(result) else result
 
     @property
@@ -220,7 +224,7 @@ class Algorithm(ABC):
         return settings.model_dump(mode="json") if isinstance(settings, Settings) else {}
 
     def rows_to_keep(self, checkpoint: Path | None) -> int | None:
-        """Return how many rows of metrics a run keeps that goes on from a checkpoint; None keeps all of them."""
+        """Return the number of rows of metrics that a run resumed from a checkpoint keeps; None keeps all."""
         return None
 
     @property
@@ -239,32 +243,23 @@ class Algorithm(ABC):
             self._context = AlgorithmContext(**self._given)
 
 
-async def _in_thread(call: Callable[[], Any], name: str) -> Any:
-    """Run `call` in a daemon thread with the caller's context variables, and wait for what it returns or raises."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
+def in_daemon_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Return or raise the result of `call`, run in a daemon thread with the caller's context variables.
+
+    When the caller is cancelled, the thread is given up, not ended: it does not keep the process alive.
+    """
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # from here on it cannot be cancelled under the thread
     context = contextvars.copy_context()
 
-    def settle(value: Any, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
-
     def work() -> None:
-        value: Any = None
-        error: BaseException | None = None
         try:
-            value = context.run(call)
-        except BaseException as raised:  # raised again by the awaiting side
-            error = fit_for_future(raised, f"{name}.run")
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, value, error)
+            result.set_result(context.run(call))
+        except BaseException as error:  # raised again where the future is awaited
+            result.set_exception(fit_for_future(error, name))
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await done
+    return asyncio.wrap_future(result)
 
 
 _OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")
@@ -276,7 +271,7 @@ class FunctionalAlgorithm(Algorithm):
     of is None. Still callable as the function.
 
     Raises:
-        TypeError: the function asks for an argument of another name.
+        TypeError: the function has a parameter of another name.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -293,11 +288,11 @@ class FunctionalAlgorithm(Algorithm):
         return inspect.iscoroutinefunction(self._function)
 
     def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Any:
-        """Call the function; what an async one returns is to be awaited.
+        """Call the function; an async one returns a coroutine.
 
         Raises:
-            ValueError: the function asks for a store, and there is none.
-            TypeError: there is a data set that the function does not take.
+            ValueError: the function has a parameter `store`, and there is none.
+            TypeError: a data set was given that the function does not take.
         """
         offered = {
             "store": self._get("store"),
@@ -324,3 +319,64 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
         TypeError: the function names an argument that cannot be given.
     """
     return FunctionalAlgorithm(function)
+
+
+def batch_iter_over_dataset(dataset: Dataset[T], batch_size: int) -> Iterator[Sequence[T]]:
+    """Yield batches of `batch_size` rows for ever, in a new order for each pass; all rows where there are fewer.
+
+    A batch that begins at the end of a pass is filled up from the next one, with rows that it does not hold yet.
+
+    Raises:
+        ValueError: `batch_size` is less than 1, or the data set is empty.
+    """
+    if batch_size < 1 or len(dataset) == 0:
+        raise ValueError(f"batch_size={batch_size} of {len(dataset)} rows: both must be 1 or more")
+    size, batch = min(batch_size, len(dataset)), list[int]()
+    while True:
+        order = deque(random.sample(range(len(dataset)), len(dataset)))
+        while order:
+            index = order.popleft()
+            if index in batch:  # of the last pass: its turn in this one comes later
+                order.append(index)
+                continue
+            batch.append(index)
+            if len(batch) == size:
+                yield [dataset[chosen] for chosen in batch]
+                batch.clear()
+
+
+def with_store(method: Method) -> Method:
+    """Give an async method of an algorithm its store as the first argument after `self`."""
+
+    @functools.wraps(method)
+    async def call(self: Algorithm, *args: Any, **kwargs: Any) -> Any:
+        return await method(self, self.get_store(), *args, **kwargs)
+
+    return call
+
+
+def with_llm_proxy(required: bool = False, auto_start: bool = True) -> Callable[[Method], Method]:
+    """Give an async method of an algorithm its LLM proxy as the first argument after `self`; None where it has none.
+
+    Args:
+        required: Raise a ValueError where it has none.
+        auto_start: Start a proxy that does not run yet, and stop it after the call.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        async def call(self: Algorithm, *args: Any, **kwargs: Any) -> Any:
+            proxy = self.get_llm_proxy()
+            if proxy is None and required:
+                raise ValueError(f"{type(self).__name__} needs an LLM proxy: Trainer(llm_proxy=…), or set_llm_proxy")
+            if proxy is None or not auto_start or proxy.is_running():
+                return await method(self, proxy, *args, **kwargs)
+            await proxy.start()
+            try:
+                return await method(self, proxy, *args, **kwargs)
+            finally:
+                await proxy.stop()
+
+        return call
+
+    return decorate

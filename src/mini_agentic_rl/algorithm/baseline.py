@@ -1,4 +1,4 @@
-"""`Baseline`: runs every task through the agent and logs what came of it. For trying an agent out, not for training."""
+"""`Baseline`: runs every task through the agent and logs the results. For trying an agent out, not for training."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Baseline(FastAlgorithm):
         n_epochs: passes over the tasks; the trainer's num_epochs, where given, counts instead.
         train_split: without validation tasks, this share of the training tasks (between 0 and 1, from the beginning)
             runs as training and the rest as validation; None runs all of them as training.
-        polling_interval: seconds after which the store is looked at again where it does not answer by itself.
+        polling_interval: seconds between two queries of the store.
         max_queue_length: at most this many rollouts wait in the queue at once.
-        span_verbosity: what is logged of each span: the names of its attributes, their values as well, or nothing.
+        span_verbosity: logged of each span: the names of its attributes, their values as well, or nothing.
 
     Raises:
         ValueError: a setting is out of its range.
@@ -180,15 +180,14 @@ class Baseline(FastAlgorithm):
             return
         try:
             adapted = adapter(spans)
-        except Exception as error:  # an adapter may be anybody's: what it cannot read is said, and the next one tried
+        except Exception as error:  # a user's adapter may fail in any way
             logger.warning("rollout %s: %s cannot read its spans: %s", rollout_id, type(adapter).__name__, error)
             return
         logger.info("rollout %s: %s makes of it %s", rollout_id, type(adapter).__name__, _short(adapted))
 
 
 def describe_span(span: Span, verbosity: SpanVerbosity) -> str:
-    """Return one line about a span: number, name, duration in seconds, status, and the attributes as `verbosity`
-    says."""
+    """Return one line about a span: number, name, duration in seconds, status, and attributes by `verbosity`."""
     timed = span.start_time is not None and span.end_time is not None
     duration = f"{(span.end_time or 0) - (span.start_time or 0):.3f} s" if timed else "duration unknown"
     line = f"span {span.sequence_id} {span.name!r} ({duration}, {span.status.status_code})"

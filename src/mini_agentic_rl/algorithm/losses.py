@@ -3,7 +3,7 @@
 A loss is a pure function of per-token tensors, registered by name:
 
     @register_loss("reinforce")
-    def reinforce(terms: LossTerms) -> Surrogate:
+    def reinforce(terms: LossInputs) -> Surrogate:
         return Surrogate(terms.advantages_S * terms.logprobs_S)
 
 The setting `policy_loss` takes the name, or `module:function` of a function that is not registered. A term is one
@@ -15,7 +15,6 @@ depends on the batch: the weights of `term_weights` hold the whole normalisation
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
@@ -30,6 +29,8 @@ from ..user_code import load_object
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..policy import LossInputs
+
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,43 +42,6 @@ gradient."""
 
 Aggregation = Literal["token", "sequence", "dr_grpo"]
 KLEstimator = Literal["k1", "k2", "k3"]
-
-
-@dataclass(frozen=True)
-class ClipRange:
-    """Bounds of an update."""
-
-    low: float
-    """Lower bound of a ratio: 1 minus the setting `clip_ratio`."""
-    high: float
-    """Upper bound of a ratio: 1 plus the setting `clip_ratio_high`."""
-    divergence: float = math.inf
-    """Bound of a divergence: the setting `divergence_bound`."""
-
-
-@dataclass(frozen=True)
-class LossTerms:
-    """Inputs of a loss: some terms of a batch, all [S]."""
-
-    logprobs_S: Tensor
-    """log pi, with a gradient."""
-    old_logprobs_S: Tensor
-    """log pi_old."""
-    advantages_S: Tensor
-    """A."""
-    entropy_S: Tensor
-    """Entropy (nats) of the distribution of each token; with a gradient where the loss needs it."""
-    bounds: ClipRange
-    """Bounds at which ratios are clipped, or terms masked."""
-    reference_logprobs_S: Tensor | None = None
-    """log pi_ref, where the loss needs it."""
-    rollout_S: Tensor | None = None
-    """Result of `PolicyLoss.over_rollouts` at each term."""
-
-    @property
-    def log_ratio_S(self) -> Tensor:
-        """log w."""
-        return self.logprobs_S - self.old_logprobs_S
 
 
 @dataclass(frozen=True)
@@ -94,12 +58,12 @@ class Surrogate:
 class PolicyLoss:
     """An entry of `LOSSES`: the function, and its optional inputs."""
 
-    surrogate: Callable[[LossTerms], Surrogate]
+    surrogate: Callable[[LossInputs], Surrogate]
     needs: frozenset[Stream] = frozenset()
     over_rollouts: Callable[[Floats, Floats, Ints], Floats] | None = None
     """For a loss over whole rollouts: a function from log pi [S], log pi_old [S] and the number of the rollout of each
     term [S] to one number a term. It is called with all terms of the batch before each optimizer step, without a
-    gradient; the loss reads the result as `LossTerms.rollout_S`. None for a loss of single terms."""
+    gradient; the loss reads the result as `LossInputs.rollout_S`. None for a loss of single terms."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +124,7 @@ def register_correction(name: str, *, over_rollouts: bool = False) -> Callable[[
     """
 
     def register(function: F) -> F:
-        refuse_taken(name, function, {known: one.weights for known, one in CORRECTIONS.items()})
+        refuse_taken(name, function, {known: correction.weights for known, correction in CORRECTIONS.items()})
         CORRECTIONS[name] = Correction(function, over_rollouts)
         return function
 
@@ -170,8 +134,8 @@ def register_correction(name: str, *, over_rollouts: bool = False) -> Callable[[
 def refuse_taken(name: str, function: Any, table: Mapping[str, Any]) -> None:
     """Raise a ValueError if another function has the name. The same function of a reloaded module is no other."""
 
-    def place(one: Any) -> str:
-        return f"{getattr(one, '__module__', '?')}.{getattr(one, '__qualname__', one)}"
+    def place(value: Any) -> str:
+        return f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', value)}"
 
     if name in table and place(table[name]) != place(function):
         raise ValueError(f"the name {name!r} is taken by {place(table[name])}: choose another one")
@@ -226,7 +190,7 @@ def find_loss(name: str) -> PolicyLoss:
     return LOSSES[name]
 
 
-def clipped(ratio_S: Tensor, terms: LossTerms) -> Surrogate:
+def clipped(ratio_S: Tensor, terms: LossInputs) -> Surrogate:
     """Return min(w A, clip(w, low, high) A) for any ratio w."""
     free_S = ratio_S * terms.advantages_S
     bounded_S = ratio_S.clamp(terms.bounds.low, terms.bounds.high) * terms.advantages_S
@@ -234,7 +198,7 @@ def clipped(ratio_S: Tensor, terms: LossTerms) -> Surrogate:
 
 
 @register_loss("clip")
-def clipped_ratio(terms: LossTerms) -> Surrogate:
+def clipped_ratio(terms: LossInputs) -> Surrogate:
     """The clipped ratio of each token (PPO; Schulman et al. 2017, arXiv:1707.06347, equation 7; GRPO; Shao et al. 2024,
     arXiv:2402.03300, equation 3).
 
@@ -257,7 +221,7 @@ def sequence_log_ratio(logprobs_S: Floats, old_logprobs_S: Floats, trajectory_S:
 
 
 @register_loss("gspo", over_rollouts=sequence_log_ratio)
-def sequence_ratio(terms: LossTerms) -> Surrogate:
+def sequence_ratio(terms: LossInputs) -> Surrogate:
     """The clipped ratio of each rollout (GSPO; Zheng et al. 2025, arXiv:2507.18071, equations 5 and 7).
 
         J = min(s A, clip(s, low, high) A),   s = (pi(y) / pi_old(y))^(1/|y|) = exp(1/|y| sum over t of log w_t)
@@ -275,7 +239,7 @@ def sequence_ratio(terms: LossTerms) -> Surrogate:
 
 
 @register_loss("cispo")
-def detached_ratio(terms: LossTerms) -> Surrogate:
+def detached_ratio(terms: LossInputs) -> Surrogate:
     """The log-probability under a clipped weight (CISPO; MiniMax-M1, arXiv:2506.13585, equations 4 and 5).
 
         J = sg[clip(w, low, high)] A log pi
@@ -287,7 +251,7 @@ def detached_ratio(terms: LossTerms) -> Surrogate:
     return Surrogate(weight_S * terms.advantages_S * terms.logprobs_S, weight_S != ratio_S)
 
 
-def within_divergence(terms: LossTerms, divergence_S: Tensor) -> Surrogate:
+def within_divergence(terms: LossInputs, divergence_S: Tensor) -> Surrogate:
     """Return w A, and 0 where the step leads away from the old policy beyond `bounds.divergence`."""
     ratio_S = terms.log_ratio_S.exp()
     leads_away_S = (ratio_S.detach() - 1) * terms.advantages_S > 0
@@ -296,7 +260,7 @@ def within_divergence(terms: LossTerms, divergence_S: Tensor) -> Surrogate:
 
 
 @register_loss("dppo_tv")
-def total_variation(terms: LossTerms) -> Surrogate:
+def total_variation(terms: LossInputs) -> Surrogate:
     """A trust region in total variation in place of a clipped ratio (DPPO; Qi et al. 2026, arXiv:2602.04879, equations
     11 to 13).
 
@@ -324,7 +288,7 @@ def binary_kl(logprobs_S: Tensor, old_logprobs_S: Tensor) -> Tensor:
 
 
 @register_loss("dppo_kl")
-def kl_divergence(terms: LossTerms) -> Surrogate:
+def kl_divergence(terms: LossInputs) -> Surrogate:
     """The trust region of `dppo_tv` in Kullback-Leibler divergence (DPPO, equations 11, 12 and 14).
 
     D = p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)),    p = pi(token), p_old = pi_old(token)
@@ -449,8 +413,8 @@ def sum_to_go(values_S: Floats, trajectory_S: Ints) -> Floats:
     """
     sums_S = np.empty_like(values_S)
     for trajectory in np.unique(trajectory_S):
-        own = trajectory_S == trajectory
-        sums_S[own] = np.cumsum(values_S[own][::-1])[::-1]
+        terms_S = trajectory_S == trajectory
+        sums_S[terms_S] = np.cumsum(values_S[terms_S][::-1])[::-1]
     return sums_S
 
 

@@ -1,4 +1,13 @@
-"""Measuring: the same agent, the same endpoint, greedy, and nothing is trained."""
+"""Measuring: the same agent, the same endpoint, greedy, and nothing is trained.
+
+`evaluate` runs tasks once; `Measure` is an evaluation alone; `Measuring` makes the measurements and validations of a
+training run.
+
+A validation is a greedy measurement before the first step, every `validation_every` steps, and after the last, on tasks
+that are never trained on. The best weights are kept, of several alike the first: their checkpoint stays until the run
+has ended. After `patience` validations in a row that were no better, the run ends. The score of the best weights on
+these tasks is biased upwards, since they were chosen by it; held-out tasks measure the result.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +15,25 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
 from ..logging import CountedCauses
-from ..metrics import MetricsLogger
+from ..metrics import MetricsLogger, counted, percent
 from ..policy import EngineSettings
 from ..semconv import SAMPLING_SEED
 from ..store import LightningStore
 from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
 from .base import Algorithm
-from .rollouts import Evaluation, count_unscored, refuse_failed, run_rollouts
+from .checkpoint import Checkpointing, restore_weights
+from .rollouts import OF_TRANSFER, Evaluation, answer_rows, count_unscored, refuse_failed, run_rollouts
 from .seeds import derive_seed
+from .state import RunState
+
+FIRST, LAST = "before", "after RL"
+"""Names of the measurements at the beginning and at the end of a run."""
+_TASKS_BEFORE: Final = 50
+"""Maximum number of tasks of the measurement before a warm-up."""
 
 
 async def evaluate(
@@ -34,8 +50,8 @@ async def evaluate(
     rollout_timeout: float | None = None,
     causes: CountedCauses | None = None,
 ) -> Evaluation:
-    """Run the first `size` tasks, `samples` times each; a rollout is ended after `rollout_timeout` seconds, and why one
-    failed is logged where it is not among the `causes` of the run yet."""
+    """Run the first `size` tasks, `samples` times each; a rollout is ended after `rollout_timeout` seconds. Reasons of
+    failures that are not among the `causes` of the run yet are logged."""
     count = len(dataset) if size is None else min(size, len(dataset))
     requests = [
         EnqueueRolloutRequest(
@@ -85,7 +101,7 @@ class Measure(Algorithm):
     gateway_port: int = 0
     """Port of the endpoint that agents call; 0 takes a free one."""
     gateway_host: str | None = None
-    """Address that it listens on; None takes what the runners need."""
+    """Address that it listens on; None takes one that the runners reach."""
     gateway_url: str | None = None
     """URL by which agents reach it, where that is not its address."""
     evaluations: Sequence[Evaluation] = field(default_factory=list, init=False)
@@ -100,7 +116,7 @@ class Measure(Algorithm):
     @property
     def summary(self) -> Mapping[str, Any]:
         """`accuracy` (name, correct, count of the one measurement), `seconds` by phase, `kernels` (`PolicyModel`)."""
-        rows = [{"name": one.name, "correct": sum(one.correct), "count": len(one.rollouts)} for one in self.evaluations]
+        rows = [{"name": e.name, "correct": sum(e.correct), "count": len(e.rollouts)} for e in self.evaluations]
         return {"accuracy": rows, "seconds": dict(self.seconds), "kernels": self.kernels}
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
@@ -108,7 +124,7 @@ class Measure(Algorithm):
 
         Raises:
             ValueError: it is empty.
-            PolicyError: the model or the adapter cannot be had.
+            PolicyError: the model or the adapter cannot be loaded.
             RunFailedError: all rollouts failed.
         """
         if val_dataset is None or len(val_dataset) == 0:
@@ -152,3 +168,132 @@ class Measure(Algorithm):
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
         finally:
             await asyncio.to_thread(served.close)
+
+
+class Measuring:
+    """Runs held-out tasks with the current weights of a run, and keeps the results in its progress."""
+
+    def __init__(self, run: RunState, checkpointing: Checkpointing) -> None:
+        self._run = run
+        self._checkpointing = checkpointing
+
+    async def measure(self, name: str) -> None:
+        """Measure the accuracy on the held-out tasks; at the beginning and at the end on those of the transfer too."""
+        run = self._run
+        if run.val_dataset is not None and len(run.val_dataset) > 0:
+            size, resources_id = run.settings.eval_size, run.val_resources
+            if name == FIRST and run.warms_up:
+                # The accuracy of rewards is that after the warm-up. This measurement asks whether the model can do the
+                # task at all: answers may be longer, and there are fewer tasks so that it takes as long.
+                size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
+                resources_id = run.long_answer_resources
+            evaluation = await self._measure_tasks(name, run.val_dataset, size, resources_id)
+            run.log({"accuracy": evaluation.accuracy})
+        if run.transfer is not None and name in (FIRST, LAST):
+            evaluation = await self._measure_tasks(f"{name}{OF_TRANSFER}", run.transfer, None, run.val_resources)
+            run.log({"transfer/accuracy": evaluation.accuracy})
+
+    async def measure_once(self, name: str) -> bool:
+        """Measure, unless that was done before an interruption; return False then."""
+        if any(row["name"] == name for row in self._run.progress.accuracy):
+            return False
+        await self.measure(name)
+        return True
+
+    async def measure_between(self) -> None:
+        """Measure if that is due after the steps so far, and was not done."""
+        run = self._run
+        step, every = run.progress.step, run.settings.eval_every
+        is_due = every > 0 and 0 < step < run.total_steps and step % every == 0
+        if is_due and await self.measure_once(f"step {step}"):
+            run.show_steps()
+
+    async def validate(self) -> None:
+        """Validate if that is due, and write a checkpoint of the weights that are the best so far."""
+        run = self._run
+        progress, settings, tasks = run.progress, run.settings, run.validation
+        if tasks is None or not is_due(progress.step, run.total_steps, settings.validation_every, progress.validation):
+            return
+        started = time.perf_counter()
+        evaluation = await self._evaluate(
+            f"validation, step {progress.step}", tasks, settings.validation_size or None, run.val_resources
+        )
+        progress.validation.append(
+            {"step": progress.step, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
+        )
+        progress.spend("validation", time.perf_counter() - started)
+        run.log({"validation/accuracy": evaluation.accuracy})
+        best = progress.best_validation
+        if best is not None and best["step"] == progress.step:
+            await self._checkpointing.write()
+        run.show_steps()
+
+    @property
+    def is_stalled(self) -> bool:
+        """True if so many validations after the best one were no better that the run ends."""
+        return is_stalled(self._run.progress.validation, self._run.settings.patience)
+
+    async def take_best(self) -> None:
+        """Take back the weights that were validated best."""
+        run = self._run
+        best = run.progress.best_validation
+        if best is None:
+            return
+        if best["step"] != run.progress.step:
+            checkpoints = run.context.checkpoints
+            folder = None if checkpoints is None else dict(checkpoints.checkpoints()).get(best["step"])
+            if folder is None:
+                run.logger.note("the last weights are kept: the checkpoint of the best validated ones is missing")
+                return
+            await run.policy.run_async(lambda: restore_weights(folder, run.policy, run.objective.learners))
+        run.logger.note(outcome(best, run.progress.validation, run.progress.step, run.total_steps))
+
+    async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
+        run = self._run
+        started = time.perf_counter()
+        evaluation = await self._evaluate(name, tasks, size, resources_id)
+        run.evaluations.append(evaluation)
+        if run.context.checkpoints is not None:
+            rows = await asyncio.to_thread(answer_rows, evaluation, run.progress.step)
+            run.context.checkpoints.save_answers(rows, [str(row["name"]) for row in run.progress.accuracy])
+        run.progress.accuracy.append(
+            {"name": name, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
+        )
+        run.progress.spend("evaluation", time.perf_counter() - started)
+        return evaluation
+
+    async def _evaluate(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
+        run = self._run
+        await run.served.publish()
+        return await evaluate(
+            run.store,
+            tasks,
+            name=name,
+            resources_id=resources_id,
+            logger_=run.logger,
+            size=size,
+            seed=run.settings.seed,
+            rollout_timeout=run.settings.rollout_timeout,
+            causes=run.causes,
+        )
+
+
+def is_due(step: int, total: int, every: int, validations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if the weights after `step` of `total` steps are still to be validated."""
+    return (step % every == 0 or step == total) and all(row["step"] != step for row in validations)
+
+
+def is_stalled(validations: Sequence[Mapping[str, Any]], patience: int | None) -> bool:
+    """Return True if so many validations after the best one were no better; a patience of None never ends a run."""
+    if not validations or patience is None:
+        return False
+    shares = [row["correct"] / max(1, row["count"]) for row in validations]
+    return len(shares) - 1 - shares.index(max(shares)) >= patience
+
+
+def outcome(best: Mapping[str, Any], validations: Sequence[Mapping[str, Any]], step: int, total: int) -> str:
+    """Return which weights are kept, and why the run ended before its last step if it did."""
+    early = "" if step == total else f"stopped after step {step} of {total}: validation stalled; "
+    share = percent(best["correct"] / max(1, best["count"]))
+    kept = "the last weights are kept" if best["step"] == step else f"the weights of step {best['step']} are kept"
+    return f"{early}{kept}, the best of {counted(len(validations), 'validation')} ({share} of {best['count']} tasks)"

@@ -1,20 +1,25 @@
 """The whole loss of an update, as the learner calls it: the policy's part, and the critic's of PPO.
 
 Each loss is a pure function from the terms of one chunk to one number and its metrics. The weight of a term, fixed
-before the batch is split, holds the whole normalisation, so the results of chunks simply add up.
+before the batch is split, holds the whole normalisation, so the results of chunks simply add up. `prepare_inputs` adds
+the inputs that take a forward pass before the first step.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..policy import Loss, LossInputs, LossOutputs
-from .losses import ClipRange, KLEstimator, LossTerms, PolicyLoss, Stream, find_loss, kl
+from ..policy import ClipRange, Learner, LossInputs, LossOutputs
+from ..tokens import PackedTrees
+from .losses import Floats, KLEstimator, PolicyLoss, Stream, find_loss, importance_correction, kl
+from .settings import LoopSettings
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,9 @@ class PolicyGradientLoss:
 
     c is the importance weight (`losses.importance_correction`; 1 without one). KL is the estimate of `losses.kl`
     against the reference policy; H the entropy of the distribution of the token (Mnih et al. 2016, section 4), which
-    needs entropies with a gradient; D the divergence from a teacher, where the streams have its likeliest tokens. v are
-    the weights of imitated terms (`grpo/imitation.py`), which no rollout sampled and which weigh 0 in all other parts:
-    `echo` for observations, `sft` for demonstrations.
+    needs entropies with a gradient; D the divergence from a teacher, where the inputs have its most likely tokens. v
+    are the weights of imitated terms (`sft.py`), which no rollout sampled and which weigh 0 in all other parts: `echo`
+    for observations, `sft` for demonstrations.
 
     Metrics are weighted sums over terms, and `weight` the sum of the weights (`echo/weight` for `echo/...`): `means`
     divides by it after all chunks.
@@ -58,46 +63,38 @@ class PolicyGradientLoss:
         return frozenset(needs)
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        streams = inputs.streams
-        weights_S, correction_S, reference_S = streams.weights_S, streams.correction_S, streams.reference_logprobs_S
-        if streams.advantages_S is None or (reference_S is None and "reference_logprobs" in self.needs):
+        given: Any = inputs
+        if given.advantages_S is None or ("reference_logprobs" in self.needs and inputs.reference_logprobs_S is None):
             raise ValueError(
                 f"the loss {self.policy_loss!r} needs advantages, and {', '.join(self.needs) or 'no more'}"
             )
-        old_S = inputs.behaviour_logprobs_S if streams.old_logprobs_S is None else streams.old_logprobs_S
-        surrogate = self.chosen.surrogate(
-            LossTerms(
-                logprobs_S=inputs.logprobs_S,
-                old_logprobs_S=old_S,
-                advantages_S=streams.advantages_S,
-                entropy_S=inputs.entropy_S,
-                bounds=ClipRange(1 - self.clip_low, 1 + self.clip_high, self.divergence_bound),
-                reference_logprobs_S=reference_S,
-                rollout_S=streams.rollout_S,
-            )
-        )
+        weights_S, correction_S = inputs.weights_S, inputs.correction_S
+        # Before the first step the old log-probabilities are the learner's own, and without dropout.
+        learner_S = inputs.logprobs_S.detach() if given.old_logprobs_S is None else inputs.old_logprobs_S
+        if given.old_logprobs_S is None:
+            inputs = replace(inputs, old_logprobs_S=inputs.behaviour_logprobs_S)
+        bounds = ClipRange(1 - self.clip_low, 1 + self.clip_high, self.divergence_bound)
+        surrogate = self.chosen.surrogate(replace(inputs, bounds=bounds))
         objective_S = surrogate.objective_S if correction_S is None else correction_S * surrogate.objective_S
         loss = -(weights_S * objective_S).sum()
-        # Before the first step the old log-probabilities are the learner's own, and without dropout.
-        own_S = inputs.logprobs_S.detach() if streams.old_logprobs_S is None else streams.old_logprobs_S
-        mismatch_S = own_S - inputs.behaviour_logprobs_S
+        mismatch_S = learner_S - inputs.behaviour_logprobs_S
         # Tokens that older weights sampled differ by the policy, and not by the program that computed them.
-        current_S = weights_S if streams.current_S is None else weights_S * streams.current_S
+        on_policy_S = weights_S if inputs.on_policy_S is None else weights_S * inputs.on_policy_S
         metrics = {
             "weight": weights_S.sum(),
             "entropy": (weights_S * inputs.entropy_S).sum(),
             "clip_fraction": (weights_S * (0.0 if surrogate.clipped_S is None else surrogate.clipped_S)).sum(),
-            "mismatch/mean_abs": (current_S * mismatch_S.abs()).sum(),
-            "mismatch/kl": (current_S * (mismatch_S.exp() - 1 - mismatch_S)).sum(),
-            "mismatch/weight": current_S.sum(),
+            "mismatch/mean_abs": (on_policy_S * mismatch_S.abs()).sum(),
+            "mismatch/kl": (on_policy_S * (mismatch_S.exp() - 1 - mismatch_S)).sum(),
+            "mismatch/weight": on_policy_S.sum(),
         }
-        if streams.current_S is not None:
+        if inputs.on_policy_S is not None:
             metrics["staleness/kl"] = (weights_S * (mismatch_S.exp() - 1 - mismatch_S)).sum()
         if correction_S is not None:
             metrics["importance/mean"] = (weights_S * correction_S).sum()
             metrics["importance/masked"] = (weights_S * (correction_S == 0)).sum()
-        if self.kl_coef > 0 and reference_S is not None:
-            kl_S = kl(inputs.logprobs_S - reference_S, self.kl_estimator)
+        if self.kl_coef > 0 and inputs.reference_logprobs_S is not None:
+            kl_S = kl(inputs.logprobs_S - inputs.reference_logprobs_S, self.kl_estimator)
             metrics["kl"] = (weights_S * kl_S).sum()
             loss = loss + self.kl_coef * metrics["kl"]
         if self.entropy_coef > 0:
@@ -105,12 +102,62 @@ class PolicyGradientLoss:
         if self.teacher_coef > 0 and inputs.teacher_kl_S is not None:
             metrics["teacher/kl"] = (weights_S * inputs.teacher_kl_S).sum()
             loss = loss + self.teacher_coef * metrics["teacher/kl"]
-        for name, imitated_S in (("echo", streams.observation_weights_S), ("sft", streams.demonstration_weights_S)):
+        for name, imitated_S in (("echo", inputs.observation_weights_S), ("sft", inputs.demonstration_weights_S)):
             if imitated_S is not None:
                 cross_entropy = -(imitated_S * inputs.logprobs_S).sum()
                 metrics |= {f"{name}/nll": cross_entropy, f"{name}/weight": imitated_S.sum()}
                 loss = loss + cross_entropy
         return LossOutputs(loss, {name: value.detach() for name, value in metrics.items()})
+
+
+def loss_of(settings: LoopSettings) -> PolicyGradientLoss:
+    """Return the loss that the settings of a run ask for."""
+    return PolicyGradientLoss(
+        clip_low=settings.clip_ratio,
+        clip_high=settings.clip_ratio if settings.clip_ratio_high is None else settings.clip_ratio_high,
+        kl_coef=settings.kl_coef if settings.kl_in_loss else 0.0,
+        kl_estimator=settings.kl_estimator,
+        policy_loss=settings.policy_loss,
+        entropy_coef=settings.entropy_coef,
+        divergence_bound=settings.divergence_bound,
+    )
+
+
+def prepare_inputs(
+    learner: Learner, packed: PackedTrees, loss: PolicyGradientLoss, settings: LoopSettings, inputs: LossInputs
+) -> tuple[LossInputs, Floats]:
+    """Return `inputs` with those that a loss needs before the first optimizer step on a batch, and log pi_old [S] in
+    float64. On the torch thread.
+
+    log pi_old are the learner's own log-probabilities if an importance correction or the loss asks for them, or if the
+    learner uses dropout; else those that the sampler recorded.
+    """
+    behaviour_S = old_S = packed.behaviour_logprobs_S.astype(np.float64)
+    if settings.max_staleness:
+        inputs = replace(inputs, on_policy_S=as_tensor(packed.version_S == learner.version))
+    if "reference_logprobs" in loss.needs:
+        inputs = replace(inputs, reference_logprobs_S=learner.logprobs(packed, reference=True).cpu())
+    correction = settings.importance_correction
+    if correction != "none" or "old_logprobs" in loss.needs or learner.drops:
+        old_S = current_logprobs(learner, packed)
+        inputs = replace(inputs, old_logprobs_S=as_tensor(old_S))
+    if correction != "none":
+        weight_S = importance_correction(
+            correction, old_S, behaviour_S, packed.trajectory_S, settings.importance_cap, settings.importance_floor
+        )
+        inputs = replace(inputs, correction_S=as_tensor(weight_S))
+    return inputs, old_S
+
+
+def current_logprobs(learner: Learner, packed: PackedTrees) -> Floats:
+    """Return log-probabilities [S] under the learner's weights as they are now. On the torch thread."""
+    logprobs_S: Floats = learner.logprobs(packed).double().cpu().numpy()
+    return logprobs_S
+
+
+def as_tensor(values_S: np.ndarray) -> Tensor:
+    """Return values as a float32 tensor on the CPU."""
+    return torch.from_numpy(values_S.astype(np.float32))
 
 
 def means(sums: Mapping[str, float]) -> dict[str, float]:
@@ -145,17 +192,17 @@ def clipped_value_error(values_S: Tensor, old_values_S: Tensor, returns_S: Tenso
 
 @dataclass(frozen=True)
 class ValueLoss:
-    """The critic alone: the sum of weight * `clipped_value_error`. Needs the streams `old_values_S` and `returns_S`."""
+    """The critic alone: the sum of weight * `clipped_value_error`."""
 
     clip: float | None = 0.2
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        values_S, weights_S = inputs.values_S, inputs.streams.weights_S
+        values_S, old_S, returns_S = inputs.values_S, inputs.old_values_S, inputs.returns_S
         if values_S is None:
             raise ValueError("the value loss needs a learner with a critic: Policy.value_learner")
-        old_S, returns_S = inputs.streams.old_values_S, inputs.streams.returns_S
         if old_S is None or returns_S is None:
-            raise ValueError("the value loss needs the streams old_values_S and returns_S")
+            raise ValueError("the value loss needs the inputs old_values_S and returns_S")
+        weights_S = inputs.weights_S
         loss = (weights_S * clipped_value_error(values_S, old_S, returns_S, self.clip)).sum()
         metrics = {"weight": weights_S.sum(), "value/loss": loss.detach()}
         if self.clip is not None:
@@ -169,8 +216,8 @@ class PPOLoss:
     """policy + coefficient * value (Schulman et al. 2017, equation 9, the entropy bonus being part of `policy`). Both
     are sums of terms with the same weights, so chunks add up."""
 
-    policy: Loss
-    value: Loss
+    policy: PolicyGradientLoss
+    value: ValueLoss
     coefficient: float = 0.5
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:

@@ -28,8 +28,8 @@ PRESETS: dict[str, Mapping[str, Any]] = {
         "dynamic_sampling": True,
         "overlong_buffer": 0.2,
     },
-    # Zheng et al. 2025, arXiv:2507.18071, section 5.1. Its clip range is narrower than what sampler and learner differ
-    # by in 16 bits: the ratio is taken to the learner's own numbers, and the difference goes into a weight.
+    # Zheng et al. 2025, arXiv:2507.18071, section 5.1. Its clip range is narrower than the difference between sampler
+    # and learner in 16 bits: the ratio is taken to the learner's own numbers, and the difference goes into a weight.
     "gspo": {
         "policy_loss": "gspo",
         "clip_ratio": 3e-4,
@@ -69,7 +69,7 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     "geometric_mask": {"importance_correction": "geometric", "importance_floor": 0.99, "importance_cap": 1.01},
     # Liu et al. 2026, arXiv:2601.05242: every reward is compared by itself, their sum over the batch.
     "gdpo": {"separate_rewards": ["all"], "advantage_normalization": "batch"},
-    # Shrivastava et al. 2026, arXiv:2605.24517: what the environment said is predicted as well, with their weight.
+    # Shrivastava et al. 2026, arXiv:2605.24517: observations are predicted as well, with their weight.
     "echo": {"echo_coef": 0.05},
     # Huebotter et al. 2026, arXiv:2601.20802: the policy with a solution and feedback in its context is the teacher, in
     # place of rewards.

@@ -1,22 +1,39 @@
-"""Running rollouts from an algorithm's side: enqueue, wait, read what they left, and say why one left nothing."""
+"""Running rollouts from an algorithm's side: enqueue, wait, read their spans, and say why one has nothing to train on.
+
+An `Evaluation` is a measurement; `answer_rows` turns it into rows, by which two runs are compared problem by problem:
+
+    evaluation, step  the measurement: its name, and how many steps of the training it came after
+    problem, hash     the task's `id`, or its place in the data set; a hash of its question
+    sample            number of the try at the problem, from 0
+    reward            the final reward; 0 of a rollout that failed or had none
+    correct           the strict check: the reward is 1 or more, whatever form of answer it requires
+    lenient           the answer is right in whatever form: by the strict check or `lenient_check`; null if the task
+                      has no answer to compare with
+    components        the final reward by its names, if it has several
+    answer            the text of the last message; null if there is none
+    failed            why there was nothing to measure; null if there was
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from ..adapter import TrainedCalls
+from ..adapter import TraceToMessages, TrainedCalls
 from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from ..errors import RunFailedError
 from ..logging import CountedCauses
 from ..metrics import every
+from ..rewards import is_correct
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON, ROLLOUT_BUDGET_EXCEEDED
 from ..store import LightningStore
 from ..tokens import CompletionRecord
 from ..types import (
-    TERMINAL_ROLLOUT_STATUSES,
     Attempt,
     AttemptStatus,
     EnqueueRolloutRequest,
@@ -41,18 +58,24 @@ _NO_CALL = (
 
 UNTRAINED_KEY = "untrained"
 """Key in a rollout's metadata: why one that succeeded gives nothing to train on or, outside of training, to measure."""
+LENIENT: Final = "lenient"
+"""Name of the component of a reward that is the lenient check, where an agent gives one."""
+OF_TRANSFER: Final = ", transfer"
+"""Ending of the name of a measurement on the split `transfer`, made beside one on the held-out tasks."""
+MAX_ANSWER: Final = 4000
+"""Characters of an answer that are kept, from its end."""
 
 
 @dataclass(frozen=True)
 class FinishedRollout:
-    """A rollout that has ended, and what its latest attempt left."""
+    """A rollout that has ended, with the spans and records of its latest attempt."""
 
     rollout: Rollout
     spans: Sequence[Span]
     records: Sequence[CompletionRecord]
     """Its LLM calls that are trained, in order."""
     reward: float | None
-    """Its final reward; None when nobody gave one."""
+    """Its final reward; None without one."""
     error: str | None
     """Reason for which its attempt failed; None when it succeeded."""
     untrained_calls: str | None = None
@@ -68,14 +91,14 @@ class FinishedRollout:
 
     @property
     def unscored(self) -> str | None:
-        """Return why there is nothing to measure; None when there is. Records of its calls do not matter."""
+        """The reason for which it cannot be measured; None if it can. Records of its calls do not matter."""
         if self.rollout.status != "succeeded" and not self.counts_as_zero:
             return f"attempt {self.rollout.status}: {self.error or 'no reason recorded'}"
         return "no reward: neither the agent nor a hook gave one" if self.reward is None else None
 
     @property
     def untrainable(self) -> str | None:
-        """Return why there is nothing to train on; None when there is."""
+        """The reason for which it cannot be trained; None if it can."""
         if self.rollout.status != "succeeded" and not self.counts_as_zero:
             return self.unscored
         if self.untrained_calls is not None:
@@ -84,7 +107,7 @@ class FinishedRollout:
 
     @property
     def dimensions(self) -> Mapping[str, float]:
-        """The final reward by its names, the primary one first; empty when nobody gave one."""
+        """The final reward by its names, the primary one first; empty without one."""
         spans = find_reward_spans(self.spans)
         return {} if not spans else {reward.name: reward.value for reward in get_rewards_from_span(spans[-1])}
 
@@ -100,8 +123,7 @@ class Evaluation:
 
     @property
     def rewards(self) -> list[float]:
-        """One number a rollout. A failed one and one without a reward count as 0; what was recorded of its calls does
-        not matter."""
+        """The reward of each rollout; 0 for a failed one and for one without a reward."""
         return [0.0 if finished.unscored else finished.reward or 0.0 for finished in self.rollouts]
 
     @property
@@ -130,10 +152,11 @@ async def run_rollouts(
     on_progress: Callable[[int], None],
     trained: TrainedCalls | None = None,
 ) -> list[FinishedRollout]:
-    """Enqueue `requests`, wait until all have ended, and read their spans; in the order of the requests.
+    """Enqueue `requests`, wait until all have ended, and return them with their spans, in the order of the requests.
 
-    A rollout that fails is among the results like any other. `on_progress` hears how many more have ended. `trained`
-    says which LLM calls are wanted; None takes all but those made while a reward was computed.
+    Args:
+        on_progress: called with the number of rollouts that have ended since its last call; failed ones count.
+        trained: the LLM calls to read; None takes all but those made while a reward was computed.
     """
     rollouts = await store.enqueue_many_rollouts(requests)
     ids = [rollout.rollout_id for rollout in rollouts]
@@ -157,25 +180,22 @@ async def read_rollouts(
 
 
 async def cancel_leftovers(store: LightningStore) -> int:
-    """Cancel what an earlier, interrupted run left in the queue or under way; return how many."""
-    everything = await store.query_rollouts(
-        status_in=["queuing", "preparing", "running", "requeuing"],
-    )
-    for rollout in everything:
-        if rollout.status not in TERMINAL_ROLLOUT_STATUSES:
-            await store.update_rollout(rollout.rollout_id, status="cancelled")
-    return len(everything)
+    """Cancel the rollouts that an interrupted run left in the queue or running; return their number."""
+    leftovers = await store.query_rollouts(status_in=["queuing", "preparing", "running", "requeuing"])
+    for rollout in leftovers:
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+    return len(leftovers)
 
 
 def count_untrainable(rollouts: Sequence[FinishedRollout], *, causes: CountedCauses | None = None) -> Counter[str]:
-    """Count the rollouts that gave nothing to train on, by reason; a reason is logged where it is not among the
-    `causes` of the run yet."""
+    """Count the rollouts that cannot be trained, by reason; log reasons that are not among the `causes` of the run
+    yet."""
     return _count(rollouts, [finished.untrainable for finished in rollouts], "not trained", causes)
 
 
 def count_unscored(rollouts: Sequence[FinishedRollout], *, causes: CountedCauses | None = None) -> Counter[str]:
-    """Count the rollouts that gave nothing to measure, by reason; a reason is logged where it is not among the
-    `causes` of the run yet, and so are rollouts without any call."""
+    """Count the rollouts that cannot be measured, by reason; log reasons that are not among the `causes` of the run
+    yet, and rollouts without any call."""
     without_call = [
         _NO_CALL if not (finished.unscored or finished.records or finished.untrained_calls) else None
         for finished in rollouts
@@ -202,10 +222,10 @@ def _count(
 
 
 def refuse_failed(rollouts: Sequence[FinishedRollout]) -> None:
-    """Do nothing where one of the rollouts that were measured counts.
+    """Check that at least one rollout was measured.
 
     Raises:
-        RunFailedError: all of them failed, or left nothing; the message has the most frequent reason.
+        RunFailedError: all of them failed; the message has the most frequent reason.
     """
     causes = CountedCauses()
     for finished in rollouts:
@@ -226,7 +246,7 @@ async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCal
         spans=spans,
         records=selection.records,
         reward=find_final_reward(spans),
-        # What the agent made of the refusal differs from agent to agent: the gateway's reason is the one to be counted.
+        # Agents turn the refusal into different errors, so the gateway's reason is counted.
         error=error and (over_budget or error),
         untrained_calls=selection.why_empty,
         calls_left_out=sum(selection.left_out.values()),
@@ -257,3 +277,79 @@ def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
     if attempt.status == "unresponsive":
         return f"nothing was heard of its runner for unresponsive_seconds={config.unresponsive_seconds:g}"
     return None
+
+
+def answer_rows(evaluation: Evaluation, step: int = 0) -> list[dict[str, Any]]:
+    """Return a row for each rollout of a measurement, in order. Expressions are compared by algebra, in bounded time.
+
+    Args:
+        step: finished training steps.
+    """
+    rewards = evaluation.rewards
+    return [
+        _row(evaluation, step, index, finished, rewards[index]) for index, finished in enumerate(evaluation.rollouts)
+    ]
+
+
+def question_hash(task: Any) -> str:
+    """Return the identity of a task, independent of its answer and its place: 16 hexadecimal digits of the hash of its
+    question, or of the whole task without one."""
+    question = task.get("question") if isinstance(task, Mapping) else task
+    text = question if isinstance(question, str) else json.dumps(task, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def lenient_check(task: Any, answer: str | None, components: Mapping[str, float]) -> bool | None:
+    """Return True if an answer is right in any form; None if the task has no answer to compare with.
+
+    A component `lenient` of the agent's reward decides. Without one, the last number, option or expression of the text
+    is compared with the task's `answer` (`rewards.is_correct`), whatever text surrounds it.
+    """
+    if LENIENT in components:
+        return components[LENIENT] >= 1
+    gold = task.get("answer") if isinstance(task, Mapping) else None
+    if gold is None:
+        return None
+    if answer is None:
+        return False
+    try:
+        return is_correct(answer, gold)
+    except ValueError:  # a gold answer that is no value
+        return None
+
+
+def _row(evaluation: Evaluation, step: int, index: int, finished: FinishedRollout, reward: float) -> dict[str, Any]:
+    task = finished.rollout.input
+    number, sample = divmod(index, evaluation.samples)
+    components = dict(finished.dimensions) if finished.unscored is None else {}
+    answer = last_text(finished)
+    correct = reward >= 1.0
+    lenient = lenient_check(task, answer, components)
+    if correct and lenient is not None:
+        lenient = True  # a scorer may take other answers than the one that the task knows
+    return {
+        "evaluation": evaluation.name,
+        "step": step,
+        "problem": str(task["id"]) if isinstance(task, Mapping) and "id" in task else str(number),
+        "hash": question_hash(task),
+        "sample": sample,
+        "reward": reward,
+        "correct": correct,
+        "lenient": lenient,
+        "components": components if len(components) > 1 else {},
+        "answer": None if answer is None else answer[-MAX_ANSWER:],
+        "failed": finished.unscored,
+    }
+
+
+def last_text(finished: FinishedRollout) -> str | None:
+    """Return the text of the last sampled message; None if there is none, or it is empty."""
+    rows = TraceToMessages().adapt(finished.spans)
+    content = rows[-1]["messages"][-1].get("content") if rows and rows[-1]["messages"] else None
+    return content if isinstance(content, str) and content.strip() else None
+
+
+def same_answer_share(rollouts: Sequence[FinishedRollout]) -> float:
+    """Return the share of rollouts that ended with the most frequent last message; 0 if none ended with a text."""
+    texts = Counter(text for finished in rollouts if (text := last_text(finished)) is not None)
+    return max(texts.values(), default=0) / max(1, len(rollouts))

@@ -1,4 +1,4 @@
-"""Seeds: every draw of a run follows from the run's seed and from what it is for, so that a run can be resumed."""
+"""Seeds: every draw of a run depends on the run's seed and on its purpose alone, so that a run can be resumed."""
 
 from __future__ import annotations
 

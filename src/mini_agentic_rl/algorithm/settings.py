@@ -24,17 +24,17 @@ class RolloutSettings(AnswerSettings, SeedSettings):
     """Sampling of rollouts."""
 
     max_new_tokens: int = Field(default=128, ge=1)
-    """At most this many sampled tokens in one model call."""
+    """Maximum number of sampled tokens in one model call."""
     rollout_timeout: float | None = Field(default=300.0, gt=0)
-    """Seconds after which a rollout is ended and has failed."""
+    """Wall-clock limit of a rollout, in seconds; a longer one is ended and has failed."""
     gateway_port: int = Field(default=0, ge=0, le=65535)
     """Port of the endpoint that agents call; 0 takes a free one. A fixed one suits agents whose `base_url` is fixed."""
     gateway_host: str | None = None
-    """Address that this endpoint listens on; 0.0.0.0 lets agents on other machines in. It then asks for a key that is
-    made for the run, and that agents find with its address. By default this machine's loopback, or with runners on Ray
+    """Address that this endpoint listens on; 0.0.0.0 admits agents on other machines. It then requires a key, which is
+    made for the run and which agents find with its address. By default this machine's loopback, or with runners on Ray
     its address in the cluster."""
     gateway_url: str | None = None
-    """URL by which agents reach it, as http://learner:8000, where that is not its address; by default, for 0.0.0.0, the
+    """URL by which agents reach it, as http://learner:8000, if that is not its address; by default, for 0.0.0.0, the
     name of this machine and the port."""
 
 
@@ -42,7 +42,7 @@ class WarmStartSettings(Settings):
     """Amount of imitation before reinforcement learning."""
 
     examples: int = Field(default=64, ge=0, json_schema_extra={"option": "--sft-examples"})
-    """Number of generated example conversations to imitate before reinforcement learning, at most; 0 leaves it out."""
+    """Maximum number of generated example conversations to imitate before reinforcement learning; 0 turns it off."""
     until: Literal["ready", "examples"] = Field(default="ready", json_schema_extra={"option": "--sft-until"})
     """End the warm-up when the policy is ready for rewards (`ready`: 15 to 50 % of single tries at some tasks succeed,
     and at least 25 points more of eight), or after all examples (`examples`)."""
@@ -51,9 +51,9 @@ class WarmStartSettings(Settings):
     learning_rate: float = Field(default=1e-3, gt=0, json_schema_extra={"option": "--sft-learning-rate"})
     """Peak learning rate of the imitation."""
     warmup_steps: int = Field(default=2, ge=0)
-    """Steps over which the learning rate rises."""
+    """Steps of the learning-rate warm-up."""
     schedule: Schedule = Field(default="constant", json_schema_extra={"option": "--sft-lr-schedule"})
-    """Curve by which the learning rate of the imitation falls over its steps."""
+    """Learning-rate schedule of the imitation."""
 
 
 Messages = Sequence[dict[str, Any]]
@@ -62,7 +62,7 @@ _EVERY: Final = 16
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Conversations that an adapter imitates before reinforcement learning (`loop/warm_up.py`)."""
+    """Conversations that an adapter imitates before reinforcement learning (`sft.py`)."""
 
     demonstration: Callable[[Mapping[str, Any]], Messages]
     """Returns the OpenAI messages of a task done well."""
@@ -83,142 +83,132 @@ class WarmStart:
 
 
 CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
-"""Choice of the rollout's reward that its calls are trained with; see `loop/groups.py`."""
+"""Choice of the rollout's reward that its calls are trained with; see `groups.py`."""
 
-Curriculum = Literal["none", "pass_rate", "level"]
-"""Order in which tasks are drawn; see `loop/curriculum.py`."""
+Curriculum = Literal["none", "pass_rate"]
+"""Order in which tasks are drawn; see `curriculum.py`."""
 
 
 class LoopSettings(RolloutSettings):
-    """The loop: how much is sampled, how it is turned into a loss, how often it is measured."""
+    """The loop: sampling, loss and measuring."""
 
     preset: PresetName = "grpo"
-    """The published variant whose settings are the defaults (see `presets.py`); a setting that is given wins."""
+    """Published variant whose settings are the defaults (see `presets.py`); a setting that is given wins."""
 
     total_steps: int = Field(default=30, ge=0)
-    """Reinforcement-learning steps; each draws new tasks. 0 leaves reinforcement learning out."""
+    """Reinforcement-learning steps; each draws new tasks. 0 turns reinforcement learning off."""
     total_epochs: int | None = Field(default=None, ge=0)
     """Passes over the training tasks, in place of the number of steps."""
     tasks_per_step: int = Field(default=8, ge=1)
     """Tasks drawn in each step."""
     samples_per_prompt: int = Field(default=8, ge=1)
-    """Rollouts of each task: the group whose rewards are compared with each other; 1 needs `baseline=none`."""
+    """Rollouts of each task, the group within which rewards are compared; 1 needs `baseline=none`."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training rollouts."""
     credit: CreditMode = "broadcast"
     """Reward that each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call
-    alone (`last_call`), the final one plus what was emitted after the call (`per_turn`), or the discounted sum of what
-    was emitted from the call on (`discounted`)."""
+    alone (`last_call`), the final one plus the rewards emitted after the call (`per_turn`), or the discounted sum of
+    the rewards emitted from the call on (`discounted`)."""
     credit_discount: float = Field(default=0.95, gt=0, le=1)
-    """Discount per call of `credit=discounted`; 1 discounts nothing."""
+    """Discount per call with `credit=discounted`; 1 turns it off."""
     dynamic_sampling: bool = False
-    """Draw further tasks in place of those whose rollouts all got the same reward (DAPO; Yu et al. 2025, section
-    3.2)."""
+    """Replace tasks whose rollouts all got the same reward by further tasks (DAPO; Yu et al. 2025, section 3.2)."""
     max_sampling_rounds: int = Field(default=4, ge=1)
-    """At most this often a step draws tasks with `dynamic_sampling`; what it has by then is trained on."""
+    """Maximum number of draws of a step with `dynamic_sampling`; it then trains on the groups that it has."""
     curriculum: Curriculum = "none"
-    """Order of the tasks: each once an epoch (`none`), those more often that are solved about half of the time
-    (`pass_rate`), or so by their levels, each task of a level once an epoch of it (`level`)."""
+    """Order of the tasks: each once an epoch (`none`), or more often those that are solved about half of the time
+    (`pass_rate`)."""
     curriculum_floor: float = Field(default=0.1, gt=0, le=1)
-    """Least weight of a task with `curriculum=pass_rate`, or of a level with `level`, against 1 for the most wanted
-    ones: what is always or never solved is still tried now and then."""
-    replay_groups: int = Field(default=0, ge=0)
-    """Groups of earlier steps that join each step: those with the fewest right rollouts, of which only these are
-    trained, weighed by how likely they are today (`replay.py`); the metric `staleness/kl` says how far the policy has
-    moved since."""
-    replay_steps: int = Field(default=4, ge=1)
-    """Steps for which a group can be replayed."""
+    """Least weight of a task with `curriculum=pass_rate`, against 1 for the most wanted ones: tasks that are always or
+    never solved are still tried now and then."""
     expert_prefix: bool = False
-    """Try a task that all rollouts failed a second time with the first calls of a right rollout of it, or of its
-    demonstration: the gateway answers these calls, and only what follows is trained."""
+    """Try a task that all rollouts failed a second time, with the first calls of a right rollout of it or of its
+    demonstration: the gateway answers these calls, and only the later ones are trained."""
     epochs_per_batch: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
     max_staleness: int = Field(default=0, ge=0)
-    """Sampling may run this many updates ahead of learning: complete groups wait in the store and are learnt by weights
-    at most so much newer than those that sampled them; older ones are dropped. `importance_correction` is then `token`
-    unless another one, or a loss that masks by itself (`dppo_tv`, `dppo_kl`), is chosen. 0 samples, then learns, in
-    turns, each rollout by the weights that learn from it."""
+    """Maximum number of updates by which sampling runs ahead of learning: complete groups wait in the store, and groups
+    sampled by older weights are dropped. `importance_correction` is then `token` unless another one, or a loss that
+    masks by itself (`dppo_tv`, `dppo_kl`), is chosen. 0 samples and learns in turns, always on-policy."""
     sampling_share: float = Field(default=0.5, gt=0, lt=1)
-    """With `max_staleness` above 0: sampling's share of the time, on the device that both compute on, while learning
-    and sampling both have something to do."""
+    """With `max_staleness` above 0: sampling's share of the device's time while learning runs too."""
     on_failure: OnFailure = "drop"
-    """Fate of a rollout that fails: it is left out (`drop`), counts as reward 0 if it has called the model
-    (`zero`), or is tried again and left out when it fails for good (`retry`)."""
+    """Treatment of a rollout that fails: leave it out (`drop`), count it as reward 0 if it has called the model
+    (`zero`), or run it again and leave it out when it fails for good (`retry`)."""
     max_attempts: int = Field(default=3, ge=1)
-    """At most this many attempts at a rollout with `on_failure=retry`."""
+    """Maximum number of attempts at a rollout with `on_failure=retry`."""
 
     baseline: AdvantageName = "group"
-    """Baseline of a reward: the mean of its group, the mean of the group's others (`leave_one_out`), nothing, or a
-    function of your own as `module:function` (`algorithm/advantages.py`)."""
+    """Baseline of a reward: the mean of its group (`group`), the mean of the group's other rollouts (`leave_one_out`),
+    nothing (`none`), or a function of your own as `module:function` (`algorithm/advantages.py`)."""
     normalize_advantage: bool = True
     """Divide advantages."""
     advantage_normalization: Normalization = "group"
-    """By the standard deviation of the group, by that of the batch, whose mean is then subtracted too (REINFORCE++), or
-    by the mean reward of the group (MaxRL)."""
+    """Divisor of advantages: the standard deviation of the group, that of the batch, whose mean is then subtracted too
+    (REINFORCE++), or the mean reward of the group (MaxRL)."""
     policy_loss: PolicyLossName = "clip"
-    """Objective that is maximised: the clipped ratio of each token (`clip`), that of each rollout (`gspo`), the
-    log-probability under a clipped weight (`cispo`), or the ratio of each token within a trust region of the
-    divergence, in total variation (`dppo_tv`) or Kullback-Leibler divergence (`dppo_kl`); or a function of your own as
-    `module:function` (`algorithm/losses.py`)."""
+    """Objective to maximise: the clipped ratio of each token (`clip`) or of each rollout (`gspo`), the log-probability
+    under a clipped weight (`cispo`), the ratio of each token within a trust region of total variation (`dppo_tv`) or
+    Kullback-Leibler divergence (`dppo_kl`), or a function of your own as `module:function` (`algorithm/losses.py`)."""
     clip_ratio: float = Field(default=0.2, gt=0, le=1)
-    """Lower bound of the ratio is 1 minus this (PPO; Schulman et al. 2017, equation 7); 1 sets no bound."""
+    """1 minus the lower bound of the ratio (PPO; Schulman et al. 2017, equation 7); 1 sets no bound."""
     clip_ratio_high: float | None = Field(default=None, gt=0)
-    """Upper bound is 1 plus this; by default as much as the lower one (DAPO; Yu et al. 2025, section 3.1)."""
+    """Upper bound of the ratio minus 1; by default `clip_ratio` (DAPO; Yu et al. 2025, section 3.1)."""
     divergence_bound: float = Field(default=0.2, gt=0)
-    """Divergence of a token's probability beyond which `policy_loss=dppo_tv` or `dppo_kl` lets no step lead on (DPPO;
-    Qi et al. 2026)."""
+    """Divergence of a token's probability beyond which `policy_loss=dppo_tv` or `dppo_kl` masks steps that lead further
+    away (DPPO; Qi et al. 2026)."""
     loss_aggregation: Aggregation = "token"
-    """Average of the token losses: over all tokens (`token`), per rollout first (`sequence`: what GSPO takes, and GRPO
-    as published, with which agents whose rollouts differ in length unlearn to answer), or by a constant (Dr. GRPO)."""
+    """Average of the token losses: over all tokens (`token`), over each rollout first (`sequence`: GSPO, and GRPO as
+    published, with which agents whose rollouts differ in length unlearn to answer), or by a constant (`dr_grpo`)."""
     max_trajectory_tokens: int = Field(default=1024, ge=1)
-    """The constant that `loss_aggregation=dr_grpo` divides by: about the most tokens a rollout samples."""
+    """Divisor of `loss_aggregation=dr_grpo`: about the maximum number of tokens that a rollout samples."""
     importance_correction: ImportanceCorrection = "none"
-    """Weigh by what learner and sampler differ by, for each `token` or the whole rollout (`sequence`), or leave out
-    tokens (`icepop`) or rollouts (`geometric`) on which they differ too much; the ratio is then taken to the learner's
-    numbers. `none` takes it to the sampler's. Costs a forward pass."""
+    """Correction of the difference between learner and sampler: weigh each `token` or whole rollouts (`sequence`), or
+    mask tokens (`icepop`) or rollouts (`geometric`) on which they differ too much. The ratio is then that to the
+    learner's log-probabilities, with `none` to the sampler's. Costs a forward pass."""
     importance_cap: float = Field(default=2.0, gt=0)
-    """The most that such a weight can be; beyond it `icepop` and `geometric` mask."""
+    """Upper bound of such a weight; above it `icepop` and `geometric` mask."""
     importance_floor: float = Field(default=0.5, ge=0)
-    """The least that it can be under `icepop` and `geometric`, which mask below it."""
+    """Lower bound of such a weight with `icepop` and `geometric`, which mask below it."""
     max_update_kl: float = Field(default=0.1, ge=0)
-    """KL divergence, in nats a sampled token, by which an optimizer step may move the policy; a longer step is
-    shortened until it does no more (the line search of TRPO; Schulman et al. 2015). 0 bounds nothing."""
+    """Maximum KL divergence of an optimizer step, in nats per sampled token; a longer step is shortened (line search of
+    TRPO; Schulman et al. 2015). 0 sets no bound."""
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the reference policy: the policy that reinforcement learning began with, after a
     warm-up or from a saved adapter (with `backend=trl`, the model with the adapter off)."""
     kl_estimator: KLEstimator = "k3"
-    """Estimator of it that is differentiated, where it is in the loss: k2 has the gradient of the reverse divergence,
-    k3 that of the forward one, k1 none."""
+    """Estimator of that divergence in the loss: k2 has the gradient of the reverse divergence, k3 that of the forward
+    one, k1 none."""
     kl_in_reward: bool = False
-    """Take it, as k1, off the reward instead of adding it to the loss."""
+    """Subtract the KL penalty, as k1, from the reward instead of adding it to the loss."""
     entropy_coef: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus: the mean entropy (nats) of the trained tokens' distributions, to be maximised."""
+    """Weight of the entropy bonus: the mean entropy (nats) of the distributions of the trained tokens."""
     mask_truncated: bool = False
-    """Leave rollouts that ended at a length bound out of the loss; they still count in their group's mean."""
+    """Leave truncated rollouts out of the loss; they still count in the mean of their group."""
     overlong_buffer: float = Field(default=0.0, ge=0, le=1)
-    """The last part of `max_new_tokens`, as a share, in which a call's length is punished, the more the longer (DAPO;
-    Yu et al. 2025, equation 13); 0 punishes nothing."""
+    """Last share of `max_new_tokens` in which the length of a call is penalised linearly (DAPO; Yu et al. 2025,
+    equation 13); 0 turns it off."""
     overlong_penalty: float = Field(default=1.0, ge=0)
-    """Penalty, taken off the reward, of a call as long as `max_new_tokens`."""
+    """Penalty of a call as long as `max_new_tokens`, subtracted from the reward."""
 
     eval_size: int | None = Field(default=200, ge=1)
-    """Number of held-out tasks that measure the accuracy, before, between and after; in Python, None takes all."""
+    """Number of held-out tasks that measure the accuracy before, between and after steps; in Python, None takes all."""
     eval_every: int = Field(default=0, ge=0)
-    """Measure the accuracy every this many steps as well; 0 does so at the beginning and the end only."""
+    """Steps between measurements of the accuracy; 0 measures at the beginning and the end only."""
     transfer_size: int = Field(default=100, ge=0)
-    """Number of tasks of the data set's split `transfer`, where it has one, that are measured before and after as well,
-    at most as many as held-out tasks; 0 leaves them out."""
+    """Number of tasks of the data set's split `transfer`, if it has one, to measure before and after as well, at most
+    as many as held-out tasks; 0 turns it off."""
     validation_size: int = Field(default=0, ge=0)
-    """Tasks of the split `val` that choose the weights that are kept: the best of those before the first step, every
-    `validation_every` steps and after the last. 0 keeps the last weights."""
+    """Number of tasks of the split `val` that choose the weights to keep: the best of those before the first step,
+    every `validation_every` steps and after the last. 0 keeps the last weights."""
     validation_every: int = Field(default=2, ge=1)
     """Steps between validations."""
     patience: int | None = Field(default=None, ge=1)
-    """Stop after so many validations in a row that were no better than the best; by default never."""
+    """Stop after so many validations in a row without an improvement; by default never."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Steps between checkpoints."""
     deterministic: bool = False
-    """Sample each request alone, so that a run is repeated exactly (float32 on one CPU); slow."""
+    """Sample each request alone, so that a run can be repeated exactly (float32 on one CPU); slow."""
 
     def steps(self, tasks: int) -> int:
         """Return the steps of a run over so many tasks: the last one of an epoch may reach into the next."""
@@ -291,7 +281,7 @@ def _implied(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 Distillation = Literal["sampled", "top_k"]
-"""Ways to follow a teacher; see `grpo/objective.py`."""
+"""Ways to follow a teacher; see `grpo.py`."""
 
 BASE_TEACHER: Final = "base"
 """`teacher` for the model without its adapter."""
@@ -299,44 +289,35 @@ SELF_TEACHER: Final = "self"
 """`teacher` for the policy itself, with more in its context."""
 
 
-def is_address(teacher: str) -> bool:
-    """Return True for a `teacher` behind the address of a server."""
-    return teacher.startswith(("http://", "https://"))
-
-
 class GRPOSettings(LoopSettings):
-    """The loop: how much is sampled, how it is turned into a loss, how often it is measured; and what is learnt from
-    besides rewards."""
+    """The loop as in `LoopSettings`, and sources of learning besides rewards."""
 
     separate_rewards: Annotated[list[str], COMMAS] = Field(default=[])
-    """Names of rewards that are compared each by itself and then summed, with commas between them (GDPO; Liu et al.
-    2026); `all` takes every name that rollouts have. Without one their sum, or what the agent made of them, is
-    compared."""
+    """Comma-separated names of rewards to compare separately and then sum (GDPO; Liu et al. 2026); `all` takes every
+    name that rollouts have. By default the primary reward is compared."""
     separate_reward_weights: Annotated[list[float], COMMAS] = Field(default=[])
-    """Weights of these rewards, in their order; by default all weigh alike."""
+    """Weights of these rewards, in their order; by default all are equal."""
     reward_coef: float = Field(default=1.0, ge=0)
-    """Weight of what rewards teach; 0 leaves a teacher and what is imitated alone."""
+    """Weight of the advantages from rewards; 0 learns from a teacher or by imitation alone."""
     echo_coef: float = Field(default=0.0, ge=0)
-    """Weight of predicting what tools and users said in the rollouts (ECHO; Shrivastava et al. 2026, who take 0.05)."""
+    """Weight of predicting the messages of tools and users in the rollouts (ECHO; Shrivastava et al. 2026: 0.05)."""
     sft_coef: float = Field(default=0.0, ge=0)
     """Weight of imitating demonstrations in each step, beside its rollouts."""
     sft_per_step: int = Field(default=4, ge=1)
     """Demonstrations of each optimizer step with `sft_coef`."""
     teacher: str | None = None
     """Teacher to distil from, token by token, in the policy's own rollouts: `base` (the model without its adapter),
-    `self` (the policy with a solution and feedback in its context; SDPO), a model's id or folder, the folder of an
-    adapter, or the address of a server that tells `prompt_logprobs`, as http://localhost:8000/v1."""
-    teacher_model: str | None = None
-    """Name that a teacher's server has for it; by default the policy's own. Its key is TEACHER_API_KEY."""
+    `self` (the policy with a solution and feedback in its context; SDPO), a model's id or folder, or the folder of an
+    adapter."""
     teacher_coef: float = Field(default=1.0, gt=0)
-    """Weight of what a teacher says."""
+    """Weight of the divergence from the teacher."""
     distillation: Distillation = "sampled"
-    """Follow a `teacher` by its word on the token that was sampled, or by its likeliest tokens in each state
+    """Compare with the `teacher` on the sampled token (`sampled`), or on its most likely tokens in each state
     (`top_k`)."""
     teacher_top_k: int = Field(default=20, ge=0)
-    """Number of these; 0 is the whole vocabulary, which a teacher that is here tells."""
+    """Number of most likely tokens; 0 is the whole vocabulary."""
     teacher_reward: float = 1.0
-    """Least reward of a rollout that shows the others of its group how it is done, with `teacher=self`."""
+    """Least reward of a rollout that counts as a solution for the others of its group, with `teacher=self`."""
 
     @model_validator(mode="after")
     def _has_something_to_compare_with(self) -> Self:
@@ -365,26 +346,22 @@ class GRPOSettings(LoopSettings):
         return self
 
     @model_validator(mode="after")
-    def _asks_its_teacher_what_it_can_tell(self) -> Self:
+    def _has_a_source_of_learning(self) -> Self:
         if self.teacher is None:
             if self.reward_coef == 0 and self.echo_coef == 0 and self.sft_coef == 0:
                 raise ValueError("`reward_coef=0` leaves nothing to learn from: give a `teacher`, or what to imitate")
             return self
-        if is_address(self.teacher) and self.temperature != 1:
-            raise ValueError("a teacher behind an address tells log-probabilities of `temperature=1`")
-        if is_address(self.teacher) and self.distillation == "top_k" and self.teacher_top_k == 0:
-            raise ValueError("`teacher_top_k=0`, the whole vocabulary, needs a teacher that is here")
         if self.teacher == SELF_TEACHER and self.samples_per_prompt == 1:
             raise ValueError("`teacher=self` learns from the other rollouts of a task: set `samples_per_prompt` to 2")
         return self
 
 
 class PPOSettings(LoopSettings):
-    """The loop and the policy's part of the loss as in `GRPOSettings`; what follows is the critic's, and time's.
+    """The loop and the policy's part of the loss as in `LoopSettings`, and the critic.
 
-    A critic takes the place of the group: `preset`, `baseline` and `dynamic_sampling` stay as they are.
-    `normalize_advantage` whitens the advantages over the batch. `credit="per_turn"` lets rewards of single calls count
-    where they were given; what is discounted is `gamma`'s to say. `kl_in_reward` lowers each token's reward by
+    A critic takes the place of the group, so `preset`, `baseline` and `dynamic_sampling` cannot be changed.
+    `normalize_advantage` whitens the advantages over the batch. `credit="per_turn"` places rewards of single calls at
+    the ends of these calls; `gamma` discounts. `kl_in_reward` lowers each token's reward by
     kl_coef * log(p / p_reference), with the sampler's p (k1; Ziegler et al. 2019, equation 2).
     """
 
@@ -397,23 +374,22 @@ class PPOSettings(LoopSettings):
         "epochs_per_batch": 2,
         "kl_in_reward": True,
     }
-    """A rollout is compared with what the critic expected, so that one of each task is enough, and rewards of single
-    tokens count."""
+    """A rollout is compared with the critic's expectation, so one rollout of each task is enough."""
 
     gamma: float = Field(default=1.0, gt=0, le=1)
-    """Discount per sampled token; by default 1, which discounts nothing."""
+    """Discount per sampled token; 1 turns it off."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """1 trusts the rewards alone, 0 the critic (generalized advantage estimation, Schulman et al. 2016)."""
+    """Lambda of generalized advantage estimation (Schulman et al. 2016): 1 trusts the rewards alone, 0 the critic."""
     minibatches: int = Field(default=2, ge=1)
-    """Optimizer steps that each pass over a batch is divided into, by rollouts."""
+    """Optimizer steps of each pass over a batch, which is divided by rollouts."""
     value_coef: float = Field(default=0.5, gt=0)
     """Weight of the value loss beside the policy's."""
     value_clip: float | None = Field(default=0.2, gt=0)
-    """Values move at most so far in one update; in Python, None lets them."""
+    """Clip range of the values in one update; in Python, None turns it off."""
     value_learning_rate: float = Field(default=1e-2, gt=0)
     """Learning rate of the value head."""
     value_warmup_steps: int = Field(default=1, ge=0)
-    """Steps at the beginning in which the critic learns alone."""
+    """First steps, in which the critic learns alone."""
     value_trains_adapter: bool = False
     """Let the value loss train the adapter as well."""
 
@@ -429,8 +405,6 @@ class PPOSettings(LoopSettings):
         if find_loss(self.policy_loss).over_rollouts is not None:
             others = [name for name, loss in LOSSES.items() if loss.over_rollouts is None]
             raise ValueError(f"`policy_loss={self.policy_loss}` is GRPO's: with PPO take {' or '.join(others)}")
-        if self.replay_groups:
-            raise ValueError("`replay_groups` is GRPO's: PPO's values are of the policy that sampled")
         if self.credit == "discounted":
             raise ValueError("`credit=discounted` is GRPO's: with PPO take `credit=per_turn` and `gamma`")
         return self

@@ -64,8 +64,6 @@ _RARE: Final[Sequence[str]] = (
     "loop.patience",
     "loop.credit_discount",
     "loop.max_sampling_rounds",
-    "loop.replay_groups",
-    "loop.replay_steps",
     "loop.max_attempts",
     "loop.separate_reward_weights",
     "loop.advantage_normalization",
@@ -217,7 +215,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "Teachers, and what is imitated": (
             "loop.reward_coef",
             "loop.teacher",
-            "loop.teacher_model",
             "loop.distillation",
             "loop.sft_coef",
             "loop.sft_per_step",

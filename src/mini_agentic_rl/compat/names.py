@@ -17,7 +17,7 @@ MOVED: Final[dict[str, str]] = {
     "algorithm.apo": "integrations.prompt_search",
     "algorithm.decorator": "algorithm.base",
     "algorithm.fast": "algorithm.baseline",
-    "algorithm.utils": "algorithm.helpers",
+    "algorithm.utils": "algorithm.base",
     "algorithm.verl": "integrations.verl",
     "algorithm.verl.interface": "integrations.verl.verl",
     "cli.store": "commands.store_server",
@@ -52,7 +52,7 @@ MOVED: Final[dict[str, str]] = {
     # those of agent-framework-lab-lightning
     "tracer.agent_framework": "integrations.tracers.agent_framework",
     # the names of the package before this one
-    "algorithm.mini_grpo": "algorithm.grpo.mini_grpo",
+    "algorithm.mini_grpo": "algorithm.grpo",
     "utils": "compat",
     "utils.mini_llm_server": "commands.mini_llm_server",
     # the names of HelloAgents
@@ -62,7 +62,6 @@ MOVED: Final[dict[str, str]] = {
     "rl": "integrations.hello_agents",
     # names of version 0.1
     "algorithm.from_use": "apps.learning",
-    "algorithm.grpo.trl_backend": "integrations.trl.backend",
     "algorithm.prompt_search": "integrations.prompt_search",
     "cli.mini_llm_server": "commands.mini_llm_server",
     "cli.options": "commands.options",
@@ -99,10 +98,6 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "algorithm.APO": ("integrations.prompt_search.apo", "APO"),
     "algorithm.APOSettings": ("integrations.prompt_search.apo", "APOSettings"),
     "algorithm.VERL": ("integrations.verl", "VERL"),
-    "algorithm.grpo.GRPOSettings": ("algorithm.settings", "GRPOSettings"),
-    "algorithm.loop.LoopSettings": ("algorithm.settings", "LoopSettings"),
-    "algorithm.loop.WarmStart": ("algorithm.settings", "WarmStart"),
-    "algorithm.ppo.PPOSettings": ("algorithm.settings", "PPOSettings"),
     "datasets.ArithmeticDataset": ("recipes.math", "ArithmeticDataset"),
     "datasets.SYSTEM_PROMPT": ("recipes.math", "SYSTEM_PROMPT"),
     "datasets.TOOLS": ("recipes.math", "TOOLS"),
@@ -126,7 +121,7 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "store.MongoLightningStore": ("integrations.mongo", "MongoLightningStore"),
     "tracer.AgentFrameworkTracer": ("integrations.tracers.agent_framework", "AgentFrameworkTracer"),
     "tracer.AgentOpsTracer": ("integrations.tracers.agentops", "AgentOpsTracer"),
-    "integrations.prompt_search.apo.batch_iter_over_dataset": ("algorithm.helpers", "batch_iter_over_dataset"),
+    "integrations.prompt_search.apo.batch_iter_over_dataset": ("algorithm.base", "batch_iter_over_dataset"),
     "tools.RLTrainingTool": ("integrations.hello_agents.training_tool", "RLTrainingTool"),
 }
 """Public names of a room whose objects are defined in another part of the package: (module, name)."""

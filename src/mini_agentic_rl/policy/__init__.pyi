@@ -24,11 +24,11 @@ from .load import resolve_dtype as resolve_dtype
 from .load import save_weights as save_weights
 from .load import saved_adapter_config as saved_adapter_config
 from .load import write_state as write_state
+from .loss import ClipRange as ClipRange
 from .loss import Loss as Loss
 from .loss import LossInputs as LossInputs
 from .loss import LossOutputs as LossOutputs
 from .loss import SeenTerms as SeenTerms
-from .loss import TermStreams as TermStreams
 from .machine import ThreadCount as ThreadCount
 from .memory_plan import CPU_CHUNK as CPU_CHUNK
 from .memory_plan import MOST_LEARNT_AT_ONCE as MOST_LEARNT_AT_ONCE

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from ..tokens import PackedTrees, divide
 from .errors import PolicyError
 from .head import teacher_kl
 from .load import refuse_non_finite, write_state
-from .loss import Loss, LossInputs, SeenTerms, TermStreams
+from .loss import Loss, LossInputs, SeenTerms
 from .memory_plan import learning_chunk
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .rank_group import RankGroup
@@ -70,7 +71,7 @@ class Learner:
         self,
         packed: PackedTrees,
         loss_fn: Loss,
-        streams: TermStreams | None = None,
+        inputs: LossInputs | None = None,
         *,
         gradient: bool = True,
         entropy_gradient: bool = False,
@@ -82,37 +83,37 @@ class Learner:
         losses and metrics are added up.
 
         Args:
-            streams: numbers of all terms of `packed`, passed to the loss chunk by chunk; None weighs each with 1.
+            inputs: those of all terms of `packed`, passed to the loss chunk by chunk; None weighs each term with 1.
             gradient: False computes the metrics alone.
             entropy_gradient: True gives the entropies that the loss gets a gradient.
             seen: receives the numbers that the pass computes for each term; of several ranks, those of this one.
         """
         model, settings = self._model, self.settings
         sums: dict[str, float] = {}
-        given = streams or TermStreams(torch.ones(packed.term_count))
+        given = inputs or LossInputs(torch.ones(packed.term_count))
 
         def on_terms(chunk: ChunkTerms) -> Tensor | None:
-            chunk_streams = given.select(chunk.terms_N, model.device)
+            chunk_inputs = given.select(chunk.terms_N, model.device)
             if seen is not None:
                 seen.take(chunk)
             divergence: Tensor | None = None
-            if chunk_streams.teacher_logprobs_SK is not None:
+            if chunk_inputs.teacher_logprobs_SK is not None:
                 divergence = teacher_kl(
                     model,
                     chunk.hidden_TM[chunk.at_N],
                     torch.from_numpy(packed.temperature_S[chunk.terms_N]).to(model.device),
-                    chunk_streams.teacher_tokens_SK,
-                    chunk_streams.teacher_logprobs_SK,
+                    chunk_inputs.teacher_tokens_SK,
+                    chunk_inputs.teacher_logprobs_SK,
                     rows=settings.head_rows,
                 )
             outputs = loss_fn(
-                LossInputs(
+                replace(
+                    chunk_inputs,
                     logprobs_S=chunk.logprobs_N,
                     behaviour_logprobs_S=torch.as_tensor(
                         packed.behaviour_logprobs_S[chunk.terms_N], device=model.device
                     ),
                     entropy_S=chunk.entropy_N if entropy_gradient else chunk.entropy_N.detach(),
-                    streams=chunk_streams,
                     values_S=self._values(chunk),
                     teacher_kl_S=divergence,
                 )

@@ -31,3 +31,4 @@ from .summary import verdict_of as verdict_of
 from .summary import versions as versions
 from .summary import what_next as what_next
 from .trainer import Trainer as Trainer
+from .trainer import TrainerOptions as TrainerOptions

@@ -8,71 +8,87 @@ own settings that they name as parameters.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 from ..config import LightningEnvVar, refusal, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..execution import ExecutionStrategy, SharedMemoryExecutionStrategy
 from ..files import make_private_folder
 from ..litagent import LitAgent, rollout
-from ..runner import LitAgentRunner, Runner
 from ..store import InMemoryLightningStore, LightningStore
-from ..tracer import Tracer
 from ..types import Dataset
 from .run_folder import RunFolder
 
-P = ParamSpec("P")
+T = TypeVar("T")
 
-_PARTS: Final = ("model", "tokenizer", "lora", "learner", "engine", "limits", "warm_start", "backend", "load_options")
-_HERE: Final = {"loggers": "logger", "report_to": "logger"}
+Component: TypeAlias = T | type[T] | Callable[..., T] | str | Mapping[str, Any]
+
+STRATEGIES: Final = {
+    "shm": "mini_agentic_rl.execution.SharedMemoryExecutionStrategy",
+    "cs": "mini_agentic_rl.execution.client_server.ClientServerExecutionStrategy",
+    "ray": "mini_agentic_rl.integrations.ray.RayExecutionStrategy",
+}
+STORES: Final = {
+    "memory": "mini_agentic_rl.store.memory.InMemoryLightningStore",
+    "sqlite": "mini_agentic_rl.store.sql.SqlLightningStore",
+    "sql": "mini_agentic_rl.store.sql.SqlLightningStore",
+    "mongo": "mini_agentic_rl.integrations.mongo.MongoLightningStore",
+    "client": "mini_agentic_rl.store.LightningStoreClient",
+}
+DEFAULT_RUNNERS: Final = 8
+DEFAULT_SERVER: Final = ("127.0.0.1", 4747)
+"""Default host and port of a store server."""
+
+_ALGORITHM_PARTS: Final = (
+    *("model", "tokenizer", "lora", "learner", "engine", "limits", "warm_start", "backend", "load_options"),
+)
+_OTHER_NAMES: Final = {"loggers": "logger", "report_to": "logger"}
+_SHOWN_CHARACTERS: Final = 80
+_CLIENT_SERVER_VARIABLES: Final = (
+    LightningEnvVar.AGL_CURRENT_ROLE,
+    LightningEnvVar.AGL_MANAGED_STORE,
+    LightningEnvVar.AGL_SERVER_HOST,
+    LightningEnvVar.AGL_SERVER_PORT,
+)
+
+logger = logging.getLogger(__name__)
 
 
 class UnknownKeywordError(UserError, TypeError):
-    """Report an argument that is not there: an error that a person can mend, and Python's own for such a call."""
+    """An unknown keyword: an error that a person can mend, and Python's own type for such a call."""
 
 
-def refuses_unknown_keywords(init: Callable[P, None]) -> Callable[P, None]:
-    """Let a constructor refuse keywords that it does not know with an `UnknownKeywordError`; its signature stays."""
-    known = [name for name in inspect.signature(init).parameters if name != "self"]
+def refuse_unknown_keywords(given: Collection[str], known: Collection[str]) -> None:
+    """Check keywords of `Trainer`.
 
-    @functools.wraps(init)
-    def checked(*args: P.args, **keywords: P.kwargs) -> None:
-        for name in keywords:
-            if name not in known:
-                raise UnknownKeywordError(_complaint(name, known))
-        init(*args, **keywords)
-
-    return checked
+    Raises:
+        UnknownKeywordError: it has no such keyword; the message says which one was meant, or where it belongs.
+    """
+    for name in given:
+        if name not in known:
+            raise UnknownKeywordError(_complaint(name, known))
 
 
 def _complaint(name: str, known: Collection[str]) -> str:
     from ..algorithm import GRPOSettings, PPOSettings
     from ..policy import LearnerSettings, LoraSettings
 
-    if name in _HERE:
-        return f"{name} is no argument of Trainer: here it is `{_HERE[name]}`"
-    settings = {*GRPOSettings.model_fields, *PPOSettings.model_fields, *LearnerSettings.model_fields, *_PARTS}
+    if name in _OTHER_NAMES:
+        return f"{name} is no argument of Trainer: here it is `{_OTHER_NAMES[name]}`"
+    settings = {*GRPOSettings.model_fields, *PPOSettings.model_fields, *LearnerSettings.model_fields, *_ALGORITHM_PARTS}
     settings.update(LoraSettings.model_fields, (f"lora_{field}" for field in LoraSettings.model_fields))
-    of_algorithm = None if name in settings else refusal(name, known)
-    if of_algorithm is not None:
-        return f"{of_algorithm} (an argument of Trainer)"
+    suggestion = None if name in settings else refusal(name, known)
+    if suggestion is not None:
+        return f"{suggestion} (an argument of Trainer)"
     if name in settings or refusal(name, settings) is not None:
         return f"{name} is no argument of Trainer: give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"
     return f"{name} is no argument of Trainer: it takes {', '.join(known)}"
-
-
-T = TypeVar("T")
-
-Component: TypeAlias = T | type[T] | Callable[..., T] | str | Mapping[str, Any]
-
-_SHOWN_CHARACTERS = 80
 
 
 def build(
@@ -84,31 +100,31 @@ def build(
     untyped: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The part that `spec` names.
+    """Return the part that `spec` names.
 
     Args:
         keyword: the trainer's keyword, for messages.
-        kind: what the part has to be an instance of.
+        kind: class of the part.
         names: short name to dotted path.
         untyped: dotted path of the class that a mapping without "type" means; None refuses such a mapping.
         settings: keywords handed to a class or factory that names them, unless the spec gives them itself.
 
     Raises:
-        UserError: the spec names nothing, or something else; the message names the keyword and what was given.
+        UserError: the spec names nothing, or something else; the message names the keyword and the spec.
         Exception: whatever the part's own constructor raised.
     """
-    made = _make(keyword, spec, kind, names or {}, untyped, settings or {})
-    if not isinstance(made, kind):
-        _refuse(keyword, spec, f"that is of type {type(made).__name__}, not {kind.__name__}")
-    return made
+    part = _make(keyword, spec, kind, names or {}, untyped, settings or {})
+    if not isinstance(part, kind):
+        _refuse(keyword, spec, f"that is of type {type(part).__name__}, not {kind.__name__}")
+    return part
 
 
-def build_any(keyword: str, spec: Any, *, untyped: str | None = None, settings: Mapping[str, Any] | None = None) -> Any:
-    """As `build` for a part of any type: only classes and functions are called, another object is the part itself."""
+def build_any(keyword: str, spec: Any, *, untyped: str | None = None) -> Any:
+    """Return a part of any type: only classes and functions are called, another object is the part itself."""
     if isinstance(spec, str):
         spec = load(keyword, spec)
     if isinstance(spec, (Mapping, type)) or inspect.isroutine(spec):
-        return _make(keyword, spec, None, {}, untyped, settings or {})
+        return _make(keyword, spec, None, {}, untyped, {})
     return spec
 
 
@@ -126,22 +142,22 @@ def build_component(
     invalid_spec_error_fmt: str | None = None,
     registry: Mapping[str, str] | None = None,
 ) -> T | None:
-    """As `build`, for parts of one's own, with the arguments and the errors of agent-lightning.
+    """Return the part that `spec` names, with the arguments and the errors of agent-lightning.
 
     Args:
-        spec: what was written down; None means `default_factory`.
-        expected_type: the class that the part has to be of.
-        spec_name: what errors call it.
-        default_factory: makes the part where nothing was written down.
-        allow_none: return None where nothing was written down and nothing makes the part.
+        spec: as `build` has it; None means `default_factory`.
+        expected_type: class of the part.
+        spec_name: name of the spec in errors.
+        default_factory: makes the part if `spec` is None.
+        allow_none: return None if `spec` is None and nothing makes the part.
         optional_defaults: arguments for a class or factory that names them, or functions that return them.
-        dict_requires_type: whether a mapping must name its class with `type`.
-        dict_default_cls: the class of a mapping that need not, and does not.
-        type_error_fmt, invalid_spec_error_fmt: taken, and of no effect: errors say what was given and what is needed.
+        dict_requires_type: a mapping must name its class with `type`.
+        dict_default_cls: the class of a mapping without `type`.
+        type_error_fmt, invalid_spec_error_fmt: accepted without effect: errors name the spec and the expected type.
         registry: short name to dotted path. A mapping may have such a name under `name` in place of its `type`.
 
     Raises:
-        ValueError: there is no such part, or nothing was written down and something is needed.
+        ValueError: there is no such part, or the spec is None and a part is needed.
         TypeError: the part is of another class.
     """
     if spec is None:
@@ -150,35 +166,27 @@ def build_component(
         spec = None if default_factory is None else default_factory()
         if spec is None and allow_none:
             return None
-    if isinstance(spec, Mapping) and not spec.get("type") and not dict_requires_type and dict_default_cls is not None:
-        spec = {**spec, "type": dict_default_cls}
-    if isinstance(spec, Mapping) and not spec.get("type") and spec.get("name") in (registry or {}):
-        spec = {"type": spec["name"], **{name: value for name, value in spec.items() if name not in ("name", "type")}}
+    if isinstance(spec, Mapping) and not spec.get("type"):
+        if not dict_requires_type and dict_default_cls is not None:
+            spec = {**spec, "type": dict_default_cls}
+        elif spec.get("name") in (registry or {}):
+            options = {name: value for name, value in spec.items() if name not in ("name", "type")}
+            spec = {"type": spec["name"], **options}
     settings = {name: value() if callable(value) else value for name, value in (optional_defaults or {}).items()}
     try:
-        made = _make(spec_name, spec, expected_type, registry or {}, None, settings)
+        part = _make(spec_name, spec, expected_type, registry or {}, None, settings)
     except UserError as error:
         raise ValueError(str(error)) from error
-    if not isinstance(made, expected_type):
-        raise TypeError(f"{spec_name} must be of type {expected_type.__name__}, not {type(made).__name__}")
-    return made
-
-
-def build_all(keyword: str, specs: Component[Any] | Sequence[Component[Any]], kind: type[Any]) -> list[Any]:
-    """One part or several, in order.
-
-    Raises:
-        UserError: as `build`.
-    """
-    several = list(specs) if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
-    return [build(keyword, spec, kind) for spec in several]
+    if not isinstance(part, expected_type):
+        raise TypeError(f"{spec_name} must be of type {expected_type.__name__}, not {type(part).__name__}")
+    return part
 
 
 def load(keyword: str, path: str, names: Mapping[str, str] | None = None) -> Any:
-    """Import what a dotted path or a short name stands for.
+    """Import the object of a dotted path or a short name.
 
     Raises:
-        UserError: there is no such thing, or its module cannot be imported.
+        UserError: there is no such object, or its module cannot be imported.
     """
     names = names or {}
     full = names.get(path, path)
@@ -187,15 +195,15 @@ def load(keyword: str, path: str, names: Mapping[str, str] | None = None) -> Any
         known = f"one of {', '.join(map(repr, names))}, or " if names else ""
         _refuse(keyword, path, f"expected {known}a dotted path like 'package.module.Name'")
     try:
-        found: Any = import_module(module_name)
-    except Exception as error:  # a module of the user's may fail in any way
+        loaded: Any = import_module(module_name)
+    except Exception as error:  # a user's module may fail in any way
         _refuse(keyword, path, f"{module_name} cannot be imported: {type(error).__name__}: {error}", error)
     for attribute in attributes.split("."):
         try:
-            found = getattr(found, attribute)
+            loaded = getattr(loaded, attribute)
         except AttributeError as error:
             _refuse(keyword, path, f"{module_name} has no {attributes!r}", error)
-    return found
+    return loaded
 
 
 def _make(
@@ -206,7 +214,7 @@ def _make(
     untyped: str | None,
     settings: Mapping[str, Any],
 ) -> Any:
-    """`spec`, made once: an instance stays what it is, whatever can be called is called."""
+    """Return `spec` if it is an instance of `kind`, else what the class or factory that it names returns."""
     given: dict[str, Any] = {}
     target = spec
     if kind is not None and isinstance(spec, kind):
@@ -229,22 +237,16 @@ def _make(
             spec,
             f"expected {expected}: itself, its class, a factory, a dotted path or a mapping with 'type'",
         )
-    return _call(keyword, spec, target, given, settings)
-
-
-def _call(
-    keyword: str, spec: Any, target: Callable[..., Any], given: dict[str, Any], settings: Mapping[str, Any]
-) -> Any:
     try:
         signature = inspect.signature(target)
-    except ValueError:  # builtins that tell nothing of their parameters
+    except ValueError:  # a builtin without a signature
         return target(**given)
-    named = {
+    parameters = {
         name
         for name, parameter in signature.parameters.items()
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
-    keywords = {**{name: value for name, value in settings.items() if name in named}, **given}
+    keywords = {**{name: value for name, value in settings.items() if name in parameters}, **given}
     try:
         signature.bind(**keywords)
     except TypeError as error:
@@ -261,27 +263,19 @@ def _refuse(keyword: str, spec: Any, why: str, cause: Exception | None = None) -
 
 
 class Inputs(NamedTuple):
-    """Agent and data sets of a run; None where nothing was said."""
+    """Agent and data sets of a run; None where they were not given."""
 
     agent: LitAgent[Any] | None
     train: Dataset[Any] | None
     val: Dataset[Any] | None
-
-    def filled_from(self, others: Inputs) -> Inputs:
-        """Return these, with those of `others` where there are none."""
-        return Inputs(
-            others.agent if self.agent is None else self.agent,
-            others.train if self.train is None else self.train,
-            others.val if self.val is None else self.val,
-        )
 
 
 def read_inputs(agent: Any, train: Any, val: Any) -> Inputs:
     """Read the arguments of `fit(agent, train, val)`, which may also be `fit(train)` or `fit(train, val)`.
 
     Raises:
-        UserError: one of them is not what its place is for.
-        TypeError: a function that does not have the parameters of a rollout.
+        UserError: an argument is of the wrong type.
+        TypeError: a function does not have the parameters of a rollout.
     """
     chosen = None if agent is None else as_agent(agent)
     if agent is not None and chosen is None:
@@ -296,7 +290,7 @@ def as_agent(spec: Any) -> LitAgent[Any] | None:
 
     Raises:
         UserError: a path leads nowhere, or the class needs arguments.
-        TypeError: a function that does not have the parameters of a rollout.
+        TypeError: a function does not have the parameters of a rollout.
     """
     if isinstance(spec, str):
         spec = load("agent", spec)
@@ -309,42 +303,16 @@ def as_agent(spec: Any) -> LitAgent[Any] | None:
 
 
 def as_dataset(keyword: str, value: Any) -> Dataset[Any] | None:
-    """Return the data set that `value` is.
+    """Return `value` if it is a data set or None.
 
     Raises:
-        UserError: it is none: no length, a text, or a mapping of several data sets.
+        UserError: it is neither: it has no length, or is a text, or a mapping of several data sets.
     """
     if value is None or (isinstance(value, Sized) and not isinstance(value, (str, Mapping))):
         return cast("Dataset[Any] | None", value)
     raise UserError(
         f"{keyword}={type(value).__name__}: a data set has a length and rows by index, as a list or a datasets.Dataset"
     )
-
-
-logger = logging.getLogger(__name__)
-
-STRATEGIES: Final = {
-    "shm": "mini_agentic_rl.execution.SharedMemoryExecutionStrategy",
-    "cs": "mini_agentic_rl.execution.client_server.ClientServerExecutionStrategy",
-    "ray": "mini_agentic_rl.integrations.ray.RayExecutionStrategy",
-}
-STORES: Final = {
-    "memory": "mini_agentic_rl.store.memory.InMemoryLightningStore",
-    "sqlite": "mini_agentic_rl.store.sql.SqlLightningStore",
-    "sql": "mini_agentic_rl.store.sql.SqlLightningStore",
-    "mongo": "mini_agentic_rl.integrations.mongo.MongoLightningStore",
-    "client": "mini_agentic_rl.store.LightningStoreClient",
-}
-DEFAULT_RUNNERS: Final = 8
-DEFAULT_SERVER: Final = ("127.0.0.1", 4747)
-"""Address of a store server that is told no other."""
-
-_CLIENT_SERVER_VARIABLES: Final = (
-    LightningEnvVar.AGL_CURRENT_ROLE,
-    LightningEnvVar.AGL_MANAGED_STORE,
-    LightningEnvVar.AGL_SERVER_HOST,
-    LightningEnvVar.AGL_SERVER_PORT,
-)
 
 
 def make_strategy(
@@ -365,9 +333,9 @@ def make_strategy(
         logger.warning("Trainer(port=%d) has no effect: the strategy runs everything in this process", port)
     if port is not None and strategy is spec and strategy.server_port is not None:
         strategy.server_port = port
-    has = runners_of(strategy, n_runners)
-    if n_runners is not None and n_runners != has:
-        logger.warning("Trainer(n_runners=%d) has no effect: the strategy has %d", n_runners, has)
+    count = runners_of(strategy, n_runners)
+    if n_runners is not None and n_runners != count:
+        logger.warning("Trainer(n_runners=%d) has no effect: the strategy has %d", n_runners, count)
     return strategy
 
 
@@ -377,32 +345,33 @@ def asks_for_processes() -> bool:
 
 
 def is_store_of(spec: Component[LightningStore] | Path, folder: RunFolder) -> bool:
-    """Return True if `spec` means the file in a run folder. It is opened by each run, not before the folder is
-    ready."""
-    if isinstance(spec, str) and spec != "sqlite":
-        spec = Path(spec.removeprefix("sqlite:///"))
-    is_file = isinstance(spec, Path) and spec.resolve() == folder.rollouts_path.resolve()
-    return is_file or (isinstance(spec, str) and spec == "sqlite")
+    """Return True if `spec` means the database of a run folder, which each run opens once the folder is ready."""
+    if spec == "sqlite":
+        return True
+    path = Path(spec.removeprefix("sqlite:///")) if isinstance(spec, str) else spec
+    return isinstance(path, Path) and path.resolve() == folder.rollouts_path.resolve()
 
 
 def make_store(spec: Component[LightningStore] | Path) -> LightningStore:
-    """Return the store that was asked for: a spec, or the URL or file of one.
+    """Return the store of a spec, or of the URL or file of one.
 
     Raises:
         UserError: `spec` names no store, or it cannot be opened.
     """
     if spec == "sqlite":
         raise UserError("Trainer(store='sqlite') needs output_dir, or the file itself: store='sqlite:///rollouts.db'")
-    if isinstance(spec, Path) or (isinstance(spec, str) and _is_address(spec)):
+    is_address = isinstance(spec, str) and ("://" in spec or os.sep in spec or spec.endswith(".db"))
+    if isinstance(spec, Path) or is_address:
         from ..store import open_store
 
-        return open_store(spec, api_key=resolve_str_env_var(LightningEnvVar.AGL_API_KEY))
+        return open_store(cast("str | Path", spec), api_key=resolve_str_env_var(LightningEnvVar.AGL_API_KEY))
     store: LightningStore = build("store", spec, LightningStore, names=STORES)
     return store
 
 
 def usual_store(folder: RunFolder | None) -> LightningStore | None:
-    """The store where none was asked for: a server that is there already, else memory; None for the one in `folder`.
+    """Return the store of a trainer that was given none: the server of the environment, else memory; None for the
+    database in `folder`.
 
     AGL_MANAGED_STORE=0 says that there is a store server, at AGL_SERVER_HOST and AGL_SERVER_PORT.
     """
@@ -416,18 +385,14 @@ def usual_store(folder: RunFolder | None) -> LightningStore | None:
 
 
 def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> LightningStore:
-    """The store of one run in `folder`. A process of runners alone reaches the algorithm's store and opens none."""
+    """Return the store of one run in `folder`. A process of runners alone reaches the algorithm's store and opens
+    none."""
     if folder is None or not runs_algorithm(strategy):
         return InMemoryLightningStore()
     from ..store import SqlLightningStore
 
     make_private_folder(folder.path)
     return SqlLightningStore(folder.rollouts_path)
-
-
-def is_external(store: LightningStore | None) -> bool:
-    """Return True if others may use the store at the same time."""
-    return store is not None and not isinstance(store, InMemoryLightningStore)
 
 
 def runs_algorithm(strategy: ExecutionStrategy) -> bool:
@@ -450,29 +415,8 @@ def runs_algorithm_here(strategy: ExecutionStrategy) -> bool:
     return strategy.role == "both" and strategy.main_process == "algorithm"
 
 
-def runners_of(strategy: ExecutionStrategy, asked_for: int | None) -> int:
-    """Return the number of runners of the strategy; one of the user's own making has what was asked for."""
+def runners_of(strategy: ExecutionStrategy, n_runners: int | None) -> int:
+    """Return the number of runners of the strategy; a user's own strategy without one has `n_runners`."""
     if strategy.n_runners is not None:
         return strategy.n_runners
-    return DEFAULT_RUNNERS if asked_for is None else asked_for
-
-
-def make_runner(spec: Component[Runner[Any]] | None, *, tracer: Tracer | None, max_rollouts: int | None) -> Runner[Any]:
-    """Return the runner; one object serves all runners of a process, each in a `run_context` of its own.
-
-    Raises:
-        UserError: `spec` names no runner.
-    """
-    settings: dict[str, Any] = {"tracer": tracer, "max_rollouts": max_rollouts}
-    runner: Runner[Any] = build(
-        "runner",
-        LitAgentRunner if spec is None else spec,
-        Runner,
-        untyped="mini_agentic_rl.runner.LitAgentRunner",
-        settings=settings,
-    )
-    return runner
-
-
-def _is_address(text: str) -> bool:
-    return "://" in text or os.sep in text or text.endswith(".db")
+    return DEFAULT_RUNNERS if n_runners is None else n_runners

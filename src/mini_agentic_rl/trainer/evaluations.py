@@ -1,6 +1,6 @@
 """`evaluations.jsonl`: every answer of every measurement of a run, their accuracies, and comparisons of runs by them.
 
-The file is written whole at each measurement (`algorithm.answers` documents a row). A resumed run repeats the
+The file is written whole at each measurement (`algorithm.rollouts` documents a row). A resumed run repeats the
 measurements after its checkpoint, and their rows are replaced.
 """
 
@@ -39,7 +39,7 @@ _NEEDED: Final = ("evaluation", "hash", "correct")
 
 
 def read_answers(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file; none where there is no such file.
+    """Return the rows of a file; none if there is no such file.
 
     Raises:
         UserError: a line is no row of a measurement.
@@ -65,8 +65,8 @@ def add_answers(path: Path, rows: AnswerRows, keep: Collection[str]) -> None:
         keep: names of the earlier measurements that stay.
 
     Raises:
-        OSError: it cannot be written; what was there is untouched.
-        UserError: what is there is damaged.
+        OSError: it cannot be written; the earlier file is untouched.
+        UserError: the file is damaged.
     """
     new = {row["evaluation"] for row in rows}
     kept = [row for row in read_answers(path) if row["evaluation"] in keep and row["evaluation"] not in new]
@@ -76,23 +76,23 @@ def add_answers(path: Path, rows: AnswerRows, keep: Collection[str]) -> None:
 
 def by_evaluation(rows: AnswerRows) -> dict[str, list[Mapping[str, Any]]]:
     """Return the rows of each measurement by its name, in order."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        found.setdefault(str(row["evaluation"]), []).append(row)
-    return found
+        groups.setdefault(str(row["evaluation"]), []).append(row)
+    return groups
 
 
 def by_problem(rows: AnswerRows) -> dict[tuple[str, int], list[Mapping[str, Any]]]:
     """Return the answers to each problem of one measurement. A question that comes several times is several problems:
     the first, the second ... of its hash."""
-    found: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     seen: dict[tuple[str, int], int] = {}
     for row in rows:
         sample = int(row.get("sample", 0))
         occurrence = seen.get((row["hash"], sample), 0)
         seen[row["hash"], sample] = occurrence + 1
-        found.setdefault((str(row["hash"]), occurrence), []).append(row)
-    return found
+        groups.setdefault((str(row["hash"]), occurrence), []).append(row)
+    return groups
 
 
 def is_checked(rows: AnswerRows, check: Check) -> bool:
@@ -109,29 +109,29 @@ def shares(rows: AnswerRows, check: Check) -> dict[tuple[str, int], Fraction]:
 
 
 def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRow]:
-    """Return what a measurement came to: pass@1 and, of several answers to each problem, pass@k and maj@k.
+    """Return the accuracies of a measurement: pass@1 and, of several answers to each problem, pass@k and maj@k.
 
     pass@k is the unbiased estimator (Chen et al. 2021, equation 1), maj@k the vote of `majority`; k is 2, 4, 8 ... and
-    the number of answers. A vote counts as right where the lenient check, or without one the strict one, says so of an
-    answer with it. Intervals are Wilson's for one answer a problem, else of the bootstrap over problems.
+    the number of answers. A vote is right if the lenient check, or else the strict one, passes an
+    answer with it. Intervals are Wilson's for one answer to each problem, else those of the bootstrap over problems.
     """
     problems = list(by_problem(rows).values())
     right = [[bool(row[check]) for row in answers] for answers in problems]
     samples = min(map(len, right), default=0)
     ending = "" if check == "correct" else f", {CHECKS[check]}"
-    found = [mean_row(f"pass@1{ending}", [sum(one) / len(one) for one in right], binary=samples == 1)]
+    lines = [mean_row(f"pass@1{ending}", [sum(answers) / len(answers) for answers in right], binary=samples == 1)]
     drawn = sorted({2**power for power in range(1, samples.bit_length())} | {samples}) if samples > 1 else []
     for k in drawn:
-        found.append(mean_row(f"pass@{k}{ending}", [pass_at_k(len(one), sum(one), k) for one in right]))
+        lines.append(mean_row(f"pass@{k}{ending}", [pass_at_k(len(answers), sum(answers), k) for answers in right]))
     if check == "correct":
         votes = [_votes(answers) for answers in problems]
         for k in (k for k in drawn if k > 2):  # of two votes the majority is either of them: pass@1
-            found.append(mean_row(f"maj@{k}", [majority_at_k(*vote, k) for vote in votes]))
-    return found
+            lines.append(mean_row(f"maj@{k}", [majority_at_k(*vote, k) for vote in votes]))
+    return lines
 
 
 def _votes(answers: AnswerRows) -> tuple[list[str | None], dict[str, bool]]:
-    """Return what each answer to a problem votes for, and which votes are right."""
+    """Return the vote of each answer to a problem, and which votes are right."""
     ballots = [ballot(row.get("answer")) for row in answers]
     right: dict[str, bool] = {}
     for vote, row in zip(ballots, answers, strict=True):
@@ -145,11 +145,11 @@ def _votes(answers: AnswerRows) -> tuple[list[str | None], dict[str, bool]]:
 def check_rows(rows: AnswerRows) -> list[dict[str, Any]]:
     """Return, for each measurement, the lenient accuracy and the mean of each named component of its reward: `name`
     (of the measurement), `check`, `mean`, `low`, `high`, `count`."""
-    found = []
+    lines = []
     for name, own in by_evaluation(rows).items():
         if is_checked(own, "lenient"):
             line = accuracy_rows(own, "lenient")[0]
-            found.append(_line(name, "lenient", line["accuracy"], line["low"], line["high"], line["count"]))
+            lines.append(_line(name, "lenient", line["accuracy"], line["low"], line["high"], line["count"]))
         scored = [row for row in own if row.get("components")]
         for component in dict.fromkeys(key for row in scored for key in row["components"] if key != "lenient"):
             means = [
@@ -161,8 +161,8 @@ def check_rows(rows: AnswerRows) -> list[dict[str, Any]]:
                 low, high = of_shares["low"], of_shares["high"]
             else:
                 low, high = bootstrap_interval(means)
-            found.append(_line(name, component, sum(means) / len(means), low, high, len(means)))
-    return found
+            lines.append(_line(name, component, sum(means) / len(means), low, high, len(means)))
+    return lines
 
 
 def _line(name: str, check: str, mean: float, low: float, high: float, count: int) -> dict[str, Any]:
@@ -198,17 +198,17 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
         path, wanted = Path(before), after
     if not path.exists():
         raise UserError(f"{path} does not exist: give the folder of a run, or what `eval --output` wrote")
-    found = by_evaluation(_answers(path))
-    if not found:
+    evaluations = by_evaluation(_answers(path))
+    if not evaluations:
         raise UserError(f"{path} kept no answers: measure it again, by `eval --output FILE`")
-    name = _last(found) if wanted is None else wanted
-    if name not in found:
-        raise UserError(f"{path} has no measurement {name!r}: it has {', '.join(map(repr, found))}")
-    return MeasuredRun(spec, name, found[name])
+    name = _last(evaluations) if wanted is None else wanted
+    if name not in evaluations:
+        raise UserError(f"{path} has no measurement {name!r}: it has {', '.join(map(repr, evaluations))}")
+    return MeasuredRun(spec, name, evaluations[name])
 
 
 def _last(evaluations: Collection[str]) -> str:
-    """Return the last measurement on the run's own held-out tasks, or the last of all where there is none on them."""
+    """Return the last measurement on the run's own held-out tasks, or the last of all if there is none on them."""
     own = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
     return (own or list(evaluations))[-1]
 
@@ -248,45 +248,45 @@ def compare_runs(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     comparisons: list[dict[str, Any]] = []
     for check in CHECKS:
         checked = [run for run in runs if is_checked(run.rows, check)]
-        found = [_comparison(runs[0], run, check) for run in checked if run is not runs[0] and runs[0] in checked]
-        for row, p in zip(found, holm([row["p"] for row in found]), strict=True):
+        compared = [_comparison(runs[0], run, check) for run in checked if run is not runs[0] and runs[0] in checked]
+        for row, p in zip(compared, holm([row["p"] for row in compared]), strict=True):
             comparisons.append({**row, "p_holm": p})
     return {"runs": [_described(run) for run in runs], "comparisons": comparisons}
 
 
 def _described(run: MeasuredRun) -> dict[str, Any]:
-    found: dict[str, Any] = {"run": run.name, "evaluation": run.evaluation, "answers": len(run.rows)}
+    description: dict[str, Any] = {"run": run.name, "evaluation": run.evaluation, "answers": len(run.rows)}
     for check, word in CHECKS.items():
         if is_checked(run.rows, check):
             values = [float(share) for share in shares(run.rows, check).values()]
             row = mean_row(word, values, binary=len(values) == len(run.rows))
-            found |= {"problems": len(values), word: {name: row[name] for name in ("accuracy", "low", "high")}}
-    return found
+            description |= {"problems": len(values), word: {name: row[name] for name in ("accuracy", "low", "high")}}
+    return description
 
 
 def _comparison(first: MeasuredRun, second: MeasuredRun, check: Check) -> dict[str, Any]:
-    one, other = shares(first.rows, check), shares(second.rows, check)
-    common = [problem for problem in one if problem in other]
+    first_shares, second_shares = shares(first.rows, check), shares(second.rows, check)
+    common = [problem for problem in first_shares if problem in second_shares]
     if not common:
         raise UserError(
             f"{first.name} ({first.evaluation}) and {second.name} ({second.evaluation}) have no problem in common: "
             "measure them on the same ones, with the same `dataset`, `split`, `size` and `seed`"
         )
-    pairs = [(one[problem], other[problem]) for problem in common]
-    found = compare_shares([a for a, _ in pairs], [b for _, b in pairs])
+    pairs = [(first_shares[problem], second_shares[problem]) for problem in common]
+    paired = compare_shares([a for a, _ in pairs], [b for _, b in pairs])
     return {
         "first": first.name,
         "second": second.name,
         "check": CHECKS[check],
         "problems": len(common),
-        "left_out": [len(one) - len(common), len(other) - len(common)],
+        "left_out": [len(first_shares) - len(common), len(second_shares) - len(common)],
         "accuracy": [float(sum(a for a, _ in pairs)) / len(pairs), float(sum(b for _, b in pairs)) / len(pairs)],
-        "difference": found.difference,
-        "low": found.low,
-        "high": found.high,
+        "difference": paired.difference,
+        "low": paired.low,
+        "high": paired.high,
         "better": sum(b > a for a, b in pairs),
         "worse": sum(b < a for a, b in pairs),
-        "p": found.p,
+        "p": paired.p,
     }
 
 
@@ -312,12 +312,12 @@ def sweep_rows(runs: Sequence[Finished]) -> list[dict[str, Any]]:
     rows = []
     for setting, summaries in by_setting.items():
         measured = [_measurements(summary) for summary in summaries.values()]
-        names = list(dict.fromkeys(name for one in measured for name in one))
+        names = list(dict.fromkeys(name for run in measured for name in run))
         rows.append(
             {
                 "settings": dict(setting),
                 "seeds": list(summaries),
-                "measurements": {name: _over_seeds([one[name] for one in measured if name in one]) for name in names},
+                "measurements": {name: _over_seeds([run[name] for run in measured if name in run]) for name in names},
                 "seconds": mean(_seconds(summary) for summary in summaries.values()),
                 "against_first": None if summaries is first else _difference(first, summaries),
             }

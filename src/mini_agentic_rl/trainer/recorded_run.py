@@ -1,4 +1,4 @@
-"""Begin, train, write the summary: the order of every run with a folder. A kind of training only says how it trains."""
+"""The order of every run with a folder: begin or resume, train, write the summary."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Checkpoint = tuple[int, Path]
 """The step of a checkpoint, and its folder."""
 
 RowsToKeep = Callable[[Checkpoint | None], int | None]
-"""From the checkpoint that a resumed run goes on from to the number of rows of metrics that it keeps: what came after
-is done again. None keeps all."""
+"""Function from the checkpoint of a resumed run to the number of rows of metrics that it keeps: later steps are done
+again. None keeps all."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class RecordedRun:
 
     @property
     def is_resumed(self) -> bool:
-        """True if an unfinished run goes on."""
+        """True if an unfinished run is resumed."""
         return self.state == "resumed"
 
     @property
     def is_finished(self) -> bool:
-        """True if the run that was to be resumed has its summary already: there is nothing to do."""
+        """True if the resumed run has its summary already: there is nothing to do."""
         return self.state == "finished"
 
 
@@ -63,34 +63,28 @@ def recorded(
 
     Args:
         config: the configuration, as JSON values.
-        about: what else belongs into the summary, asked for at the end.
+        about: returns further entries of the summary; called at the end.
 
     Raises:
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
     """
     started = time.perf_counter()
-
-    def rows_to_keep(checkpoint: Checkpoint | None) -> int | None:
-        return algorithm.rows_to_keep(None if checkpoint is None else checkpoint[1])
-
     with one_writer(folder.path):
-        with open_run(folder, settings, config, rows_to_keep=rows_to_keep) as run:
+        with open_run(
+            folder, settings, config, rows_to_keep=lambda at: algorithm.rows_to_keep(None if at is None else at[1])
+        ) as run:
             yield run
             if run.is_finished:
                 return
             summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
-            _hand_on(run, algorithm)
+            last = algorithm.evaluations[-1] if algorithm.evaluations else None
+            run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
+            _hand_on_adapters(run)
         folder.write_summary(summary)
 
 
-def _hand_on(run: RecordedRun, algorithm: Algorithm) -> None:
-    """Give the loggers what a run has come to beside its numbers: conversations, and the adapter."""
-    last = algorithm.evaluations[-1] if algorithm.evaluations else None
-    run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
-    _hand_on_adapters(run)
-
-
 def _hand_on_adapters(run: RecordedRun) -> None:
+    """Give the loggers the files of the adapters of a run."""
     folder = run.folder
     named = sorted(folder.adapters_path.iterdir()) if folder.adapters_path.is_dir() else []
     for path, pattern in ((folder.adapter_path, "*"), *((one, "*") for one in named), (folder.path, "adapter_*")):
@@ -114,7 +108,7 @@ def open_run(
     Args:
         config: the configuration, as JSON values.
         is_writer: False for a process beside the one that writes the folder.
-        agree: brings what the writer has found to all processes.
+        agree: broadcasts the state that the writer has found to all processes.
 
     Raises:
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
@@ -138,28 +132,19 @@ def open_run(
                 logger.close()
                 raise
             logger = MultiLogger([logger, prometheus])
-    with logger, _naming_the_disk(folder):
-        yield RecordedRun(folder, logger, state, checkpoint)
-
-
-@contextmanager
-def _naming_the_disk(folder: RunFolder) -> Iterator[None]:
-    """Tell in one line that the disk under a run failed, whichever library wrote.
-
-    Raises:
-        UserError: it is full, or cannot be written.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # torch and safetensors raise errors of their own
-        failure = disk_failure(error, folder.path)
-        if failure is None:
+    with logger:
+        try:
+            yield RecordedRun(folder, logger, state, checkpoint)
+        except UserError:
             raise
-        raise UserError(
-            f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`", setting="output_dir"
-        ) from error
+        except Exception as error:  # torch and safetensors raise errors of their own
+            failure = disk_failure(error, folder.path)
+            if failure is None:
+                raise
+            raise UserError(
+                f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`",
+                setting="output_dir",
+            ) from error
 
 
 def record_run(

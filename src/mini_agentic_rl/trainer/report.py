@@ -1,4 +1,4 @@
-"""`report.html`: what a run did, in one file that needs no other file, no script and no network.
+"""`report.html`: the report of a run, in one file that needs no other file, no script and no network.
 
 It reads the files of the run folder and leaves out what is missing, so it can be written at any time, also for a run
 that was stopped early.
@@ -47,14 +47,14 @@ def series_by_family(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, l
 
 
 def line_chart(series: Sequence[tuple[str, Points]], *, percent: bool = False) -> str:
-    """An SVG element with one line for each (name, points); points are (x, y), ordered by x.
+    """Return an SVG element with a line for each (name, points); points are (x, y), ordered by x.
 
     A line of many points is drawn faintly under its moving average. Series without a finite point are left out; with
     none left the result is empty. At most `MAX_SERIES` are drawn.
 
     Args:
-        series: What to draw.
-        percent: Label the y axis in percent.
+        series: the lines.
+        percent: label the y axis in percent.
     """
     drawn = [(name, _thin([(x, y) for x, y in points if math.isfinite(y)])) for name, points in series]
     drawn = [(name, points) for name, points in drawn if points][:MAX_SERIES]
@@ -95,7 +95,7 @@ def line_chart(series: Sequence[tuple[str, Points]], *, percent: bool = False) -
 
 
 def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `_MAX_POINTS` points: each the mean of an equal share."""
+    """Return at most `_MAX_POINTS` points, each the mean of an equal share."""
     share = math.ceil(len(points) / _MAX_POINTS)
     if share <= 1:
         return points
@@ -119,7 +119,7 @@ def _path(points: Points, place: Callable[[float, float], tuple[float, float]]) 
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """About five round numbers whose range holds [low, high]."""
+    """Return about five round numbers whose range holds [low, high]."""
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
         margin = abs(low) * 0.1 or 1.0
         low, high = low - margin, high + margin
@@ -137,7 +137,7 @@ def _label(value: float, percent: bool) -> str:
 
 
 _MAX_SHOWN = 4000
-"""Characters of one message; the rest is left out and said to be."""
+"""Characters of one message; the page says how many more are left out."""
 _IN_PERCENT = ("accuracy",)
 _TITLES = {"tokens_per_second": "tokens / s", "memory_gib": "memory (GiB)"}
 
@@ -171,7 +171,7 @@ def write_report(
         _doctor(metrics_rows, folder.read_config().get("eval_size")),
         _curves(metrics_rows),
         _time(summary),
-        _untrained(summary.get("untrained") or {}),
+        _pairs("Rollouts that gave nothing to train on", summary.get("untrained") or {}),
         _transcripts(transcripts),
         _pairs("Settings", folder.read_config()),
         _pairs("Versions", summary.get("versions") or {}),
@@ -189,7 +189,7 @@ def write_report(
 
 
 def _verdict(verdict: Mapping[str, Any] | None) -> str:
-    """The gain from reinforcement learning in one line, and what to try where there is none."""
+    """Return the gain from reinforcement learning in one line, and things to try if there is none."""
     if not verdict:
         return ""
     advice = "".join(f"<li>{_code(text)}</li>" for text in verdict["advice"])
@@ -211,7 +211,7 @@ def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
         '<th class="number">correct</th><th class="wide"><span class="ends">'
         "<span>0 %</span><span>100 %</span></span></th></tr>"
     )
-    return f'<section><h2>Accuracy</h2><div class="scroll"><table>{head}{"".join(lines)}</table></div></section>\n'
+    return _table("Accuracy", head, lines)
 
 
 def _checks(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -228,7 +228,11 @@ def _checks(rows: Sequence[Mapping[str, Any]]) -> str:
         '<tr><th></th><th>check</th><th class="number">mean</th><th class="number">95 % interval</th>'
         '<th class="number">problems</th></tr>'
     )
-    return f'<section><h2>Other checks</h2><div class="scroll"><table>{head}{"".join(lines)}</table></div></section>\n'
+    return _table("Other checks", head, lines)
+
+
+def _table(title: str, head: str, lines: Sequence[str]) -> str:
+    return f'<section><h2>{title}</h2><div class="scroll"><table>{head}{"".join(lines)}</table></div></section>\n'
 
 
 def _interval_bar(row: Mapping[str, Any]) -> str:
@@ -257,7 +261,7 @@ def _doctor(rows: Sequence[Mapping[str, Any]], eval_size: Any) -> str:
 
 
 def _code(text: str) -> str:
-    """Return a text with what stands in backticks as code."""
+    """Return a text with the parts in backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
 
@@ -296,12 +300,6 @@ def _time(summary: Mapping[str, Any]) -> str:
     if "seed" in summary:
         values["seed"] = summary["seed"]
     return _pairs("Time and memory", values)
-
-
-def _untrained(reasons: Mapping[str, int]) -> str:
-    if not reasons:
-        return ""
-    return _pairs("Rollouts that gave nothing to train on", reasons)
 
 
 def _transcripts(transcripts: Sequence[Mapping[str, Any]]) -> str:

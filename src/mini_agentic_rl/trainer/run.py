@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
+from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers, in_daemon_thread
 from ..attribution import unrecorded
-from ..errors import fit_for_future
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
 from ..runner import Runner
@@ -27,8 +23,6 @@ from ..types import Dataset, Hook
 from .settings import TraceExportSettings, exported
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _LOOK_SECONDS = 1.0
 
@@ -89,7 +83,7 @@ class AlgorithmBundle:
         if context.llm_proxy is not None:
             _record_in(store, context.llm_proxy)
         self.algorithm.bind(context)
-        with unrecorded():  # a critic that asks the model while rollouts run belongs to none of them
+        with unrecorded():  # calls of the algorithm itself belong to no rollout
             await self.algorithm.execute(self.train_dataset, self.val_dataset)
 
 
@@ -110,7 +104,7 @@ class RunnerBundle:
 
 @dataclass
 class Run:
-    """Both bundles, the store between them, and the strategy that says where they run."""
+    """Both bundles, the store between them, and the strategy that runs them."""
 
     strategy: ExecutionStrategy
     store: LightningStore
@@ -119,7 +113,7 @@ class Run:
     runs_algorithm: bool = True
     """True if the algorithm is part of this start of the program, and not runners alone."""
     cancels_leftovers: bool = False
-    """Cancel what an earlier run left unfinished in the store, before a runner can claim it."""
+    """Cancel the unfinished rollouts of an earlier run in the store, before a runner can claim them."""
     closes_store: bool = False
     export: TraceExportSettings = field(default_factory=TraceExportSettings)
     """Receiver of the spans besides the store."""
@@ -152,7 +146,7 @@ class Run:
         Raises:
             Exception: whatever the algorithm raised.
         """
-        work = in_thread(self.execute, "trainer")
+        work = in_daemon_thread(self.execute, "trainer")
         work.add_done_callback(_look_at)
         try:
             await asyncio.shield(work)
@@ -164,26 +158,11 @@ class Run:
             raise
 
 
-def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Return or raise what `call` does in a daemon thread that has the caller's context variables."""
-    result: Future[T] = Future()
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            result.set_result(context.run(call))
-        except BaseException as error:  # raised again where the future is awaited
-            result.set_exception(fit_for_future(error, name))
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return asyncio.wrap_future(result)
-
-
 async def _end(work: asyncio.Future[None]) -> None:
     """Cancel `work`, and wait for its end.
 
-    A strategy may cancel the bundle for the same event. What the algorithm does at its end, such as writing a
-    checkpoint, is not to be cut short by that.
+    A strategy may cancel the bundle for the same event. That must not cut short the end of the algorithm, such as
+    writing a checkpoint.
     """
     work.cancel()
     while not work.done():
@@ -192,7 +171,7 @@ async def _end(work: asyncio.Future[None]) -> None:
 
 
 def _look_at(work: asyncio.Future[None]) -> None:
-    """Ignore what a run raised after it was stopped."""
+    """Retrieve the exception of a stopped run, so that asyncio does not log it."""
     if not work.cancelled():
         work.exception()
 

@@ -1,4 +1,4 @@
-"""The folder of one training run: what is written where, and how nothing written is ever half there.
+"""The folder of one training run: its files, each written whole or not at all.
 
 Every file and every checkpoint is written under a temporary name, synced to disk and renamed, so that a process killed
 at any instant leaves either the old state or the new one. A folder is never taken over silently: an existing run is
@@ -47,14 +47,14 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], may_chan
 
     Args:
         before: the configuration as it was read, JSON values in groups.
-        now: the other one; what JSON makes of it is compared.
+        now: the configuration now; it is compared as JSON values.
         may_change: top-level keys that are left out.
     """
-    one, other = _flat(before), _flat(json.loads(json.dumps(now)))
+    old, new = _flat(before), _flat(json.loads(json.dumps(now)))
     return [
-        f"{key} (was {_shown(one, key)}, now {_shown(other, key)})"
-        for key in sorted(one.keys() | other.keys())
-        if one.get(key) != other.get(key) and key.split(".")[0] not in may_change
+        f"{key} (was {_shown(old, key)}, now {_shown(new, key)})"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and key.split(".")[0] not in may_change
     ]
 
 
@@ -83,9 +83,9 @@ class RunFolder:
     """Paths of a run, and the writing of its files, whole or not at all.
 
     Args:
-        path: The folder; created by `begin`.
-        keep_checkpoints: Number of the newest checkpoints that stay, 1 or more.
-        usual: Values of settings that the configuration of a run begun by an older version does not know.
+        path: the folder; created by `begin`.
+        keep_checkpoints: number of the newest checkpoints that stay, 1 or more.
+        usual: defaults of settings that the configuration of a run begun by an older version does not have.
 
     Raises:
         ValueError: `keep_checkpoints` is below 1.
@@ -189,7 +189,7 @@ class RunFolder:
         return "new"
 
     def note_resume(self, step: int) -> None:
-        """Note that the run goes on from here after so many finished steps; what cannot be noted is left out."""
+        """Append to `resumes.jsonl` that the run is resumed after so many finished steps; a failure is only logged."""
         line = json.dumps({"time": round(time.time(), 3), "step": step}) + "\n"
         try:
             make_private_file(self.resumes_path)
@@ -217,7 +217,7 @@ class RunFolder:
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """Turn a failed write of `path` into one line.
+        """Name `path` and the advice in the error of a failed write.
 
         Raises:
             UserError: the block raised an OSError.
@@ -225,9 +225,9 @@ class RunFolder:
         try:
             yield
         except OSError as error:
+            advice = "no space left; free some" if isinstance(error, DiskFullError) else f"{error.strerror}; mend that"
             raise UserError(
-                f"{path.name} was not written to {self.path}: {error.strerror}; mend that and continue with `resume`",
-                setting="output_dir",
+                f"{path.name} was not written to {self.path}: {advice} and continue with `resume`", setting="output_dir"
             ) from error
 
     def read_summary(self) -> dict[str, Any]:
@@ -240,18 +240,18 @@ class RunFolder:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Return (step, folder) of every finished checkpoint, oldest first."""
-        return sorted(found for found in self.checkpoint_folders() if self.is_whole(found[1]))
+        return sorted((step, folder) for step, folder in self.checkpoint_folders() if self.is_whole(folder))
 
     def checkpoint_folders(self) -> list[tuple[int, Path]]:
         """Return (step, folder) of every checkpoint, whether or not it is finished."""
         if not self.checkpoints_path.is_dir():
             return []
         entries = [entry for entry in self.checkpoints_path.iterdir() if entry.is_dir()]
-        found = [(self.checkpoint_name.fullmatch(entry.name), entry) for entry in entries]
-        return [(int(match[1]), entry) for match, entry in found if match]
+        matches = [(self.checkpoint_name.fullmatch(entry.name), entry) for entry in entries]
+        return [(int(match[1]), entry) for match, entry in matches if match]
 
     def is_whole(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint is finished: it has its name only then."""
+        """Return True if a checkpoint is finished: here it has its name only then."""
         return True
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
@@ -311,7 +311,7 @@ class RunFolder:
         """Write the answers of a measurement to `evaluations.jsonl`, beside those of the earlier ones named in `keep`.
 
         Raises:
-            UserError: it cannot be written, or is damaged; what was there before is untouched.
+            UserError: it cannot be written, or is damaged; the earlier one is untouched.
         """
         with self.writing(self.evaluations_path):
             add_answers(self.evaluations_path, without_secrets_within(rows), keep)
@@ -325,11 +325,11 @@ class RunFolder:
                 file.write(without_secrets(line) + "\n")
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
-        """Write `epoch_N/`: what was trained, as it is after so many passes over the tasks.
+        """Write `epoch_N/`: the trained weights after so many passes over the tasks.
 
         Raises:
-            UserError: the disk is full or cannot be written; what was there before is untouched.
-            Exception: whatever else `write` raised; what was there before is untouched.
+            UserError: the disk is full or cannot be written; the earlier one is untouched.
+            Exception: whatever else `write` raised; the earlier one is untouched.
         """
         self.write_whole(self.path / f"epoch_{epoch}", write)
 
@@ -343,21 +343,11 @@ class RunFolder:
         """Fill a folder of the run, whole or not at all.
 
         Raises:
-            UserError: the disk is full or cannot be written; what was there before is untouched.
-            Exception: whatever else `write` raised; what was there before is untouched.
+            UserError: the disk is full or cannot be written; the earlier one is untouched.
+            Exception: whatever else `write` raised; the earlier one is untouched.
         """
-        try:
+        with self.writing(path):
             write_folder(path, write)
-        except DiskFullError as error:
-            raise UserError(
-                f"{path.name} was not written to {self.path}: no space left; free some and continue with `resume`",
-                setting="output_dir",
-            ) from error
-        except OSError as error:
-            raise UserError(
-                f"{path.name} was not written to {self.path}: {error.strerror}; mend that and continue with `resume`",
-                setting="output_dir",
-            ) from error
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
@@ -368,7 +358,7 @@ class RunFolder:
             ) from error
 
     def _refuse_what_is_no_run(self) -> None:
-        """Whatever is asked for, only what a run has written is deleted."""
+        """Refuse a folder with files of the names of a run that no run has written."""
         there = [path.name for path in self.owned() if path.exists()]
         if there == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
             return  # a run that was killed at its first breath
@@ -380,7 +370,7 @@ class RunFolder:
             )
 
     def _refuse_links(self) -> None:
-        """A run makes no links, and what is behind one is somebody else's: nothing there is written or deleted."""
+        """Refuse links: a run makes none, and writes and deletes nothing behind one."""
         for path in [*self.owned(), *(folder for _, folder in self.checkpoint_folders())]:
             if path.is_symlink():
                 raise UserError(
@@ -430,19 +420,19 @@ class RunFolder:
             )
 
     def results(self) -> list[Path]:
-        """Return the paths of what a run has trained."""
+        """Return the paths of the results of a run."""
         return [self.adapter_path, self.adapters_path, self.prompt_path, *self.epochs()]
 
     def owned(self) -> list[Path]:
-        """Return the paths that a run writes, and an overwritten one loses: of the folders `checkpoints/` and `logs/`
-        those of its files alone."""
+        """Return the paths that a run writes, and that `delete` removes; of `checkpoints/` and `logs/` only its own
+        files are removed."""
         database = [self.rollouts_path.with_name(self.rollouts_path.name + end) for end in ("", "-wal", "-shm")]
         files = [self.config_path, self.summary_path, self.metrics_path, self.evaluations_path, self.report_path]
         files.append(self.resumes_path)
         return [*files, *database, *self.results(), self.logs_path, self.checkpoints_path]
 
     def delete(self) -> None:
-        """Delete only what a run writes; anything else in the folder stays, and so does what is behind a link.
+        """Delete only the files of a run; other files in the folder stay, and so do those behind a link.
 
         Raises:
             UserError: a path of the run is a link.
@@ -458,5 +448,5 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
         for folder in folders:
-            with suppress(OSError):  # it is not there, or holds what no run wrote
+            with suppress(OSError):  # it is missing, or holds files of others
                 folder.rmdir()

@@ -63,7 +63,7 @@ class TraceExportSettings(Settings):
     generative AI have them, as http://localhost:6006 for Phoenix; by default OTEL_EXPORTER_OTLP_ENDPOINT. Keys belong
     into OTEL_EXPORTER_OTLP_HEADERS."""
     otlp_messages: bool = True
-    """Export what was said: messages, arguments of tools and their results."""
+    """Export messages, arguments of tools and their results."""
     otlp_tokens: bool = False
     """Export the token ids and log-probabilities of each call as well."""
 

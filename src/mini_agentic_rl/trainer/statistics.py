@@ -33,7 +33,7 @@ class AccuracyRow(TypedDict):
 
 
 def wilson_interval(successes: float, count: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval for a proportion (Wilson 1927), which stays inside [0, 1] and is sound near its ends.
+    """Return Wilson's score interval for a proportion (Wilson 1927), which stays inside [0, 1].
 
     With p = successes / count and z the normal quantile of `confidence`:
     (p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n).
@@ -63,7 +63,7 @@ def wilson_interval(successes: float, count: int, *, confidence: float = 0.95) -
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of `k` samples is right (Chen et al. 2021, equation 1).
+    """Return an unbiased estimate of the chance that one of `k` samples is right (Chen et al. 2021, equation 1).
 
     1 - C(n - c, k) / C(n, k) for n samples of which c are right.
 
@@ -80,13 +80,13 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 
 
 def mean_pass_at_k(outcomes: Iterable[tuple[int, int]], k: int) -> float:
-    """Mean of `pass_at_k` over problems, each given as (samples, correct); 0 if there are none."""
+    """Return the mean of `pass_at_k` over problems, each given as (samples, correct); 0 if there are none."""
     values = [pass_at_k(samples, correct, k) for samples, correct in outcomes]
     return sum(values) / len(values) if values else 0.0
 
 
 def accuracy_row(name: str, correct: float, count: int) -> AccuracyRow:
-    """The table line for `correct` of `count` problems, with its 95 % interval.
+    """Return the table line for `correct` of `count` problems, with its 95 % interval.
 
     Raises:
         ValueError: `correct` is not between 0 and `count`.
@@ -129,20 +129,17 @@ def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95) -> 
 
 
 def mean_row(name: str, shares: Sequence[float], *, binary: bool = False) -> AccuracyRow:
-    """Return the table line of a share that was found for each problem, with its 95 % interval.
+    """Return the table line of the mean of a share of each problem, with its 95 % interval.
 
     Args:
         shares: one a problem, each in [0, 1].
         binary: one answer was given to each problem, so that Wilson's interval is the one for them.
     """
     count, total = len(shares), float(sum(shares))
-    if binary or (len(set(shares)) <= 1 and total in (0.0, float(count))):
-        low, high = wilson_interval(total, count)
-    else:
-        low, high = bootstrap_interval(shares)
-    return AccuracyRow(
-        name=name, accuracy=total / count if count else 0.0, correct=total, count=count, low=low, high=high
-    )
+    row = accuracy_row(name, total, count)
+    if not binary and (len(set(shares)) > 1 or total not in (0.0, float(count))):
+        row["low"], row["high"] = bootstrap_interval(shares)
+    return row
 
 
 def ballot(text: str | None) -> str | None:
@@ -291,8 +288,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seed_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the interval of the mean of a number that each seed gave; None for a single one, which says nothing of
-    others.
+    """Return the interval of the mean of a number over seeds; None for a single seed.
 
     mean ± t · s / sqrt(n), with t of Student's distribution with n - 1 degrees of freedom.
     """

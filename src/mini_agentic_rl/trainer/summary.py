@@ -29,7 +29,7 @@ _EMPTY: Final = ("same_answer", "partial_reward")
 """Findings that leave little of a gain: the policy has learned the form of an answer and does not read the task."""
 
 _SPEED: Final = ("slow_tail", "shared_machine")
-"""Findings that say why a run is slow, and nothing about what it learns."""
+"""Findings about the speed of a run, not about its learning."""
 
 Outcome = Literal["learned", "not shown", "worse"]
 
@@ -56,7 +56,7 @@ class Verdict(TypedDict):
     line: str
     """The verdict in one line."""
     advice: list[str]
-    """Findings of the doctor: things to try where nothing was learned, and what makes a gain an empty one."""
+    """Findings of the doctor: things to try if nothing was learned, and reasons to doubt a gain."""
 
 
 def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: str = "rewards") -> Verdict | None:
@@ -65,7 +65,7 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
     Args:
         rows: the answers of its measurements, in order.
         findings: those of the doctor.
-        teaches: the word for what was learned from.
+        teaches: the word for the source of learning.
     """
     measured = {name: own for name, own in by_evaluation(rows).items() if not name.endswith(OF_TRANSFER)}
     before = [name for name, own in measured.items() if own[0].get("step", 0) == 0 and name != AFTER]
@@ -96,7 +96,7 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
 
 
 def verdict_lines(verdict: Mapping[str, Any] | None) -> list[str]:
-    """Return a verdict as a person reads it: the line, and what to try where nothing was learned."""
+    """Return the lines of a verdict: the verdict itself, and things to try if nothing was learned."""
     return [] if not verdict else [verdict["line"], *(f"try: {advice}" for advice in verdict["advice"])]
 
 
@@ -126,7 +126,7 @@ _TRANSCRIPTS = 6
 
 
 def what_next(folder: RunFolder) -> list[str]:
-    """Return the last lines of a run: the verdict, its folder, and the commands that use what it trained."""
+    """Return the last lines of a run: the verdict, its folder, and the commands that use its adapter."""
     lines = verdict_lines(folder.read_summary().get("verdict"))
     lines.append(f"the run is in {folder.path}: {folder.report_path.name} has its curves and transcripts")
     if folder.adapter_path.is_dir():
@@ -143,7 +143,7 @@ def write_results(
 
     Args:
         seconds: that this process took.
-        about: what else belongs into the summary.
+        about: further entries of the summary.
 
     Raises:
         UserError: the report cannot be written.
@@ -176,7 +176,7 @@ def report_again(
 
     Args:
         measured: its accuracies so far: `name`, `accuracy` and `count`.
-        conversations: what the report shows as transcripts.
+        conversations: the transcripts of the report.
 
     Raises:
         OSError: the file cannot be written.
@@ -200,7 +200,7 @@ def _save_missing_answers(folder: RunFolder, algorithm: Algorithm) -> None:
 
 
 def run_summary(algorithm: Algorithm, *, seconds: float) -> dict[str, Any]:
-    """Return what a run came to, as JSON values: the summary of the algorithm, with intervals of its accuracies, time,
+    """Return the summary of a run as JSON values: that of the algorithm, with intervals of its accuracies, time,
     memory, versions and the seed."""
     found: dict[str, Any] = json.loads(json.dumps(dict(algorithm.summary), default=str))
     rows = found.get("accuracy")
@@ -260,7 +260,7 @@ def _spoken(message: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes."""
+    """Return the versions of Python and of the packages that compute."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -6,13 +6,16 @@ It decides nothing about training: that is the algorithm's, and where it runs is
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
+
+from typing_extensions import Unpack
 
 from ..adapter import TraceAdapter, TracerTraceToTriplet
 from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
@@ -22,22 +25,19 @@ from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..policy import launched, restarted
 from ..processes import stops_cleanly
-from ..runner import Runner
-from ..store import LightningStore
+from ..runner import LitAgentRunner, Runner
+from ..store import InMemoryLightningStore, LightningStore
 from ..tracer import Tracer
 from ..types import Dataset, Hook, NamedResources
 from .components import (
     Component,
     build,
-    build_all,
     build_any,
-    is_external,
     is_store_of,
-    make_runner,
     make_store,
     make_strategy,
     read_inputs,
-    refuses_unknown_keywords,
+    refuse_unknown_keywords,
     run_store,
     runners_of,
     runs_algorithm,
@@ -52,6 +52,7 @@ from .summary import what_next
 
 logger = logging.getLogger(__name__)
 
+
 _ALGORITHMS = {
     "baseline": "mini_agentic_rl.algorithm.Baseline",
     "grpo": "mini_agentic_rl.algorithm.MiniGRPO",
@@ -61,6 +62,38 @@ _ALGORITHMS = {
 _TRACERS = {"otel": "mini_agentic_rl.tracer.OtelTracer", "dummy": "mini_agentic_rl.tracer.DummyTracer"}
 
 
+class TrainerOptions(TypedDict, total=False):
+    """Further keywords of `Trainer`, which few runs need."""
+
+    dev: bool
+    """`fit` does what `dev` does."""
+    max_rollouts: int | None
+    """A runner ends after this many; None never does."""
+    num_epochs: int | None
+    """Passes over the training tasks, instead of the algorithm's own setting."""
+    on_failure: OnFailure | None
+    """Treatment of failed rollouts, instead of the algorithm's own setting: "drop" leaves them out, "zero" counts them
+    as reward 0, "retry" runs them again."""
+    tracer: Component[Tracer] | None
+    """Makes the spans; None takes an `OtelTracer`."""
+    runner: Component[Runner[Any]] | None
+    """Claims rollouts and runs the agent; None takes a `LitAgentRunner`."""
+    port: int | None
+    """Port of the store server of the strategy "cs", of a strategy given as an instance too."""
+    otlp: str | TraceExportSettings | None
+    """Address that gets the spans as well, or `TraceExportSettings`; None takes OpenTelemetry's variables."""
+    resources: NamedResources | None
+    """Another name of `initial_resources`."""
+    n_workers: int | None
+    """Older name of `n_runners`."""
+    max_tasks: int | None
+    """Older name of `max_rollouts`."""
+    triplet_exporter: Component[TraceAdapter[Any]] | None
+    """Older name of `adapter`."""
+    daemon: bool
+    """Accepted without effect: processes that are started always end with this one."""
+
+
 class Trainer:
     """Runs an algorithm and its runners.
 
@@ -68,81 +101,61 @@ class Trainer:
     itself, its class, a factory, a dotted path, a short name, or `{"type": one of these, **keywords}`.
 
     Args:
-        dev: `fit` does what `dev` does.
+        algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
+        agent: what is trained; may instead be given to `fit`, `dev` and `train`.
+        train_dataset, val_dataset: the tasks; may instead be given to `fit`, `dev` and `train`.
         n_runners: how many rollouts run at once; None takes 8, or what a strategy given as an instance has.
-        max_rollouts: a runner ends after this many; None never does.
+        hooks: code around each rollout, in order.
         initial_resources: resources that the agent gets besides those of the algorithm.
-        tracer: makes the spans; None takes an `OtelTracer`.
-        adapter: turns spans into what the algorithm reads; None takes a `TracerTraceToTriplet`.
         store: where rollouts and spans go; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). None
             takes SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the server that is there.
-        runner: claims rollouts and runs the agent; None takes a `LitAgentRunner`.
         strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own, "ray" as actors of
             a Ray cluster (`RayExecutionStrategy`). None takes "cs" where `port` or one of the variables
             AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is given, else "shm".
-        port: port of the store server of "cs", of a strategy given as an instance too.
-        algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
+        adapter: turns spans into what the algorithm reads; None takes a `TracerTraceToTriplet`.
         llm_proxy: gateway over an upstream model, for the algorithm; an `LLMProxy` without a store records in this one.
-        hooks: code around each rollout, in order.
-        agent: what is trained; may instead be given to `fit`, `dev` and `train`.
-        train_dataset, val_dataset: the tasks; may instead be given to `fit`, `dev` and `train`.
-        num_epochs: how often to go through the training tasks, instead of the algorithm's own setting.
-        on_failure: what becomes of a failed rollout, instead of the algorithm's own setting: "drop" leaves it out,
-            "zero" counts it as reward 0, "retry" runs it again.
-        resources: another name of `initial_resources`.
         output_dir: folder of the run: configuration, metrics, checkpoints, adapter, rollouts, summary, report, as the
             commands write them. Each `fit` is a run, and a folder that holds one is refused; `dev` writes nothing. None
-            writes nothing; a `RunFolder` is kept by who made it: configuration, metrics, summary and report are theirs.
+            writes nothing. The caller keeps a `RunFolder`: configuration, metrics, summary and report are its own.
         logger: where progress and metrics go, besides the `metrics.jsonl` of `output_dir`; None shows them on standard
             error, `MetricsLogger()` nowhere.
         resume: go on with the run in `output_dir` from its latest checkpoint, under the settings that it was begun
             with; of a finished one the results are restored.
         overwrite: replace the run in `output_dir`.
-        otlp: address that gets the spans as well, or `TraceExportSettings`; None takes OpenTelemetry's variables.
-        n_workers, max_tasks, triplet_exporter: older names of `n_runners`, `max_rollouts` and `adapter`.
-        daemon: taken, and of no effect: processes that are started always end with this one.
+        options: see `TrainerOptions`.
 
     Raises:
-        UserError: a component, by keyword, that cannot be had; a keyword that is not there, as a TypeError as well.
+        UserError: a component, by keyword, that cannot be had; an unknown keyword, as a TypeError as well.
         ValueError: a setting that cannot work, by name.
     """
 
-    @refuses_unknown_keywords
     def __init__(
         self,
         *,
-        dev: bool = False,
-        n_runners: int | None = None,
-        max_rollouts: int | None = None,
-        initial_resources: NamedResources | None = None,
-        tracer: Component[Tracer] | None = None,
-        adapter: Component[TraceAdapter[Any]] | None = None,
-        store: Component[LightningStore] | Path | None = None,
-        runner: Component[Runner[Any]] | None = None,
-        strategy: Component[ExecutionStrategy] | None = None,
-        port: int | None = None,
         algorithm: Component[Algorithm] | None = None,
-        llm_proxy: Any = None,
-        hooks: Component[Hook] | Sequence[Component[Hook]] | None = None,
         agent: Any = None,
         train_dataset: Dataset[Any] | None = None,
         val_dataset: Dataset[Any] | None = None,
-        num_epochs: int | None = None,
-        on_failure: OnFailure | None = None,
-        resources: NamedResources | None = None,
+        n_runners: int | None = None,
+        hooks: Component[Hook] | Sequence[Component[Hook]] | None = None,
+        initial_resources: NamedResources | None = None,
+        store: Component[LightningStore] | Path | None = None,
+        strategy: Component[ExecutionStrategy] | None = None,
+        adapter: Component[TraceAdapter[Any]] | None = None,
+        llm_proxy: Any = None,
         output_dir: str | Path | RunFolder | None = None,
         logger: MetricsLogger | None = None,
         resume: bool = False,
         overwrite: bool = False,
-        otlp: str | TraceExportSettings | None = None,
-        n_workers: int | None = None,
-        max_tasks: int | None = None,
-        triplet_exporter: Component[TraceAdapter[Any]] | None = None,
-        daemon: bool = True,
+        **options: Unpack[TrainerOptions],
     ) -> None:
-        n_runners = n_workers if n_runners is None else n_runners
-        max_rollouts = max_tasks if max_rollouts is None else max_rollouts
-        adapter = triplet_exporter if adapter is None else adapter
+        keywords = [name for name in inspect.signature(Trainer).parameters if name != "options"]
+        refuse_unknown_keywords(options, [*keywords, *TrainerOptions.__annotations__])
+        n_runners = _either("n_runners", n_runners, "n_workers", options.get("n_workers"))
+        max_rollouts = _either("max_rollouts", options.get("max_rollouts"), "max_tasks", options.get("max_tasks"))
+        adapter = _either("adapter", adapter, "triplet_exporter", options.get("triplet_exporter"))
+        resources = _either("initial_resources", initial_resources, "resources", options.get("resources"))
+        num_epochs, on_failure, port = options.get("num_epochs"), options.get("on_failure"), options.get("port")
         if n_runners is not None and n_runners < 1:
             raise ValueError(f"n_runners must be 1 or more, not {n_runners}: without a runner no rollout is ever run")
         if num_epochs is not None and num_epochs < 1:
@@ -151,13 +164,11 @@ class Trainer:
             raise ValueError(f"on_failure must be 'drop', 'zero' or 'retry', not {on_failure!r}")
         if (resume or overwrite) and output_dir is None:
             raise ValueError(f"{'resume' if resume else 'overwrite'} needs output_dir: the folder of the run")
-        if initial_resources is not None and resources is not None:
-            raise ValueError("initial_resources and resources are two names of one thing: give one of them")
-        self.is_dev = dev
+        self.is_dev = options.get("dev", False)
         self.max_rollouts = max_rollouts
         self.num_epochs = num_epochs
         self.on_failure = on_failure
-        self.initial_resources: NamedResources = dict(initial_resources or resources or {})
+        self.initial_resources: NamedResources = dict(resources or {})
         self.folder = RunFolder(output_dir) if isinstance(output_dir, str | Path) else output_dir
         self._keeps_run = isinstance(output_dir, str | Path)
         self.logger = ConsoleLogger() if logger is None else logger
@@ -166,7 +177,9 @@ class Trainer:
         self.resume = resume or again
         self.overwrite = overwrite and not again
         self.port = port
+        otlp = options.get("otlp")
         self.export = otlp if isinstance(otlp, TraceExportSettings) else TraceExportSettings(otlp=otlp)
+        tracer = options.get("tracer")
         self.tracer: Tracer | None = None if tracer is None else build("tracer", tracer, Tracer, names=_TRACERS)
         self.adapter: TraceAdapter[Any] = build(
             "adapter",
@@ -174,18 +187,27 @@ class Trainer:
             TraceAdapter,
             untyped="mini_agentic_rl.adapter.TracerTraceToTriplet",
         )
-        self.runner = make_runner(runner, tracer=self.tracer, max_rollouts=max_rollouts)
+        self.runner: Runner[Any] = build(  # one object for all runners of a process, each in its own `run_context`
+            "runner",
+            options.get("runner") or LitAgentRunner,
+            Runner,
+            untyped="mini_agentic_rl.runner.LitAgentRunner",
+            settings={"tracer": self.tracer, "max_rollouts": max_rollouts},
+        )
         self.strategy = make_strategy(strategy, n_runners=n_runners, port=port)
         self.n_runners = runners_of(self.strategy, n_runners)
         in_folder = self.folder is not None and store is not None and is_store_of(store, self.folder)
         self.store = None if in_folder else usual_store(self.folder) if store is None else make_store(store)
         """Store of rollouts and spans; None where each run opens the one in `output_dir`."""
-        self._has_own_store = in_folder or (store is None and not is_external(self.store))
+        is_shared = self.store is not None and not isinstance(self.store, InMemoryLightningStore)
+        self._has_own_store = in_folder or (store is None and not is_shared)
         self.algorithm: Algorithm | None = (
             None if algorithm is None else build("algorithm", algorithm, Algorithm, names=_ALGORITHMS)
         )
         self.llm_proxy = build_any("llm_proxy", llm_proxy, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
-        self.hooks: list[Hook] = build_all("hooks", hooks or (), Hook)
+        if hooks is None or isinstance(hooks, str) or not isinstance(hooks, Sequence):
+            hooks = [] if hooks is None else [hooks]
+        self.hooks: list[Hook] = [build("hooks", hook, Hook) for hook in hooks]
         self.inputs = read_inputs(agent, train_dataset, val_dataset)
         """Agent and tasks of `fit`, `dev` and `train` where they are given no others."""
 
@@ -252,16 +274,20 @@ class Trainer:
 
     @contextmanager
     def _run(self, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Iterator[Run | None]:
-        """Yield what is to be run, with the folder and the loggers ready; None where the run is finished already and
-        left no checkpoint to restore its results from. The folder is completed after the block."""
-        chosen, train, val = read_inputs(agent, train_dataset, val_dataset).filled_from(self.inputs)
+        """Yield the run, with its folder and loggers ready; None for a finished run without a checkpoint to restore its
+        results from, and on ranks that follow. The folder is completed after the block."""
+        given = read_inputs(agent, train_dataset, val_dataset)
+        chosen = self.inputs.agent if given.agent is None else given.agent
+        train = self.inputs.train if given.train is None else given.train
+        val = self.inputs.val if given.val is None else given.val
         if chosen is None:
             raise ValueError("no agent: use Trainer(agent=…).fit(dataset) or Trainer(…).fit(agent, dataset)")
         with_algorithm = runs_algorithm(self.strategy)
         algorithm = self._algorithm(dev) if with_algorithm else Baseline()  # of no use here: no torch for runners
         launch = launched() if with_algorithm else None
-        if with_algorithm:
-            self._warn_of_settings(algorithm)
+        for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
+            if with_algorithm and value is not None and name not in algorithm.honours:
+                logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
         try:
             if launch is not None and launch.follows:
                 algorithm.follow(launch)
@@ -284,8 +310,7 @@ class Trainer:
 
     def _recorded(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> Iterator[Run | None]:
         """Yield the run, in a folder that is written as those of the commands are."""
-        if self.folder is None:
-            return
+        assert self.folder is not None
         settings = RunSettings(output_dir=self.folder.path, console=False, resume=self.resume, overwrite=self.overwrite)
         with recorded(self.folder, settings, self._config(algorithm, agent, train, val), algorithm) as kept:
             if kept.is_finished:
@@ -371,10 +396,16 @@ class Trainer:
             self.algorithm = MiniGRPO()
         return self.algorithm
 
-    def _warn_of_settings(self, algorithm: Algorithm) -> None:
-        for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
-            if value is not None and name not in algorithm.honours:
-                logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
+
+def _either(name: str, value: Any, alias: str, other: Any) -> Any:
+    """Return the value that was given under one of two names.
+
+    Raises:
+        ValueError: it was given under both.
+    """
+    if value is not None and other is not None:
+        raise ValueError(f"{name} and {alias} are two names of one thing: give one of them")
+    return other if value is None else value
 
 
 def _nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ import torch
 from mini_agentic_rl.integrations.tinker.losses import LOSSES, loss_batch
 from mini_agentic_rl.integrations.tinker.settings import RefusedError
 from mini_agentic_rl.integrations.tinker.wire.data import LossDatum
-from mini_agentic_rl.policy import LossInputs
 
 SIZES = {"vocabulary": 50, "context_length": 16}
 
@@ -90,11 +90,11 @@ def test_a_loss_and_its_gradient_are_those_of_a_loop_over_tokens(name, inputs, c
     batch = loss_batch(name, config, data, **SIZES)
     current = [np.random.default_rng(9 + n).normal(-2, 0.4, 5).astype(np.float32) for n in range(2)]
     logprobs_S = torch.tensor(np.concatenate(current), requires_grad=True)
-    streams = batch.streams
+    inputs = batch.inputs
     if batch.ratio_mask_S is not None:
-        streams = streams.select(torch.arange(10))
-        object.__setattr__(streams, "rollout_S", batch.sequence_log_ratios(np.concatenate(current)))
-    loss = batch(LossInputs(logprobs_S, torch.zeros(10), torch.zeros(10), streams)).loss
+        inputs = inputs.select(torch.arange(10))
+        object.__setattr__(inputs, "rollout_S", batch.sequence_log_ratios(np.concatenate(current)))
+    loss = batch(replace(inputs, logprobs_S=logprobs_S)).loss
     loss.backward()
     expected, slopes = by_loop(name, data, current, config)
     assert loss.item() == pytest.approx(expected, rel=1e-4)

@@ -9,8 +9,8 @@ from letters import TASKS, CountLetters, Letters, algorithm, weights_digest
 from gateway.small_tokenizer import small_tokenizer
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Trainer
-from mini_agentic_rl.algorithm.grpo.objective import GRPOObjective
-from mini_agentic_rl.algorithm.loop.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.integrations.trl.step_trainer import TRLObjective
 from mini_agentic_rl.metrics import MetricsLogger

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mini_agentic_rl import MiniGRPO
-from mini_agentic_rl.algorithm.loop.groups import Rewards, Trajectory, assign
+from mini_agentic_rl.algorithm.groups import Trajectory, credit_calls
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.integrations.trl.backend import row_of
 from mini_agentic_rl.policy import PolicyError
@@ -40,8 +40,8 @@ def test_three_turns_are_one_completion_with_what_was_not_sampled_under_the_mask
 
 
 def test_only_the_last_call_is_trained_where_that_was_asked_for():
-    credit = assign("last_call", THREE_TURNS, Rewards(np.zeros(3), 0.5, 0.5))
-    row = row_of(Trajectory("r", THREE_TURNS, 0.5, credit=credit), 1.0)
+    credit = credit_calls("last_call", THREE_TURNS, 0.5, np.zeros(3), 0.5)
+    row = row_of(Trajectory("r", THREE_TURNS, 0.5, *credit), 1.0)
     assert row.mask == [0, 0, 0, 0, 0, 0, 0, 1]
 
 

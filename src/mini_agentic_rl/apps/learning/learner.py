@@ -19,9 +19,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ...adapter import TrainedCalls
 from ...algorithm.advantages import uncompared
-from ...algorithm.grpo.batch import TrainingBatch, make_batch
-from ...algorithm.grpo.objective import take_steps
-from ...algorithm.loop.groups import Group, Trajectory
+from ...algorithm.batch import TrainingBatch, make_batch
+from ...algorithm.groups import Group, Trajectory
+from ...algorithm.grpo import take_steps
 from ...algorithm.settings import GRPOSettings
 from ...files import read_json
 from ...gateway import save_kept_tokenizer

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ...policy import LossInputs, LossOutputs, TermStreams
+from ...policy import LossInputs, LossOutputs
 from .settings import RefusedError
 from .targets import PackedTargets, TargetSequence, pack_targets
 from .wire.data import LossDatum
@@ -37,8 +37,8 @@ Config = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class ClippedStreams(TermStreams):
-    """Numbers of each term, with the bounds of its ratio."""
+class ClippedInputs(LossInputs):
+    """Inputs of a loss, with the bounds of each term's ratio."""
 
     clip_low_S: Tensor | None = None
     clip_high_S: Tensor | None = None
@@ -58,24 +58,21 @@ class ClientLoss:
 
 
 def _cross_entropy(given: LossInputs, config: Config) -> Tensor:
-    return -given.logprobs_S * given.streams.weights_S
+    return -given.logprobs_S * given.weights_S
 
 
 def _ratio(given: LossInputs) -> Tensor:
-    assert given.streams.old_logprobs_S is not None
-    return torch.exp(given.logprobs_S - given.streams.old_logprobs_S)
+    return torch.exp(given.logprobs_S - given.old_logprobs_S)
 
 
 def _advantages(given: LossInputs) -> Tensor:
-    assert given.streams.advantages_S is not None
-    return given.streams.advantages_S
+    return given.advantages_S
 
 
 def _clip(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
-    streams = given.streams
     low = high = None
-    if isinstance(streams, ClippedStreams):
-        low, high = streams.clip_low_S, streams.clip_high_S
+    if isinstance(given, ClippedInputs):
+        low, high = given.clip_low_S, given.clip_high_S
     low_S = ratio_S.new_tensor(config["clip_low_threshold"]) if low is None else low
     high_S = ratio_S.new_tensor(config["clip_high_threshold"]) if high is None else high
     return torch.minimum(torch.maximum(ratio_S, low_S), high_S)
@@ -99,15 +96,14 @@ def _cispo(given: LossInputs, config: Config) -> Tensor:
 
 
 def _dro(given: LossInputs, config: Config) -> Tensor:
-    assert given.streams.old_logprobs_S is not None
-    penalty_S = (given.logprobs_S - given.streams.old_logprobs_S) ** 2
+    penalty_S = (given.logprobs_S - given.old_logprobs_S) ** 2
     return -(_advantages(given) * given.logprobs_S - 0.5 * config["beta"] * penalty_S)
 
 
 def _gspo(given: LossInputs, config: Config) -> Tensor:
-    assert given.streams.rollout_S is not None
+    assert given.rollout_S is not None
     logprobs_S = given.logprobs_S
-    return _clipped(torch.exp(given.streams.rollout_S + logprobs_S - logprobs_S.detach()), given, config)
+    return _clipped(torch.exp(given.rollout_S + logprobs_S - logprobs_S.detach()), given, config)
 
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -132,7 +128,7 @@ class LossBatch:
     loss: ClientLoss
     config: Config
     packed: PackedTargets
-    streams: ClippedStreams
+    inputs: ClippedInputs
     shapes: Sequence[tuple[int, ...]]
     """Shape of each datum's targets: [tokens], or [tokens, targets of each]."""
     ratio_mask_S: Floats | None
@@ -150,9 +146,8 @@ class LossBatch:
     def sequence_log_ratios(self, logprobs_S: Floats) -> Tensor:
         """Return for each term [S] the mean log ratio of its sequence over what the mask marks."""
         assert self.ratio_mask_S is not None
-        assert self.streams.old_logprobs_S is not None
         sequence_S, marked_S = self.packed.trajectory_S, self.ratio_mask_S != 0
-        log_ratio_S = (logprobs_S - self.streams.old_logprobs_S.numpy()) * marked_S
+        log_ratio_S = (logprobs_S - self.inputs.old_logprobs_S.numpy()) * marked_S
         sums = np.bincount(sequence_S, log_ratio_S, len(self.shapes))
         counts = np.bincount(sequence_S, marked_S, len(self.shapes))
         return torch.from_numpy((sums / np.maximum(counts, 1))[sequence_S].astype(np.float32))
@@ -183,7 +178,7 @@ def loss_batch(
         places = np.repeat(np.arange(targets.shape[0], dtype=np.int64), each)
         sequences.append(TargetSequence(datum.tokens_T, places, targets.reshape(-1)))
 
-    def stream(key: str) -> Tensor | None:
+    def stream(key: str) -> Any:
         if any(key not in datum.inputs for datum in data):
             return None
         return torch.from_numpy(np.concatenate([datum.inputs[key].reshape(-1) for datum in data]).astype(np.float32))
@@ -194,7 +189,7 @@ def loss_batch(
         loss,
         _config(name, loss, config),
         packed,
-        ClippedStreams(
+        ClippedInputs(
             torch.ones(packed.term_count) if weights_S is None else weights_S,
             advantages_S=stream("advantages"),
             old_logprobs_S=stream("logprobs"),

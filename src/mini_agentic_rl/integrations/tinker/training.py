@@ -191,16 +191,14 @@ class TrainedAdapter:
         remove_adapter(self._policy.model, self.name)
 
     def _computed(self, batch: LossBatch, gradient: bool) -> LossResult:
-        streams, seen = batch.streams, SeenTerms(batch.packed.term_count)
+        inputs, seen = batch.inputs, SeenTerms(batch.packed.term_count)
         if batch.ratio_mask_S is not None:
             # Chunks of a pass know nothing of each other: what a whole sequence gives is found in a pass before.
             first = SeenTerms(batch.packed.term_count)
-            known = replace(streams, rollout_S=torch.zeros(batch.packed.term_count))
+            known = replace(inputs, rollout_S=torch.zeros(batch.packed.term_count))
             self._learner.forward_backward(batch.packed, batch, known, gradient=False, seen=first)
-            streams = replace(streams, rollout_S=batch.sequence_log_ratios(first.logprobs_S))
-        sums: dict[str, Any] = self._learner.forward_backward(
-            batch.packed, batch, streams, gradient=gradient, seen=seen
-        )
+            inputs = replace(inputs, rollout_S=batch.sequence_log_ratios(first.logprobs_S))
+        sums: dict[str, Any] = self._learner.forward_backward(batch.packed, batch, inputs, gradient=gradient, seen=seen)
         return LossResult(batch.split(seen.logprobs_S), float(sums["loss"]))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...algorithm.loop.groups import Trajectory
+from ...algorithm.groups import Trajectory
 from ...algorithm.settings import GRPOSettings
 from ...errors import MissingPackageError, UserError
 from ...policy import LearnerSettings
@@ -34,7 +34,6 @@ class _TRLLoss:
 
 _NATIVE = (
     "dynamic_sampling",
-    "replay_groups",
     "max_staleness",
     "separate_rewards",
     "reward_coef",
@@ -157,9 +156,8 @@ def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
     Raises:
         UserError: its calls do not continue each other, or were sampled at another temperature.
     """
-    credit = trajectory.credited
-    row = TRLRow(trajectory.records[0].prompt_ids.tolist(), reward=float(credit.values_C[0]))
-    for number, (record, column) in enumerate(zip(trajectory.records, credit.column_R, strict=True)):
+    row = TRLRow(trajectory.records[0].prompt_ids.tolist(), reward=float(trajectory.values_C[0]))
+    for number, (record, column) in enumerate(zip(trajectory.records, trajectory.column_R, strict=True)):
         if record.temperature != temperature:
             raise UserError(
                 f"'trl' takes log-probabilities at the temperature {temperature:g}, but a call of rollout "

@@ -11,8 +11,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +21,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from datasets import Dataset
 
-from ...algorithm.loop.groups import Group, group_metrics, has_signal
-from ...algorithm.loop.objective import Learners, SeenCall, with_kl_penalty, with_overlong_penalty
+from ...algorithm.batch import with_kl_penalty, with_overlong_penalty
+from ...algorithm.groups import Group, group_metrics, has_signal
+from ...algorithm.objective import Objective
 from ...algorithm.seeds import derive_seed
 from ...algorithm.settings import GRPOSettings
 from ...logging import only_errors_of
@@ -31,13 +31,17 @@ from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
 from .mapping import TRLRow, empty_row, masked, row_of, trainer_options
 
 
-class TRLObjective:
+class TRLObjective(Objective):
     """Learns one adapter, or all weights. The native optimizer takes the steps, so the loop's checkpoints are whole."""
 
     def __init__(
-        self, model: PolicyModel, learners: Learners, tokenizer: PreTrainedTokenizerBase, settings: GRPOSettings
+        self,
+        model: PolicyModel,
+        learners: Mapping[str, Learner],
+        tokenizer: PreTrainedTokenizerBase,
+        settings: GRPOSettings,
     ) -> None:
-        self.learners = learners
+        super().__init__(learners)
         self._model = model
         self._tokenizer = tokenizer
         self._settings = settings
@@ -61,15 +65,6 @@ class TRLObjective:
             metrics |= self._trainer.step(rows, derive_seed(self._settings.seed, "trl", learner.steps))
         self._model.versions[adapter] += learner.steps - before
         return metrics
-
-    def take_seen(self) -> Sequence[SeenCall]:
-        return ()
-
-    def save_state(self, folder: Path) -> None:
-        """Do nothing: all is in the optimizer."""
-
-    def load_state(self, folder: Path) -> None:
-        """Do nothing: all is in the optimizer."""
 
     def _shaped(self, groups: Sequence[Group], learner: Learner) -> tuple[Sequence[Group], dict[str, float]]:
         settings = self._settings

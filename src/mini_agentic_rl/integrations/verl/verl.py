@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...algorithm import GRPOSettings, MiniGRPO, PPOSettings
-from ...algorithm.loop.objective import Objective
 from ...algorithm.losses import LOSSES
-from ...algorithm.ppo.mini_ppo import policy_steps, ppo_objective
+from ...algorithm.objective import Objective
+from ...algorithm.ppo import policy_steps, ppo_objective
 from ...errors import UserError
 from ...policy import LearnerSettings, LoraSettings, Policy
 from ...types import Dataset

@@ -27,7 +27,7 @@ from ..engine import Engine, EngineCounters
 from ..errors import PolicyError, QueueFullError
 from ..launch import Launch
 from ..learner import Learner, ValueLearner
-from ..loss import Loss, SeenTerms, TermStreams
+from ..loss import Loss, LossInputs, SeenTerms
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..policy import Policy
 from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
@@ -195,15 +195,15 @@ class RankedLearner(Learner):
         self,
         packed: PackedTrees,
         loss_fn: Loss,
-        streams: TermStreams | None = None,
+        inputs: LossInputs | None = None,
         *,
         seen: SeenTerms | None = None,
         **options: Any,
     ) -> dict[str, float]:
-        given = streams or TermStreams(torch.ones(packed.term_count))
+        given = inputs or LossInputs(torch.ones(packed.term_count))
         compute = super().forward_backward
 
-        def arguments(share: Share) -> tuple[PackedTrees, Loss, TermStreams]:
+        def arguments(share: Share) -> tuple[PackedTrees, Loss, LossInputs]:
             return share.packed, loss_fn, given.select(share.terms_N)
 
         def here(share: Share) -> dict[str, float]:

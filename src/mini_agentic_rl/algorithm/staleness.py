@@ -31,18 +31,18 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ...logging import CountedCauses
-from ...metrics import counted
-from ...tokens import CompletionRecord
-from ...types import Rollout
-from ..losses import Ints
-from ..rollouts import UNTRAINED_KEY, FinishedRollout, count_untrainable, read_rollouts
-from ..seeds import derive_seed
+from ..logging import CountedCauses
+from ..metrics import counted
+from ..tokens import CompletionRecord
+from ..types import Rollout
 from . import sampling
-from .curriculum import StepTasks
+from .curriculum import TaskDraws
 from .groups import Group, by_adapter
+from .losses import Ints
+from .rollouts import UNTRAINED_KEY, FinishedRollout, count_untrainable, read_rollouts
 from .sampling import SampledStep
-from .state import LoopState
+from .seeds import derive_seed
+from .state import RunState
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ class AheadGroup:
 class AheadSampler:
     """Samples groups while the learner computes; at most `max_staleness` + 1 batches are ahead."""
 
-    def __init__(self, run: LoopState, has_signal: Callable[[Group], bool]) -> None:
+    def __init__(self, run: RunState, has_signal: Callable[[Group], bool]) -> None:
         """`has_signal` returns True if a group can change an adapter."""
         self.learning_share = run.settings.sampling_share
         self._run = run
         self._has_signal = has_signal
         self._models = run.served.trained_models
-        self._tasks = StepTasks(run.settings)
+        self._tasks = TaskDraws(run.settings)
         self._groups: dict[int, AheadGroup] = {}
         self._restored_at = dict(run.policy.model.versions)
         self._batch: Sequence[AheadGroup] = ()
@@ -136,7 +136,7 @@ class AheadSampler:
         return metrics
 
     async def close(self) -> None:
-        """Cancel what was sampled ahead."""
+        """Cancel the rollouts that were sampled ahead."""
         for group in list(self._groups.values()):
             for rollout_id in () if group.complete else group.rollouts:
                 await self._run.store.update_rollout(rollout_id, status="cancelled")
@@ -163,7 +163,7 @@ class AheadSampler:
         run.progress.drawn = max([run.progress.drawn, *(number + 1 for number in left)])
         run.progress.pending = {str(number): row for number, row in left.items()}
         for number, row in sorted(left.items()):
-            there = {sample: one for (of, sample), one in ended.items() if of == number}
+            there = {sample: rollout for (of, sample), rollout in ended.items() if of == number}
             missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in there]
             again = await self._enqueue(number, row, missing)
             ids = {
@@ -265,18 +265,20 @@ class AheadSampler:
             self._forget(group)
             return
         if settings.on_failure == "zero":
-            finished = [sampling.as_zero(one) for one in finished]
+            finished = [sampling.as_zero(rollout) for rollout in finished]
         group.finished = [
-            from_lost_weights(one, self._restored_at, self._models) if one.rollout.rollout_id in group.restored else one
-            for one in finished
+            from_lost_weights(f, self._restored_at, self._models) if f.rollout.rollout_id in group.restored else f
+            for f in finished
         ]
         if settings.dynamic_sampling:
             alone = settings.model_copy(update={"samples_per_prompt": len(finished)})
             groups, _, _ = by_adapter(finished, run.progress.step, self._models, alone, CountedCauses())
-            group.has_signal = any(self._has_signal(one) for of_adapter in groups.values() for one in of_adapter)
+            group.has_signal = any(
+                self._has_signal(of_task) for per_adapter in groups.values() for of_task in per_adapter
+            )
 
     async def _drop_old(self) -> None:
-        """Drop complete groups with tokens that the next update would be too new for, and say so."""
+        """Drop complete groups with tokens that are too old for the next update, and log it."""
         run, most = self._run, self._run.settings.max_staleness
         for group in [group for group in self._groups.values() if group.complete]:
             if token_ages(group.finished, run.progress.updates, self._models).max(initial=0) <= most:
@@ -286,12 +288,12 @@ class AheadSampler:
             if run.causes.add(reason, size):
                 logger.warning("%s not trained: %s", counted(size, "rollout"), reason)
             run.progress.rollouts += size
-            run.progress.untrained[reason] = run.progress.untrained.get(reason, 0) + size
+            run.progress.count_untrained(reason, size)
             self._too_old += 1
             self._forget(group)
-            for one in group.finished:
-                metadata = {**(one.rollout.metadata or {}), UNTRAINED_KEY: reason}
-                await run.store.update_rollout(one.rollout.rollout_id, metadata=metadata)
+            for rollout in (finished.rollout for finished in group.finished):
+                metadata = {**(rollout.metadata or {}), UNTRAINED_KEY: reason}
+                await run.store.update_rollout(rollout.rollout_id, metadata=metadata)
 
 
 def token_ages(finished: Sequence[FinishedRollout], updates: Sequence[Versions], models: Mapping[str, str]) -> Ints:
@@ -302,9 +304,9 @@ def token_ages(finished: Sequence[FinishedRollout], updates: Sequence[Versions],
         models: the adapter that learns from calls to each model, by the names of the models.
     """
     ages = [np.empty(0, np.int64)]
-    for one in finished:
-        oldest = (one.rollout.metadata or {}).get(VERSION, {})
-        for record in one.records:
+    for rollout in finished:
+        oldest = (rollout.rollout.metadata or {}).get(VERSION, {})
+        for record in rollout.records:
             adapter = models[record.model]
             later = np.unique([versions[adapter] for versions in updates])
             # A call that came through a proxy has no version of its own, and is not older than its rollout.
@@ -316,8 +318,8 @@ def token_ages(finished: Sequence[FinishedRollout], updates: Sequence[Versions],
 def with_update(updates: Sequence[Versions], versions: Versions, kept: int) -> list[dict[str, int]]:
     """Return `updates` with the versions after a step, where it changed any; the last `kept` of them."""
     if updates and dict(updates[-1]) == dict(versions):
-        return [dict(one) for one in updates]
-    return [dict(one) for one in (*updates, versions)][-kept:]
+        return [dict(update) for update in updates]
+    return [dict(update) for update in (*updates, versions)][-kept:]
 
 
 def from_lost_weights(finished: FinishedRollout, now: Versions, models: Mapping[str, str]) -> FinishedRollout:

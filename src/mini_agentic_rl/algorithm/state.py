@@ -1,39 +1,24 @@
-"""The state of a run: what the algorithm was given, how far the run is, where it reports.
-
-`Loop` (`loop.py`) adds the steps to it. Measuring, warm-up, sampling and checkpoints read and change it.
-"""
+"""The state of a run, which the parts of the loop share: sampling, warm-up, measuring and checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypedDict
+from typing import Any, Final
 
-from ...gateway import ServedPolicy
-from ...logging import CountedCauses
-from ...policy import LearnerSettings, Policy
-from ...types import Dataset, NamedResources
-from ..base import AlgorithmContext
-from ..rollouts import Evaluation
-from ..settings import LoopSettings, WarmStart
+from ..gateway import ServedPolicy
+from ..logging import CountedCauses
+from ..metrics import MetricsLogger
+from ..policy import LearnerSettings
+from ..store import LightningStore
+from ..types import Dataset, NamedResources
+from .base import AlgorithmContext
 from .objective import Objective
+from .rollouts import Evaluation
+from .settings import LoopSettings, WarmStart
 
 LONG_ANSWERS: Final = 4
 """Factor by which an answer may be longer than `max_new_tokens` before a warm-up."""
-
-
-class Replayable(TypedDict):
-    """A group of an earlier step that can be replayed."""
-
-    step: int
-    """Number of finished steps when it was sampled, its own among them."""
-    adapter: str
-    rollouts: list[str]
-    """Ids of its rollouts."""
-    right: float
-    """Share of those that were right."""
-    uses: int
-    """Number of times that it was replayed."""
 
 
 @dataclass
@@ -56,10 +41,6 @@ class RunProgress:
     """A right rollout of each task, by its row, where failed tasks are tried again with an expert's first calls."""
     prefix_calls: dict[str, int] = field(default_factory=dict)
     """Calls that a task is given at such a try, by its kind, or by its row where it has none."""
-    level_draws: dict[str, int] = field(default_factory=dict)
-    """Tasks of each level drawn so far, where a curriculum asks for it."""
-    replay: list[Replayable] = field(default_factory=list)
-    """Groups that can be replayed."""
     validation: list[dict[str, Any]] = field(default_factory=list)
     """Validations so far: step, correct, count."""
     logged: int = 0
@@ -92,50 +73,50 @@ class RunProgress:
         """Add to a phase's time."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
-
-class LoopedAlgorithm(Protocol):
-    """The part of an algorithm that its loop reads, and the progress that it keeps there."""
-
-    progress: RunProgress
-    evaluations: list[Evaluation]
-    warm_starts: dict[str, WarmStart]
-    learner_settings: LearnerSettings
-    parameters: dict[str, int]
-    validation: Dataset[Any] | None
-    transfer: Dataset[Any] | None
-
-    @property
-    def settings(self) -> LoopSettings: ...
-
-    @property
-    def context(self) -> AlgorithmContext: ...
-
-    def objective(self, policy: Policy, learner: LearnerSettings) -> Objective: ...
+    def count_untrained(self, reason: str, count: int) -> None:
+        """Count rollouts that gave nothing to train on."""
+        self.untrained[reason] = self.untrained.get(reason, 0) + count
 
 
-class LoopState:
+class RunState:
     """State of one run of an algorithm. Everything that a checkpoint keeps is in `progress`."""
 
     objective: Objective
-    """The update; made by `Loop.complete`."""
+    """The update; made by `Loop.run`."""
 
     def __init__(
         self,
-        algorithm: LoopedAlgorithm,
+        algorithm: Any,
         served: ServedPolicy,
+        resources: NamedResources,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
-        self.algorithm = algorithm
+        """
+        Args:
+            algorithm: a `ReinforcementLearning`; its progress and results are shared, not copied.
+            resources: those that agents find beside the model that is trained.
+        """
         self.settings: LoopSettings = algorithm.settings
-        self.context = algorithm.context
-        self.store = self.context.store
-        self.logger = self.context.logger
+        self.context: AlgorithmContext = algorithm.context
+        self.progress: RunProgress = algorithm.progress
+        self.evaluations: list[Evaluation] = algorithm.evaluations
+        self.warm_starts: Mapping[str, WarmStart] = algorithm.warm_starts
+        self.validation: Dataset[Any] | None = algorithm.validation
+        self.transfer: Dataset[Any] | None = algorithm.transfer
+        self.store: LightningStore = self.context.store
+        self.logger: MetricsLogger = self.context.logger
         self.served = served
         self.policy = served.policy
+        self.resources = resources
         self.train_dataset = train_dataset
         self.val_dataset = val_dataset
         self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        self.learner_settings: LearnerSettings = algorithm.learner_settings
+        """Settings of each optimizer, with the steps of the whole run if their schedule needs them."""
+        if self.learner_settings.schedule != "constant" and not self.learner_settings.total_steps:
+            steps = max(1, self.total_steps * self.settings.epochs_per_batch)
+            self.learner_settings = self.learner_settings.model_copy(update={"total_steps": steps})
         self.causes = CountedCauses()
         """Reasons for which rollouts were not trained so far; only new ones are logged."""
         self.train_resources = ""
@@ -146,11 +127,6 @@ class LoopState:
         """Id of the same with longer answers, which a model that was not warmed up gives."""
 
     @property
-    def progress(self) -> RunProgress:
-        """Steps and results so far."""
-        return self.algorithm.progress
-
-    @property
     def dataset(self) -> Dataset[Any]:
         """The training tasks.
 
@@ -158,7 +134,7 @@ class LoopState:
             ValueError: there are none.
         """
         if self.train_dataset is None:
-            raise ValueError(f"train_dataset is empty: give {type(self.algorithm).__name__} at least one task")
+            raise ValueError("train_dataset is empty: give the algorithm at least one task")
         return self.train_dataset
 
     @property
@@ -167,26 +143,17 @@ class LoopState:
         return -(-len(self.dataset) // self.settings.tasks_per_step)
 
     @property
-    def learner_settings(self) -> LearnerSettings:
-        """Settings of each optimizer, with the steps of the whole run where their schedule asks for them."""
-        settings = self.algorithm.learner_settings
-        if settings.schedule == "constant" or settings.total_steps:
-            return settings
-        steps = self.total_steps * self.settings.epochs_per_batch
-        return settings.model_copy(update={"total_steps": max(1, steps)})
-
-    @property
     def warms_up(self) -> bool:
         """True if the run imitates before its first step."""
-        starts = self.algorithm.warm_starts.values()
+        starts = self.warm_starts.values()
         return self.train_dataset is not None and any(start.settings.examples > 0 for start in starts)
 
-    async def add_resources(self, resources: NamedResources) -> None:
+    async def add_resources(self) -> None:
         """Add the resources of rollouts to the store: `resources`, and the model that is trained."""
 
         async def add(temperature: float, length_factor: int = 1) -> str:
             sampling = {"temperature": temperature, "max_tokens": length_factor * self.settings.max_new_tokens}
-            named = self.served.resources(resources, sampling)
+            named = self.served.resources(self.resources, sampling)
             return (await self.store.add_resources(named)).resources_id
 
         self.train_resources = await add(self.settings.temperature)
@@ -195,7 +162,7 @@ class LoopState:
             self.long_answer_resources = await add(0.0, LONG_ANSWERS)
 
     def named(self, adapter: str, name: str, separator: str = "/") -> str:
-        """Return `name`, with the adapter's name before it where several adapters are trained."""
+        """Return `name`, after the adapter's name if several adapters are trained."""
         return name if len(self.policy.model.adapters) == 1 else f"{adapter}{separator}{name}"
 
     def log(self, metrics: Mapping[str, float], *, step: int | None = None) -> None:

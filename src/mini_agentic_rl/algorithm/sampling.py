@@ -6,33 +6,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from ...adapter import TracerTraceToTriplet, TrainedCalls, count_tool_calls
-from ...errors import RunFailedError
-from ...logging import CountedCauses
-from ...metrics import IDLE, IdleCause, counted, every, idle_cause, latest, percent
-from ...semconv import SAMPLING_SEED
-from ...types import EnqueueRolloutRequest, Rollout
-from ..answers import same_answer_share
-from ..base import AlgorithmContext
-from ..rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts
-from ..seeds import derive_seed
-from ..settings import LoopSettings
-from .curriculum import StepTasks, TaskSource
+from ..adapter import TracerTraceToTriplet, TrainedCalls, count_tool_calls
+from ..errors import RunFailedError
+from ..logging import CountedCauses
+from ..metrics import IDLE, IdleCause, MetricsLogger, counted, every, idle_cause, latest, percent
+from ..semconv import SAMPLING_SEED
+from ..types import EnqueueRolloutRequest, Rollout
+from .base import AlgorithmContext
+from .curriculum import TaskDraws, TaskSource
 from .groups import Group, by_adapter
-from .state import LoopState
+from .rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts, same_answer_share
+from .seeds import derive_seed
+from .settings import LoopSettings
+from .state import RunState
 
 SECONDS_BETWEEN_NOTES = 60.0
 """Seconds between two notes of how many rollouts of a long step have ended."""
-_TAIL_SHARE = 8
+_TAIL_SHARE: Final = 8
 """The tail of a step is the time of the last 1/8 of its rollouts."""
-_MANY_TRUNCATED = 0.5
+_MANY_TRUNCATED: Final = 0.5
 """Fraction of rollouts ended by the length bound from which on the message about an idle step mentions it."""
-_HOPELESS_STEPS = 3
-_HOPELESS_ROLLOUTS = 24
+_HOPELESS_STEPS: Final = 3
+_HOPELESS_ROLLOUTS: Final = 24
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,11 @@ class StepSampler:
     learning_share: float = 0.0
     """Share of the device's time that sampling has while the learner computes."""
 
-    def __init__(self, run: LoopState, has_signal: Callable[[Group], bool]) -> None:
+    def __init__(self, run: RunState, has_signal: Callable[[Group], bool]) -> None:
         """`has_signal` returns True if a group can change an adapter."""
         self._run = run
         self._has_signal = has_signal
-        self._step_tasks = StepTasks(run.settings)
+        self._draws = TaskDraws(run.settings)
         self._tasks: TaskSource | None = None
 
     async def open(self) -> None:
@@ -77,9 +76,9 @@ class StepSampler:
         """Publish the weights, run the rollouts of a step, and return its groups. With `dynamic_sampling` there are
         several rounds, each with as many tasks as groups with a signal are missing."""
         run, settings = self._run, self._run.settings
-        tasks = self._tasks = self._step_tasks.of_step(run.dataset, run.progress)
+        tasks = self._tasks = self._draws.of_step(run.dataset, run.progress)
         await run.served.publish()
-        models = run.served.trained_models
+        trained = trained_calls(run.context, run.served.trained_models)
         finished: list[FinishedRollout] = []
         rounds, missing, tail_seconds = 0, settings.tasks_per_step, 0.0
         while True:
@@ -96,9 +95,9 @@ class StepSampler:
                 for index, row in enumerate(tasks.draw(missing), begin)
                 for sample in range(settings.samples_per_prompt)
             ]
-            on_progress = _notes(run.context, f"step {tasks.step + 1}", len(requests))
+            on_progress = _progress_notes(run.logger, f"step {tasks.step + 1}", len(requests))
             started = time.perf_counter()
-            ended = await run_rollouts(run.store, requests, on_progress, trained_calls(run.context, models))
+            ended = await run_rollouts(run.store, requests, on_progress, trained)
             tail_seconds += tail_of([f.rollout for f in ended], time.perf_counter() - started)
             finished += [as_zero(f) for f in ended] if settings.on_failure == "zero" else ended
             sampled = step_of(run, finished, tasks.drawn, tasks.step)
@@ -117,7 +116,9 @@ class StepSampler:
     def learnt(self, sampled: SampledStep) -> None:
         """Update the data cursor and the curriculum in the run's progress, in the turn in which the weights change."""
         if self._tasks is not None:
-            self._step_tasks.remember(self._run.progress, self._tasks, sampled.mean_rewards)
+            progress, settings = self._run.progress, self._run.settings
+            progress.extra_tasks += len(self._tasks.drawn) - settings.tasks_per_step
+            self._draws.rate(progress, sampled.mean_rewards)
 
     async def finish_step(self) -> dict[str, float]:
         """Return metrics about the step after it was learnt."""
@@ -127,10 +128,12 @@ class StepSampler:
         """Do nothing: all that was sampled is learnt."""
 
 
-def step_of(run: LoopState, finished: Sequence[FinishedRollout], rows: Sequence[int], step: int) -> SampledStep:
+def step_of(run: RunState, finished: Sequence[FinishedRollout], rows: Sequence[int], step: int) -> SampledStep:
     """Return finished rollouts, `samples_per_prompt` of each row, as a step. `untrained` has only the reasons that
     concern single adapters: those of whole rollouts are counted when the step is complete (`count_untrainable`)."""
-    groups, unrewarded, of_adapters = by_adapter(finished, step, run.served.trained_models, run.settings, run.causes)
+    groups, unrewarded, adapter_metrics = by_adapter(
+        finished, step, run.served.trained_models, run.settings, run.causes
+    )
     return SampledStep(
         groups=groups,
         rows=list(rows),
@@ -138,7 +141,7 @@ def step_of(run: LoopState, finished: Sequence[FinishedRollout], rows: Sequence[
         rollouts=len(finished),
         trainable=sum(f.untrainable is None for f in finished),
         mean_rewards=mean_rewards(finished, rows, run.settings.samples_per_prompt),
-        metrics=metrics_of(finished) | of_adapters,
+        metrics=metrics_of(finished) | adapter_metrics,
     )
 
 
@@ -184,7 +187,7 @@ def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
     }
 
 
-def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], None]:
+def _progress_notes(logger: MetricsLogger, name: str, total: int) -> Callable[[int], None]:
     """Return a callback for the number of rollouts that have ended since its last call; it notes the progress of a long
     step."""
     done, last = 0, time.monotonic()
@@ -195,7 +198,7 @@ def _notes(context: AlgorithmContext, name: str, total: int) -> Callable[[int], 
         now = time.monotonic()
         if now - last >= SECONDS_BETWEEN_NOTES:
             last = now
-            context.logger.note(f"{name}: {done} of {total} rollouts")
+            logger.note(f"{name}: {done} of {total} rollouts")
 
     return on_progress
 
@@ -246,7 +249,7 @@ class IdleSteps:
         self.steps = 0
 
     def after_step(self, metrics: Mapping[str, float]) -> str | None:
-        """Return the message after a step: the first that teaches nothing for a cause says so."""
+        """Return the message after a step: one for the first step that teaches nothing for a cause."""
         self.steps += 1
         reward = metrics.get("reward/mean")  # without it every rollout failed, and the log said why
         if reward is None or any(name.split("/")[-1] == "loss" for name in metrics):
@@ -296,12 +299,12 @@ class LostSteps:
 
 
 def failure(rollouts: int, untrained: Mapping[str, int]) -> RunFailedError:
-    """Return the end of a run of which no rollout could be trained, for these reasons."""
+    """Return the error of a run of which no rollout could be trained, for these reasons."""
     return RunFailedError(f"{every(rollouts, 'rollout')} of the training", _add(CountedCauses(), untrained).counts)
 
 
 def untrained_in_all(rollouts: int, untrained: Mapping[str, int]) -> str | None:
-    """Return how many rollouts of a run were not trained, and why most of them; None where all were."""
+    """Return how many rollouts of a run were not trained, and why most of them; None if all were."""
     causes = _add(CountedCauses(), untrained)
     if not causes.counts:
         return None

@@ -1,66 +1,65 @@
 """The loop of a training: measure, warm up, measure, [sample, update]*, measure; resumed from its latest checkpoint.
 
-`Loop.complete` is a run from the first measurement to the last, `Loop.step` one step of it:
+`Loop.run` is a run from the first measurement to the last, `Loop.step` one step of it:
 
     sampling.py, staleness.py     rollouts of the step's tasks (curriculum.py), by the current weights or ahead of
-    learning groups.py, extra_groups.py    rollouts as groups; replayed groups, and failed tasks begun as an expert did
-    objective.py                  groups in, new weights out: `grpo/` and `ppo/` compute advantages, pack and learn
-    measuring.py, warm_up.py      accuracy and validation; imitation before the first step
-    checkpoint.py, state.py       what is kept, and the state of the run
+                                  learning; groups.py turns them into groups
+    expert_prefix.py              failed tasks tried again with an expert's first calls
+    objective.py                  groups in, new weights out: `grpo.py` and `ppo.py` compute advantages, pack and learn
+    measure.py, sft.py            accuracy and validation; imitation before the first step
+    checkpoint.py, state.py       checkpoints; the state of the run
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...gateway import ServedPolicy
-from ...policy import count_parameters
-from ...processes import CoreWatch, peak_memory_bytes
-from ...types import Dataset, NamedResources
-from ..rollouts import refuse_failed
+from ..gateway import ServedPolicy
+from ..policy import count_parameters
+from ..processes import CoreWatch, peak_memory_bytes
+from ..types import Dataset, NamedResources
 from .checkpoint import Checkpointing
-from .extra_groups import remember, replayed_groups, with_prefixed_groups
-from .groups import Group, group_metrics
-from .measuring import FIRST, LAST, Measuring
+from .expert_prefix import with_prefixed_groups
+from .measure import FIRST, LAST, Measuring
 from .objective import record_seen
+from .rollouts import refuse_failed
 from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, failure, untrained_in_all
+from .sft import warm_up
 from .staleness import AheadSampler
-from .state import LoopedAlgorithm, LoopState
-from .warm_up import warm_up
+from .state import RunState
 
 
-class Loop(LoopState):
-    """One run of an algorithm with an `Objective`, from the first measurement to the last."""
+class Loop(RunState):
+    """One run of an algorithm, from the first measurement to the last."""
 
     sampler: StepSampler | AheadSampler
-    """Source of the rollouts of each step; made by `complete`."""
+    """Source of the rollouts of each step; made by `run`."""
 
     def __init__(
         self,
-        algorithm: LoopedAlgorithm,
+        algorithm: Any,
         served: ServedPolicy,
         resources: NamedResources,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
     ) -> None:
-        """`resources` are those that agents find beside the model that is trained."""
-        super().__init__(algorithm, served, train_dataset, val_dataset)
-        self.resources = resources
+        """The arguments are those of `RunState`."""
+        super().__init__(algorithm, served, resources, train_dataset, val_dataset)
         self.checkpointing = Checkpointing(self)
         self.measuring = Measuring(self, self.checkpointing)
+        self._algorithm = algorithm
         self._lost = LostSteps()
 
-    async def complete(self) -> None:
+    async def run(self) -> None:
         """Take the run to its end: from its beginning, or from its latest checkpoint if it is resumed."""
         self.objective = await self.policy.run_async(
-            lambda: self.algorithm.objective(self.policy, self.learner_settings)
+            lambda: self._algorithm.objective(self.policy, self.learner_settings)
         )
         await self._count_parameters()
         await self.checkpointing.resume()
-        await self.add_resources(self.resources)
+        await self.add_resources()
         try:
             if not self.progress.warmed_up:
                 await self.measuring.measure_once(FIRST)
@@ -82,8 +81,8 @@ class Loop(LoopState):
     async def _reinforce(self) -> None:
         """Take all steps, with the measurements and checkpoints that are due after each."""
         if self.total_steps == 0:
-            if self.algorithm.evaluations:
-                refuse_failed(self.algorithm.evaluations[-1].rollouts)
+            if self.evaluations:
+                refuse_failed(self.evaluations[-1].rollouts)
             return
         if self.progress.step < self.total_steps:
             self.show_steps()
@@ -117,33 +116,24 @@ class Loop(LoopState):
         """
         await record_seen(self.store, self.objective.take_seen())
         cost = StepCost(self)
-        sampled = await self.sampler.sample()
+        sampled = await self.sampler.sample()  # publishes the weights first
         self._count(sampled)
         if self.settings.expert_prefix:
             sampled = await with_prefixed_groups(self, sampled)
-        replayed = await replayed_groups(self.context, self.settings, self.served.trained_models, self.progress)
         cost.sampled()
         share = self.sampler.learning_share
-        metrics = sampled.metrics | await self.served.learn_async(lambda: self._learn(sampled, replayed), share)
+        metrics = sampled.metrics | await self.served.learn_async(lambda: self._learn(sampled), share)
         metrics |= cost.learnt(samples_meanwhile=share > 0)
         return metrics | await self.sampler.finish_step()
 
-    def _learn(self, sampled: SampledStep, replayed: Mapping[str, Sequence[Group]]) -> dict[str, float]:
-        """Update every adapter and count the step, on the torch thread: an interruption may not come in between.
-
-        Args:
-            replayed: groups of earlier steps that join those of this one, by adapter.
-        """
+    def _learn(self, sampled: SampledStep) -> dict[str, float]:
+        """Update every adapter and count the step, on the torch thread: an interruption may not come in between."""
         metrics: dict[str, float] = {}
         for adapter, groups in sampled.groups.items():
-            earlier = replayed.get(adapter, [])
-            update = self.objective.update(adapter, [*groups, *earlier])
-            if earlier:  # rewards and lengths are those of this step alone
-                update |= group_metrics(groups) | {"groups/replayed": float(len(earlier))}
+            update = self.objective.update(adapter, groups)
             metrics |= {self.named(adapter, name): value for name, value in update.items()}
         self.progress.step += 1
         self.sampler.learnt(sampled)
-        remember(self.progress, sampled.groups, self.settings)
         return metrics
 
     async def _keep_step(self) -> None:
@@ -171,24 +161,24 @@ class Loop(LoopState):
         progress.rollouts += sampled.rollouts
         progress.trainable += sampled.trainable
         for reason, count in sampled.untrained.items():
-            progress.untrained[reason] = progress.untrained.get(reason, 0) + count
+            progress.count_untrained(reason, count)
         self._lost.after_step(sampled)
-
-    async def _count_parameters(self) -> None:
-        trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
-        counts = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
-        self.algorithm.parameters = {"trained": counts.trained, "all": counts.total}
-        self.logger.note(str(counts))
 
     def _note(self, message: str | None) -> None:
         if message is not None:
             self.logger.note(message)
 
+    async def _count_parameters(self) -> None:
+        trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
+        counts = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
+        self._algorithm.parameters = {"trained": counts.trained, "all": counts.total}
+        self.logger.note(str(counts))
+
 
 class StepCost:
     """Time, tokens and cores of a step, from the creation of the object on."""
 
-    def __init__(self, run: LoopState) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self._sampled_tokens = run.served.sampler.sampled_tokens
         self._computed_tokens = run.policy.counters().computed_tokens

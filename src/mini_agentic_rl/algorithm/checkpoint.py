@@ -1,23 +1,28 @@
-"""Checkpoints to resume from exactly, the weights after each pass over the tasks, and those at the end."""
+"""Checkpoints to resume from exactly, the weights after each pass over the tasks, and those at the end.
+
+A checkpoint holds everything that the rest of a run depends on: adapters, optimizers, the state of the objective,
+random states and the `RunProgress`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ...errors import UserError
-from ...files import read_json, reading
-from ...gateway import save_kept_tokenizer
-from ...policy import Learner, Policy, save_weights, write_state
-from ..base import ResultKind
-from .objective import Learners, Objective
-from .state import LoopState, RunProgress
+from ..errors import UserError
+from ..files import read_json, reading
+from ..gateway import save_kept_tokenizer
+from ..policy import Learner, Policy, save_weights, write_state
+from .base import ResultKind
+from .objective import Objective
+from .state import RunProgress, RunState
 
 _STATE = "state.json"
 _OPTIMIZER = "optimizer.pt"
@@ -34,7 +39,7 @@ def write_checkpoint(
     """Write adapters, optimizers, the objective's own state, RNG and cursor. On the torch thread.
 
     Args:
-        warm_up: The learner of the supervised warm-up, while that is under way.
+        warm_up: the learner of the supervised warm-up, while that is under way.
     """
     policy.check_agreement()
     learners = objective.learners
@@ -90,13 +95,13 @@ def restore(folder: Path, policy: Policy, objective: Objective) -> None:
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
 
 
-def restore_weights(folder: Path, policy: Policy, learners: Learners) -> None:
+def restore_weights(folder: Path, policy: Policy, learners: Mapping[str, Learner]) -> None:
     """Read back the weights of a checkpoint, and nothing else. On the torch thread."""
     for name in learners:
         policy.read_weights(_paths(folder, name, learners)[0], name)
 
 
-def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
+def _paths(folder: Path, name: str, learners: Mapping[str, Learner]) -> tuple[Path, Path]:
     """Return the paths of the weights and of the optimizer of an adapter."""
     if len(learners) == 1:
         return folder / _ADAPTER, folder / _OPTIMIZER
@@ -106,30 +111,29 @@ def _paths(folder: Path, name: str, learners: Learners) -> tuple[Path, Path]:
 class Checkpointing:
     """Writes checkpoints of a run, and reads one back; without a place to keep them it does nothing."""
 
-    def __init__(self, run: LoopState) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
         self._kept = run.context.checkpoints
         self._restored: Path | None = None
         self._warm_up: Learner | None = None
 
-    async def resume(self) -> bool:
-        """Go on from the latest checkpoint, where that is asked for and there is one; True then."""
+    async def resume(self) -> None:
+        """Go on from the latest checkpoint, if the trainer resumes and there is one."""
         run = self._run
         latest = None if self._kept is None else self._kept.latest_checkpoint()
         if not run.context.resume or latest is None:
-            return False
+            return
         folder = self._restored = latest[1]
-        run.algorithm.progress = read_progress(folder)
+        vars(run.progress).update(vars(read_progress(folder)))
         await run.policy.run_async(lambda: restore(folder, run.policy, run.objective))
         run.logger.note(f"resumed after {self._reached()}")
-        return True
 
     async def begin_warm_up(self, learner: Learner, taken: int) -> None:
         """Keep the optimizer of a warm-up in the checkpoints from now on.
 
         Args:
-            learner: takes the state that the checkpoint has of it, if that is of a warm-up under way.
-            taken: Optimizer steps that the warm-up had taken then.
+            learner: if the checkpoint is of a warm-up under way, it takes the state that was saved there.
+            taken: optimizer steps that the warm-up had taken then.
         """
         self._warm_up = learner
         folder = self._restored
@@ -199,6 +203,7 @@ class Checkpointing:
         return True
 
     def _write(self) -> None:
+        """Write a checkpoint, on the torch thread."""
         run = self._run
 
         def write(folder: Path) -> None:

@@ -1,9 +1,7 @@
-"""Reinforcement learning of the agent that a person already has, whatever the update is made of.
+"""Reinforcement learning of the agent that a person already has: the base of Mini-GRPO and Mini-PPO.
 
-    measure -> warm up (if asked) -> measure -> [draw tasks -> rollouts -> update]* -> measure
-
-The policy serves an OpenAI-compatible endpoint, the runners run the agent against it, the store holds what happened,
-and the update reads it back as token trees.
+The policy serves an OpenAI-compatible endpoint, the runners run the agent against it, the store holds the rollouts, and
+the update reads them back as token trees. `ReinforcementLearning.run` loads, serves, and runs a `Loop`.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from ...config import VALUES, called_here
-from ...errors import UserError
-from ...gateway import GatewayLimits, RolloutLimits, ServedPolicy, resources_with_upstreams
-from ...policy import (
+from ..config import VALUES, called_here
+from ..errors import UserError
+from ..gateway import GatewayLimits, RolloutLimits, ServedPolicy, resources_with_upstreams
+from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
     Launch,
@@ -33,15 +31,15 @@ from ...policy import (
     follow_rank_0,
     launched,
 )
-from ...samplers import SamplerSettings
-from ...types import Dataset
-from ..base import Algorithm, AlgorithmContext
-from ..rollouts import Evaluation
-from ..seeds import derive_seed
-from ..settings import LoopSettings, WarmStart
+from ..samplers import SamplerSettings
+from ..types import Dataset
+from .base import Algorithm, AlgorithmContext
 from .checkpoint import read_progress
 from .loop import Loop
 from .objective import Objective
+from .rollouts import Evaluation
+from .seeds import derive_seed
+from .settings import LoopSettings, WarmStart
 from .state import RunProgress
 
 SettingsT = TypeVar("SettingsT", bound=LoopSettings)
@@ -52,19 +50,19 @@ _LORA: Final = {"lora_r": "r", "lora_alpha": "alpha", "lora_dropout": "dropout",
 
 
 class ReinforcementLearning(Algorithm, Generic[SettingsT]):
-    """Trains the model that it serves. A subclass says by which `objective` rollouts become new weights.
+    """Trains the model that it serves. The `objective` of a subclass turns rollouts into new weights.
 
     The agent finds that model as the resource "llm", and as "main_llm"; other LLMs of the trainer's `initial_resources`
-    and those of its `llm_proxy` stay as they are, and what they are asked is not trained. Nor is the model without its
-    adapter, which can be asked for as `{model}-base`. An `llm_proxy` without models stands in front of the model that
-    is trained, and records its calls. `Trainer(num_epochs=…, on_failure=…)` replace the settings `total_epochs` and
-    `on_failure`.
+    and those of its `llm_proxy` stay as they are, and calls to them are not trained. Nor are calls to the model without
+    its adapter, which agents can call as `{model}-base`. An `llm_proxy` without models stands in front of the model
+    that is trained, and records its calls. `Trainer(num_epochs=…, on_failure=…)` replace the settings `total_epochs`
+    and `on_failure`.
 
     Several agents of a rollout can be trained at once, each with an adapter of its own on the one model:
-    `adapters=("assistant", "user")`. An agent chooses by the name of the model that it asks for, `model="user"`, or
-    takes the resource of that name; "llm" and "main_llm" are the first. Each adapter has its own optimizer, learns from
-    the calls that were made to it, and is compared within groups of its own. The rewards of a rollout are for all of
-    them; of one with several dimensions each takes the dimension of its name, if there is one.
+    `adapters=("assistant", "user")`. An agent chooses by the name of the model in its call, `model="user"`, or takes
+    the resource of that name; "llm" and "main_llm" are the first. Each adapter has its own optimizer, learns from the
+    calls that were made to it, and is compared within groups of its own. The rewards of a rollout are for all of them;
+    of one with several dimensions each takes the dimension of its name, if there is one.
 
     Args:
         model: "embedded", a folder, a hub id, or a loaded Hugging Face model.
@@ -73,21 +71,21 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             `preset="dapo"`.
         lora: the adapter; None trains every weight.
         adapters: names of the adapters to train; or a mapping from each to the folder of a saved one to go on with, or
-            to None for a new one. None is one adapter, asked for by the model's own name.
-        fixed_adapters: folders of saved adapters that agents may ask for by these names, and that stay as they are.
+            to None for a new one. None is one adapter, called by the model's own name.
+        fixed_adapters: folders of saved adapters that agents may call by these names, and that are not trained.
         learner: the optimizer; with several adapters, that of each.
         engine: sampling.
-        ranks: several processes that hold the policy, where torchrun has started them.
+        ranks: several processes that hold the policy, started by torchrun.
         sampler: servers that sample in place of the engine; None is the engine.
         warm_start: conversations to imitate first; a mapping has those of each adapter, else they are those of the
             first. None leaves that out.
-        validation: tasks that choose the weights that are kept (`measuring.py`), neither trained on nor those that the
+        validation: tasks that choose the weights that are kept (`measure.py`), neither trained on nor those that the
             accuracy is measured on; at most `validation_size` of them where that is not 0. Needs a trainer with an
             `output_dir`, where the checkpoints are. None keeps the last weights.
         transfer: tasks unlike those that are trained on, measured before and after beside the others.
         load_options: `dtype`, `device`, `quantization`, `trust_remote_code` of `load_model`.
-        limits: of the endpoint, e.g. how many LLM calls and tokens each rollout may ask for.
-        keep_open: leave policy and endpoint running after the run, for `close()` to end.
+        limits: of the endpoint, e.g. how many LLM calls and tokens each rollout may have.
+        keep_open: leave policy and endpoint running after the run, until `close()`.
 
     Raises:
         pydantic.ValidationError: a setting is out of its range or has no such name.
@@ -161,18 +159,16 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Settings of the loop and of what it is given, in the groups of the command's configuration; as they were
-        given: those that a trainer or a run has filled in since do not count."""
+        """Settings of the loop and its parts, in the groups of the command's configuration, as they were given:
+        without those that a trainer or a run has filled in since."""
         return self._configuration
 
     def rows_to_keep(self, checkpoint: Path | None) -> int | None:
         return 0 if checkpoint is None else read_progress(checkpoint).logged
 
     def bind(self, context: AlgorithmContext) -> None:
-        asked = {"total_epochs": context.num_epochs, "on_failure": context.on_failure}
-        self.settings = self.settings.model_copy(
-            update={name: value for name, value in asked.items() if value is not None}
-        )
+        given = {"total_epochs": context.num_epochs, "on_failure": context.on_failure}
+        self.settings = self.settings.model_copy(update={name: v for name, v in given.items() if v is not None})
         super().bind(context)
 
     def _configured(self) -> dict[str, Any]:
@@ -194,7 +190,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
 
     @abstractmethod
     def objective(self, policy: Policy, learner: LearnerSettings) -> Objective:
-        """Return what the loop learns with, made once a run, on the torch thread.
+        """Return the update of a run. Called once a run, on the torch thread.
 
         Args:
             learner: settings of each optimizer, the steps of the whole run among them.
@@ -203,8 +199,8 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
     @property
     def summary(self) -> Mapping[str, Any]:
         """`accuracy` (measurements in order), `seconds` by phase, `untrained` (reason to count), `steps`,
-        `parameters` (those that are trained, and all), `kernels` (see `PolicyModel.kernels`); with validations also
-        these, and the `best_step` among them."""
+        `parameters` (trained, and all), `kernels` (see `PolicyModel.kernels`); with validations also `validation` and
+        `best_step`."""
         best = self.progress.best_validation
         validated = {} if best is None else {"validation": list(self.progress.validation), "best_step": best["step"]}
         return {
@@ -224,11 +220,11 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             self.served = None
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        """Run the whole loop; see the top of this module.
+        """Load the model, serve it, and run the whole loop.
 
         Raises:
             ValueError: there is nothing to train on.
-            PolicyError: the model cannot be had.
+            PolicyError: the model cannot be loaded.
             RunFailedError: none of the rollouts could be trained; the message has the most frequent reason.
         """
         nothing = train_dataset is None or len(train_dataset) == 0
@@ -265,9 +261,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             async with resources_with_upstreams(
                 held, proxy, self.context.store, self.served.model_names, self.served.put_behind
             ) as resources:
-                await self.served.policy.watch(
-                    Loop(self, self.served, resources, train_dataset, val_dataset).complete()
-                )
+                await self.served.policy.watch(Loop(self, self.served, resources, train_dataset, val_dataset).run())
         finally:
             if not self._keep_open:
                 await asyncio.to_thread(self.close)
@@ -276,7 +270,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         follow_rank_0(launch, self._ranks, self.configuration, self._model, **self._weights())
 
     def _weights(self) -> dict[str, Any]:
-        """Return how the model is loaded, on every rank alike."""
+        """Return the options with which every rank loads the model."""
         return {
             "engine": self._engine,
             "lora": self._lora,
@@ -287,11 +281,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         }
 
     def _maker(self, launch: Launch | None) -> Callable[..., Policy]:
-        """Return what makes the policy: on one rank, or as the first of several.
-
-        Raises:
-            PolicyError: the base is to be in parts, and there is one rank.
-        """
+        """Return the constructor of the policy, on one rank or as the first of several."""
         if launch is None:
             if self._ranks.shard:
                 raise PolicyError(
@@ -309,7 +299,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
 
 
 def refuse_misplaced(names: Iterable[str], known: Collection[str]) -> None:
-    """Check arguments given by name; one that is unknown everywhere is left to the settings to refuse.
+    """Check arguments given by name; the settings refuse a name that is unknown everywhere.
 
     Args:
         known: names of settings of the loop.
@@ -318,27 +308,23 @@ def refuse_misplaced(names: Iterable[str], known: Collection[str]) -> None:
         UserError: an argument belongs elsewhere; the message says where.
     """
     for name in names:
-        if name in known or called_here(name, known) is not None:
-            continue
-        place = _place(name)
+        place = None if _field(name, known) is not None else _place(name)
         if place is not None:
             raise UserError(f"{name} is no setting of the loop: {place}")
 
 
 def _place(name: str) -> str | None:
+    """Return where an argument of this name belongs; None if nowhere."""
     if name in _REWARDS:
         return "the reward is what the agent, or a hook's on_rollout_end, returns"
     if name in _WHOLE:
         return "lora=None trains every weight, lora=LoraSettings(…) an adapter"
     for keyword, kind in (("learner", LearnerSettings), ("engine", EngineSettings)):
-        field = _field(name, kind.model_fields)
-        if field is not None:
+        if (field := _field(name, kind.model_fields)) is not None:
             return f"give {keyword}={kind.__name__}({field}=…)"
-    field = _field(name, _LORA)
-    if field is not None:
+    if (field := _field(name, _LORA)) is not None:
         return f"give lora=LoraSettings({_LORA[field]}=…)"
-    field = _field(name, RolloutLimits.model_fields)
-    if field is not None:
+    if (field := _field(name, RolloutLimits.model_fields)) is not None:
         return f"give limits=GatewayLimits({field}=…)"
     field = _field(name, [*ModelSettings.model_fields, "backend"])
     if field in ("model", "backend"):
@@ -356,23 +342,21 @@ def _field(name: str, known: Collection[str]) -> str | None:
 def warm_starts_of(
     warm_start: WarmStart | Mapping[str, WarmStart] | None, adapters: Mapping[str, Any]
 ) -> dict[str, WarmStart]:
-    """Return what each adapter imitates; one that is given alone is for the first.
+    """Return the warm start of each adapter; one that is given alone is for the first.
 
     Raises:
         PolicyError: there is no such adapter.
     """
-    if warm_start is None:
-        return {}
     if isinstance(warm_start, WarmStart):
         return {next(iter(adapters)): warm_start}
-    unknown = sorted(set(warm_start) - set(adapters))
+    unknown = sorted(set(warm_start or {}) - set(adapters))
     if unknown:
         raise PolicyError(f"{unknown[0]!r} is not among the adapters {', '.join(adapters)}", setting="warm_start")
-    return dict(warm_start)
+    return dict(warm_start or {})
 
 
 def check_shard(sampler: SamplerSettings, lora: LoraSettings | None, load_options: Mapping[str, Any]) -> None:
-    """Check that a base in parts (`shard`) is only learnt with, and stays as it is.
+    """Check that a base in parts (`shard`) is frozen, and that other servers sample.
 
     Raises:
         PolicyError: it would be sampled with, or trained itself.

@@ -1,2 +1,0 @@
-from .mini_grpo import Backend as Backend
-from .mini_grpo import MiniGRPO as MiniGRPO

@@ -1,1 +1,0 @@
-from .mini_ppo import MiniPPO as MiniPPO

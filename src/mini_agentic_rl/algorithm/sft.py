@@ -1,0 +1,197 @@
+"""Supervised fine-tuning on the policy's learner: the warm-up before reinforcement learning, and imitation beside it.
+
+Conversations are rendered by the gateway's own renderer into the tokens that the agent will see, and packed into the
+same trees as rollouts, so a system prompt that all examples share is computed once per batch.
+
+Observations (ECHO; Shrivastava et al. 2026, arXiv:2605.24517) are what tools and users said:
+
+    L = L_policy + lambda * 1/N * sum over rollouts i of 1/|O_i| * sum over t in O_i of -log pi(o_t | all before it)
+
+O_i are the tokens in the context of a rollout after its first call that it did not sample; lambda is the setting
+`echo_coef` (0.05 in the paper). All N rollouts of a step count, those of groups with equal rewards too. A token is an
+observation where a call continues an earlier one token by token: it stands between the end of that one and the
+beginning of the call's own output, so the markup of the chat template is part of it. A call that begins anew has none.
+
+Demonstrations keep what was imitated before, and teach tasks that are never solved:
+
+    L = L_policy + sft_coef * mean over the demonstrations' tokens of -log pi(token)
+
+This is the combination of the two losses in one step of CHORD (Zhang et al. 2025, arXiv:2508.11408), with a constant
+coefficient and without its weights of single tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from ..gateway import ChatRenderer
+from ..metrics import SFT
+from ..policy import Learner, LearnerSettings, LossInputs, LossOutputs
+from ..tokens import CompletionRecord, TokenTree, pack
+from ..types import Dataset
+from .batch import Imitated
+from .checkpoint import Checkpointing
+from .groups import Group
+from .readiness import ReadinessProbe, is_probed
+from .seeds import derive_seed, kinds_of, tasks_of_step
+from .settings import GRPOSettings, Messages, WarmStart
+from .state import RunState
+
+_CHECKPOINT_EVERY: Final = 32
+"""Optimizer steps between checkpoints: a minute or two of the embedded model on two cores."""
+
+
+async def warm_up(run: RunState, checkpointing: Checkpointing) -> bool:
+    """Imitate the conversations of the algorithm, adapter by adapter, from where an interruption has left off; return
+    False if there are none."""
+    if not run.warms_up:
+        return False
+    for adapter, warm_start in run.warm_starts.items():
+        if warm_start.settings.examples > 0:
+            await _warm_up_adapter(run, checkpointing, adapter, warm_start)
+    return True
+
+
+async def _warm_up_adapter(run: RunState, checkpointing: Checkpointing, adapter: str, warm_start: WarmStart) -> None:
+    started = time.perf_counter()
+    server, settings, progress, dataset = run.served.server, warm_start.settings, run.progress, run.dataset
+    if server is None:
+        raise RuntimeError("the policy is not served")
+    # From the end of the first epoch, so that reinforcement learning begins with tasks not imitated.
+    order = tasks_of_step(run.settings.seed, len(dataset), 0, len(dataset), kinds_of(dataset))
+    conversations = warm_start.conversations([dataset[row] for row in order[-settings.examples :]])
+    trees = conversation_trees(server.renderer, conversations, warm_start.tools, settings.batch_size)
+    steps, taken = len(trees), progress.imitated.get(adapter, 0)
+    if taken == steps or progress.readiness.get(adapter, {}).get("ready"):
+        return
+    options = LearnerSettings(
+        **run.learner_settings.model_dump()
+        | {
+            "learning_rate": settings.learning_rate,
+            "warmup_steps": min(settings.warmup_steps, max(0, steps - 1)),
+            "schedule": settings.schedule,
+            "total_steps": steps,
+        }
+    )
+    learner = await run.policy.run_async(lambda: run.policy.learner(options, adapter))
+    await checkpointing.begin_warm_up(learner, taken)
+    probe = ReadinessProbe(run, adapter, [dataset[row] for row in order]) if settings.until == "ready" else None
+    phase = run.named(adapter, "SFT", " ")
+    run.logger.phase(phase, steps)
+    run.logger.advance(taken)
+
+    def learn(tree: TokenTree) -> dict[str, float]:
+        """Take a step and count it: an interruption may not come in between."""
+        metrics = imitate(learner, tree)
+        progress.imitated[adapter] = progress.imitated.get(adapter, 0) + 1
+        return metrics
+
+    for step, tree in enumerate(trees[taken:], start=taken + 1):
+        metrics = await run.policy.learn_async(partial(learn, tree))
+        run.logger.advance()
+        run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
+        progress.spend("sft", time.perf_counter() - started)
+        if probe is not None and is_probed(step, steps):
+            if await probe.ends_warm_up(step):
+                break
+            run.logger.phase(phase, steps)
+            run.logger.advance(step)
+        started = time.perf_counter()  # the probe counts its own time
+        if step % _CHECKPOINT_EVERY == 0:
+            await checkpointing.write()
+    if probe is not None:
+        probe.conclude()
+    checkpointing.end_warm_up()
+
+
+def conversation_trees(
+    renderer: ChatRenderer, conversations: Sequence[Messages], tools: Sequence[dict[str, Any]], batch_size: int
+) -> list[TokenTree]:
+    """Return one tree for each optimizer step, with `batch_size` conversations in it."""
+    trees = []
+    for start in range(0, len(conversations), batch_size):
+        tree = TokenTree()
+        for index, messages in enumerate(conversations[start : start + batch_size]):
+            for record in renderer.conversation_to_records(messages, tools):
+                tree.insert(record, index)
+        trees.append(tree)
+    return trees
+
+
+def imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:
+    """Take an optimizer step on the mean of -log p over the tokens of the assistant; return its metrics. On the torch
+    thread."""
+    packed = pack([tree])
+    weights_S = torch.full((packed.term_count,), 1 / packed.term_count)
+    metrics = learner.forward_backward(packed, negative_log_likelihood, LossInputs(weights_S))
+    return metrics | learner.optim_step()
+
+
+def negative_log_likelihood(inputs: LossInputs) -> LossOutputs:
+    """Return the weighted sum of -log p, with the entropy as a metric."""
+    weights_S = inputs.weights_S
+    return LossOutputs(-(weights_S * inputs.logprobs_S).sum(), {"entropy": (weights_S * inputs.entropy_S).sum()})
+
+
+def observations(groups: Sequence[Group], coef: float) -> list[Imitated]:
+    """Return the observations in the rollouts of `groups`, weighed for the loss."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    imitated: list[Imitated] = []
+    for trajectory in trajectories:
+        records = list(observed(trajectory.records))
+        size = sum(record.output_ids.size for record in records)
+        imitated += [Imitated(record, coef / (len(trajectories) * size), "echo") for record in records]
+    return imitated
+
+
+def observed(records: Sequence[CompletionRecord]) -> Iterator[CompletionRecord]:
+    """Yield each observation of one rollout, as the output of a record. Choices that continue in the same words (of one
+    request with n > 1) share theirs."""
+    before: list[np.ndarray] = []
+    seen: set[bytes] = set()
+    for record in records:
+        prompt = record.prompt_ids
+        starts = [ids.size for ids in before if ids.size < prompt.size and np.array_equal(prompt[: ids.size], ids)]
+        if starts and prompt.tobytes() not in seen:
+            start = max(starts)
+            observation = prompt[start:]
+            yield CompletionRecord(prompt[:start], observation, np.zeros(observation.size, np.float32))
+        seen.add(prompt.tobytes())
+        before.append(np.concatenate([prompt, record.output_ids]))
+
+
+class DemonstrationSource:
+    """Conversations about training tasks, drawn anew for each step."""
+
+    def __init__(
+        self,
+        warm_start: WarmStart,
+        dataset: Dataset[Mapping[str, Any]],
+        renderer: ChatRenderer,
+        settings: GRPOSettings,
+    ) -> None:
+        self._warm_start = warm_start
+        self._dataset = dataset
+        self._renderer = renderer
+        self._settings = settings
+
+    def draw(self, step: int) -> list[Imitated]:
+        """Return `sft_per_step` conversations for an optimizer step, a record for each turn of the assistant, weighed
+        for the loss. The draw depends on the seed and on `step` alone."""
+        size, settings = len(self._dataset), self._settings
+        rng = np.random.default_rng(derive_seed(settings.seed, "demonstrations", step))
+        records = [
+            record
+            for row in rng.choice(size, min(settings.sft_per_step, size), replace=False)
+            for record in self._renderer.conversation_to_records(
+                self._warm_start.demonstration(self._dataset[int(row)]), self._warm_start.tools
+            )
+        ]
+        tokens = sum(record.trained_tokens for record in records)
+        return [Imitated(record, settings.sft_coef / tokens, "sft") for record in records]
