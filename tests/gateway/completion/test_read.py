@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from mini_agentic_rl.gateway.completion.choice import BeginningOf, Choice
 from mini_agentic_rl.gateway.render.decoding import AnswerReader, Decoder, Detokenizer
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
-from mini_agentic_rl.gateway.tool_formats import HermesFormat, ToolCall
+from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall
 from mini_agentic_rl.tokens import TokenDelta
 
 from ..samples import CALL_TEXT
@@ -19,7 +19,7 @@ from ..small_tokenizer import small_tokenizer
 
 
 def reads_calls():
-    return AnswerReader(calls=HermesFormat().scanner())
+    return AnswerReader(calls=HERMES.scanner())
 
 
 def spaces_as_marks():

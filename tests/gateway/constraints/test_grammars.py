@@ -15,9 +15,9 @@ from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
 from mini_agentic_rl.gateway.render.decoding import ThinkTags
 from mini_agentic_rl.gateway.tool_formats import (
     FORMATS,
-    HermesFormat,
-    Llama3Format,
-    MistralFormat,
+    HERMES,
+    LLAMA3,
+    MISTRAL_NAMED,
     PythonicFormat,
     split_tool_calls,
 )
@@ -64,7 +64,7 @@ def strict(tool):
 
 def rule_of(tool_format=None, thought=(None, False), **fields):
     request = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], **fields}
-    return answer_rule(parse_chat_request(request), tool_format or HermesFormat(), *thought)
+    return answer_rule(parse_chat_request(request), tool_format or HERMES, *thought)
 
 
 def begin(tool_format=None, compiler=COMPILER, **fields):
@@ -276,7 +276,7 @@ def test_a_marker_that_is_a_special_token_is_written_as_that_token():
     tokenizer.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", "[ARGS]"]})
     marker, args = tokenizer.convert_tokens_to_ids(["[TOOL_CALLS]", "[ARGS]"])
     compiler = ConstraintCompiler(tokenizer, [END])
-    named = MistralFormat(named=True)
+    named = MISTRAL_NAMED
     text = named.format_call("calculate", {"expression": "1"})
     for asked in ({"tools": [CALCULATOR], "tool_choice": "required"}, {"tools": [strict(CALCULATOR)]}):
         assert accepts(begin(named, compiler, **asked), written(text, tokenizer))
@@ -330,7 +330,7 @@ def test_what_the_library_cannot_promise_is_refused_where_it_was_promised():
     with pytest.raises(BadRequestError, match="uniqueItems") as caught:
         begin(tools=[CALCULATOR, strict(odd)], tool_choice="required")
     assert caught.value.param == "tools[1].function.parameters"
-    assert accepts(begin(tools=[odd], tool_choice="required"), written(HermesFormat().format_call("f", {"a": [1]})))
+    assert accepts(begin(tools=[odd], tool_choice="required"), written(HERMES.format_call("f", {"a": [1]})))
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_a_schema_that_makes_no_sense_is_refused_with_its_reason(schema, why, pr
 
 def test_arguments_whose_schema_makes_no_sense_are_any_object_unless_it_was_promised():
     odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "objekt"}}}
-    call = written(HermesFormat().format_call("f", {"anything": [1]}))
+    call = written(HERMES.format_call("f", {"anything": [1]}))
     assert accepts(begin(tools=[odd], tool_choice="required"), call)
     with pytest.raises(BadRequestError):
         begin(tools=[strict(odd)])
@@ -377,7 +377,7 @@ def test_a_request_cannot_set_the_librarys_options():
 def test_arguments_are_an_object_whatever_the_schema_leaves_out(parameters, arguments, allowed):
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     asked = {"tools": [tool], "tool_choice": "required"}
-    assert accepts(begin(**asked), written(HermesFormat().format_call("f", arguments))) is allowed
+    assert accepts(begin(**asked), written(HERMES.format_call("f", arguments))) is allowed
 
 
 OBJECT = {"response_format": {"type": "json_object"}}
@@ -437,9 +437,9 @@ async def test_constraints_of_one_form_do_not_disturb_each_other():
 
 
 def test_formats_without_markers_open_a_call_with_its_first_key():
-    rule = rule_of(Llama3Format(), tools=[strict(CALCULATOR)])
+    rule = rule_of(LLAMA3, tools=[strict(CALCULATOR)])
     assert rule.opening == '{"name":'
-    assert accepts(begin(Llama3Format(), tools=[strict(CALCULATOR)]), written('An object: {"a": 1}'))
+    assert accepts(begin(LLAMA3, tools=[strict(CALCULATOR)]), written('An object: {"a": 1}'))
 
 
 @pytest.mark.parametrize("tool_format", SHAPED, ids=lambda tool_format: type(tool_format).__name__ + tool_format.name)

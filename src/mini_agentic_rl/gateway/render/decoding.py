@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
-from ..tool_formats import Scanner, ToolCall, ToolFormatName
+from ..tool_formats import CallScanner, ToolCall, ToolFormatName
 
 
 class Tokenizer(Protocol):
@@ -324,7 +324,7 @@ class AnswerReader:
         calls: finds tool calls in what is left; None where none are to be read.
     """
 
-    def __init__(self, thoughts: ThoughtScanner | None = None, calls: Scanner | None = None) -> None:
+    def __init__(self, thoughts: ThoughtScanner | None = None, calls: CallScanner | None = None) -> None:
         self._thoughts = thoughts
         self._calls = calls
 

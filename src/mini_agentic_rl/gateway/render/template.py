@@ -204,24 +204,34 @@ class ChatTemplate:
         return as_user.lower().replace("tool", "user") != as_tool.lower().replace("tool", "user")
 
     def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool, bool]:
-        wanted = [one for one in FORMATS if name in ("auto", "compact", one.name)]
-        fallback = next(one for one in wanted if name != "compact" or one.name == COMPACT)
-        if _MARK not in self.try_([_USER], [_PROBE_TOOL]):
-            return fallback, False, False
+        """Return the tool format, whether the template shows tools and results, and whether it writes the calls."""
+        allowed = [tool_format for tool_format in FORMATS if name in ("auto", "compact", tool_format.name)]
+        fallback = next(one for one in allowed if name != "compact" or one.name == COMPACT)
+        shows_tools = _MARK in self.try_([_USER], [_PROBE_TOOL])
+        shows_results = _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL])
         text = self._answer_text(_calling(_call()))
-        written: list[ToolFormat] = []
-        if _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
+        native_calls = shows_tools and shows_results and "probe" in text
+        if "probe" not in text:  # DeepSeek takes arguments as JSON text; Kimi writes the id of a call, not its name
+            others = (_call(arguments='{"x": 1}'), _call("functions.probe:0"))
+            texts = [self._answer_text(_calling(call)) for call in others]
+            text = next((other for other in texts if "probe" in other), text)
+        written = [tool_format for tool_format in allowed if self._writes(tool_format, text)]
+        if native_calls and name in ("auto", "compact", "xml"):
             own = XmlFormat.read_off(self._text_of_calls, special_tokens(self._tokenizer))
-            known = wanted if own is None or name not in ("auto", "compact", own.name) else [own, *wanted]
-            written = [one for one in known if self._writes(one, text)]
-            if "probe" not in text:  # it leaves calls to the content: the vocabulary has their marks
-                vocabulary = self._tokenizer.get_added_vocab()
-                written = [one for one in wanted if one.markers and one.markers[0] in vocabulary]
-        if written:  # bare JSON also stands inside of other formats: the longest beginning tells the most
-            return max(written, key=lambda one: len(one.forced_prefix("probe"))), True, "probe" in text
-        if name in ("auto", "compact"):
+            written += [own] if own is not None and self._writes(own, text) else []
+        if shows_tools and shows_results and "probe" not in text:  # calls are part of the content, as in LFM2
+            vocabulary = self._tokenizer.get_added_vocab()
+            written = [one for one in allowed if one.markers and one.markers[0] in vocabulary]
+        if written:  # bare JSON also occurs inside other formats: the longest prefix is the most specific
+            best = max(written, key=lambda one: len(one.forced_prefix("probe")))
+            return best, shows_tools and (native_calls or self._takes_results()), native_calls
+        if name in ("auto", "compact") and (shows_tools or "probe" in text):
             _warn_of_unknown_format(self._tokenizer.name_or_path, text, fallback.name)
         return fallback, False, False
+
+    def _takes_results(self) -> bool:
+        """Return True if a result may follow an answer whose calls are text."""
+        return _RESULT in self.try_([_USER, {"role": "assistant", "content": "a"}, _result()], [_PROBE_TOOL])
 
     def _text_of_calls(self, arguments: Sequence[Mapping[str, Any]]) -> str:
         """Return what the template writes for calls of the probe with these arguments, and nothing around it."""
