@@ -305,6 +305,11 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop: List should have at most 4 items"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name: Field required"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type: Input should be 'function'"),
+        (
+            {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
+            "tools[0].type: chat completions serve tools of type",
+        ),
+        ({"functions": [{"name": "f"}]}, "functions is not served here: send tools"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
     ],
 )

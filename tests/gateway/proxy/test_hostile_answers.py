@@ -10,8 +10,8 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response
 
+from mini_agentic_rl.gateway.dialects.reader import ChatReader, Room
 from mini_agentic_rl.gateway.proxy import reading
-from mini_agentic_rl.gateway.proxy.reading import UpstreamAnswer
 
 from .fake_upstream import chunk, completion
 
@@ -36,9 +36,9 @@ async def test_a_tool_call_of_a_huge_index_breaks_the_answer_and_not_the_proxy(u
     [
         ({"choices": [{"index": 10**18}]}, "among its choices"),
         ({"choices": [{"index": -1}]}, "among its choices"),
-        ({"choices": [{"index": 0, "token_ids": [2**40]}]}, "is no token id"),
-        ({"choices": [{"index": 0, "token_ids": [float("inf")]}]}, "is no token id"),
-        ({"choices": [{"index": 0, "logprobs": {"content": [{"logprob": float("nan")}]}}]}, "no log-probability"),
+        ({"choices": [{"index": 0, "token_ids": [2**40]}]}, "is not a token id"),
+        ({"choices": [{"index": 0, "token_ids": [float("inf")]}]}, "is not a token id"),
+        ({"choices": [{"index": 0, "logprobs": {"content": [{"logprob": float("nan")}]}}]}, "not a log-probability"),
         ({"choices": [{"index": 0, "delta": {f"k{n}": 1 for n in range(100)}}]}, "more than 64 fields"),
         ({"choices": [{"index": 0, "message": {"tool_calls": [{}] * 200}}]}, "more than 128 tool calls"),
         ({"sglext": {"output_ids": [[1]] * 200}}, "among its choices"),
@@ -46,29 +46,28 @@ async def test_a_tool_call_of_a_huge_index_breaks_the_answer_and_not_the_proxy(u
 )
 def test_what_is_beyond_a_bound_is_said(part, told):
     with pytest.raises(ValueError, match=told):
-        UpstreamAnswer().take(part)
+        ChatReader().take(part)
 
 
-def test_all_that_is_kept_of_an_answer_is_bounded(monkeypatch):
-    monkeypatch.setattr(reading, "MOST_CHARACTERS", 0)
+def test_all_that_is_kept_of_an_answer_is_bounded():
     for what, part in {
         "characters": chunk("some text"),
         "tokens": {"choices": [{"token_ids": [1, 2, 3]}]},
         "weight": {"choices": [{"delta": {"extra": [1]}}]},
     }.items():
-        room = reading._Room(**{what: 2})
+        room = Room(**{what: 2})
         with pytest.raises(ValueError, match=f"too many {what}"):
-            UpstreamAnswer(_room=room).take(part, weight=3)
+            ChatReader(room=room).take(part, weight=3)
 
 
 def test_counts_of_tokens_that_are_none_count_nothing():
-    told = UpstreamAnswer()
+    told = ChatReader()
     told.take({"usage": {"prompt_tokens": -5, "completion_tokens": 10**30, "prompt_tokens_details": [1]}})
-    assert told.tokens == (0, 0, 0)
+    assert (told.prompt_tokens, told.cached_tokens, told.completion_tokens) == (0, 0, 0)
 
 
 async def test_a_bomb_of_gzip_is_refused(upstream, proxying, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(reading, "MAX_BYTES", 100_000)
     bomb = Response(gzip.compress(b" " * 200_000), headers={"Content-Encoding": "gzip"})
     proxy = await proxying({"base_url": upstream(lambda body: bomb).url})
     told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)

@@ -33,7 +33,7 @@ from ..render.renderer import ChatRenderer
 from ..tool_formats import ToolCall
 from .choice import Choice
 from .prepare import Preparation, PreparedChat
-from .record import TOKENS_HELP, CallContext, RecordedAnswer, asked_for, record_answer
+from .record import TOKENS_HELP, CallContext, RecordedAnswer, record_answer, sampling_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class ChatService:
     def parse(self, dialect: Dialect, body: dict[str, Any], exchange: Exchange) -> tuple[ChatRequest, Sequence[str]]:
         return parse_chat_request(exchange.chat), dialect.left_out(body)
 
-    async def take(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
+    async def begin(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
         call = ChatCall(self, await self.preparation.make(chat, caller, key), exchange)
         if call.streams:
             await call.begin()
@@ -319,7 +319,7 @@ class ChatCall:
             start_time=prepared.start_time,
             agent=prepared.caller.agent,
             traceparent=prepared.caller.traceparent,
-            asked=asked_for(sampling),
+            settings=sampling_attributes(sampling),
         )
         answer = RecordedAnswer(
             index=choice.index,

@@ -130,7 +130,7 @@ class Backend(Protocol):
             BadRequestError: a field has a bad value; `param` names it.
         """
 
-    async def take(self, chat: Any, exchange: Exchange, caller: Caller, key: str) -> Call:
+    async def begin(self, chat: Any, exchange: Exchange, caller: Caller, key: str) -> Call:
         """Return a request whose answer has begun, or which can be answered whole.
 
         Raises:
@@ -223,7 +223,7 @@ def create_app(
             exchange, chat, left_out = await read(request, parse)
             if admission.paused:
                 await unless_disconnected(admission.opened(), request.receive)
-            call = await unless_disconnected(backend.take(chat, exchange, caller, key), request.receive)
+            call = await unless_disconnected(backend.begin(chat, exchange, caller, key), request.receive)
             headers = ignored.headers([*left_out, *call.left_out])
             if call.streams:
                 return AnswerStream(call, exchange, headers)
@@ -241,7 +241,7 @@ def create_app(
 
             async def look_up(request: Request, lookup: Any = lookup) -> Response:
                 key, caller = await identify(request)
-                return json_response(lookup.answer(request.path_params["id"], caller.scope, key, request.query_params))
+                return json_response(lookup.answer(request.path_params["id"], caller.scope, key))
 
             add(lookup.method, lookup.path, look_up, dialect)
         if dialect.counting is not None and backend.count is not None:

@@ -1,7 +1,7 @@
-"""The gateway over upstreams: a chat request on its way to an upstream and back, and what is recorded of it.
+"""The backend of the proxy: sends a chat request to an upstream, and records and returns its answer.
 
-An answer is recorded before it is complete at the agent. Where the upstream tells token ids and log-probabilities they
-are part of the record and the call can be trained; where it does not, the record holds the messages alone and says so.
+An answer is recorded before its end reaches the agent. If the upstream reports token ids and log-probabilities, the
+record has them and the call can be trained; otherwise the record has the messages alone, and says so.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..completion.record import (
     RolloutBudgets,
     record_answer,
 )
-from ..dialects import Caller, CallScope, ChatDialect, Dialect, Exchange, shared_dialects
+from ..dialects import Caller, CallScope, ChatDialect, ChatReader, Dialect, Exchange, shared_dialects
 from ..errors import NotFoundError
-from .reading import UnreadableAnswerError, UpstreamAnswer, read_beginning, read_events, read_whole
-from .upstreams import MOST_REFUSAL_BYTES, Upstream, UpstreamRefusedError, Upstreams, broken, error_text, silent
+from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
+from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamRefusedError, Upstreams, broken, error_text, silent
 
-_ASKED: Final = (
+_SETTINGS: Final = (
     (GenAiAttributes.REQUEST_MAX_TOKENS, "max_tokens"),
     (GenAiAttributes.REQUEST_MAX_TOKENS, "max_completion_tokens"),
     (GenAiAttributes.REQUEST_TOP_P, "top_p"),
@@ -44,12 +44,12 @@ _ASKED: Final = (
 
 
 class ProxyService:
-    """Hands chat requests on to upstreams: a `Backend`. Used from one event loop.
+    """A `Backend` that sends chat requests to upstreams. Used from one event loop.
 
     Args:
-        upstreams: the servers to ask.
-        store: returns where calls under a rollout's URL are recorded.
-        budgets: bound what each attempt may ask for.
+        upstreams: the servers.
+        store: returns the store that records calls under a rollout's URL.
+        budgets: limits of each attempt.
     """
 
     title = "mini-agentic-rl proxy"
@@ -69,7 +69,7 @@ class ProxyService:
         self.store = store
         self.budgets = budgets
         self.tokens: Counter[str] = Counter()
-        """Those of prompts, those found in a cache, and those sampled, of calls that have ended."""
+        """Tokens of ended calls: of prompts, found in a cache, and sampled."""
         self.dialects: Sequence[Dialect] = shared_dialects()
         self._attempts: KnownAttempts | None = None
 
@@ -86,19 +86,20 @@ class ProxyService:
         if not isinstance(chat.get("messages"), list):
             raise BadRequestError("messages: expected a list", param="messages")
         temperature = chat.get("temperature")
-        if temperature is not None and (isinstance(temperature, bool) or not _is_temperature(temperature)):
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if temperature is not None and not (number and 0 <= temperature <= sys.float_info.max):
             raise BadRequestError("temperature: expected a number, 0 or more", param="temperature")
         if not isinstance(chat.get("stream_options"), dict | None):
             raise BadRequestError("stream_options: expected an object", param="stream_options")
-        # A chat request goes on as it is.
+        # A chat request is sent on unchanged.
         return chat, () if isinstance(dialect, ChatDialect) else dialect.left_out(body)
 
-    async def take(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
+    async def begin(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
         store = self.store()
         if caller.scope is not None and store is None:
             raise NotFoundError("this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store")
         if store is not None:
-            if self._attempts is None or self._attempts.store is not store:  # the proxy was given another one
+            if self._attempts is None or self._attempts.store is not store:  # the store was replaced
                 self._attempts = KnownAttempts(store)
             await self._attempts.check(caller.scope)
         call = ProxiedCall(self, exchange, caller, store)
@@ -110,7 +111,7 @@ class ProxyService:
         return call
 
     def forget(self, scope: CallScope) -> None:
-        """Nothing is remembered of attempts but what the dialects keep."""
+        """Do nothing: only the dialects remember attempts."""
 
     def facts(self) -> dict[str, Any]:
         return {"models": self.models}
@@ -123,17 +124,17 @@ class ProxyService:
 
     def metric_gauges(self) -> Iterable[MetricFamily]:
         up: dict[tuple[str, ...], float] = {(url,): value for url, value in self.upstreams.replicas.up().items()}
-        yield MetricFamily("upstream_up", "Whether a server is taken to be there.", up, ("server",))
+        yield MetricFamily("upstream_up", "Whether a server is considered reachable.", up, ("server",))
 
 
 class ProxiedCall:
-    """One chat request. `send` first, then `whole` or `events`, and `end` whatever happened.
+    """One chat request: `send`, then `whole` or `events`, and finally `end` in any case.
 
     Args:
         service: the upstreams, budgets and counters.
         exchange: the request in the agent's dialect.
-        caller: whose it is.
-        store: where it is recorded.
+        caller: the sender.
+        store: records the call; None records nothing.
     """
 
     left_out: Sequence[str] = ()
@@ -144,7 +145,7 @@ class ProxiedCall:
         self.caller = caller
         self.scope = caller.scope
         self.start_time = time.time()
-        self.answer = UpstreamAnswer()
+        self.answer = ChatReader()
         self._service = service
         self._budgets = service.budgets
         self._store = store
@@ -157,20 +158,20 @@ class ProxiedCall:
         return bool(self.body.get("stream"))
 
     async def send(self) -> None:
-        """Have an upstream take the request.
+        """Send the request to an upstream.
 
         Raises:
-            RolloutBudgetError: the attempt has used up what it may ask for.
-            HttpError: no upstream answers, or the one that does refuses.
+            RolloutBudgetError: the attempt has used up its calls or tokens.
+            HttpError: no upstream answers, or it refuses the request.
         """
         await self._budgets.begin(self.scope)
         rollout_id = None if self.scope is None else self.scope[0]
         try:
             self._upstream, self._response = await self._service.upstreams.send(
-                str(self.body.get("model")), "/chat/completions", self._onward, rollout_id
+                str(self.body.get("model")), "/chat/completions", self._upstream_body, rollout_id
             )
             if self._response.is_error:
-                content = await read_beginning(self._response, MOST_REFUSAL_BYTES)
+                content = await read_beginning(self._response, MAX_REFUSAL_BYTES)
                 raise UpstreamRefusedError(self._upstream, self._response, content)
         except HttpError:
             self._budgets.give_back(self.scope)
@@ -190,7 +191,7 @@ class ProxiedCall:
         with self._reading(upstream):
             async for chunk, weight in read_events(response):
                 self._take(upstream, chunk, weight)
-                if not self._is_unasked_usage(chunk):
+                if not self._is_added_usage(chunk):
                     yield self.exchange.events(chunk)
         if not self.answer.choices:
             raise broken(upstream, "ended a stream in which there was no answer")
@@ -198,34 +199,34 @@ class ProxiedCall:
         yield await off_loop(size_of(self.body, LARGE), self.exchange.end)  # a dialect may keep the conversation
 
     async def end(self) -> None:
-        """Close the upstream's answer, count its tokens, and record what had come of one that was broken off."""
+        """Close the upstream's answer, count its tokens, and record the beginning of an interrupted one."""
         if self._upstream is None or self._response is None:
             return
         await self._response.aclose()
         if not self._recorded and self.answer.choices:
             for choice in self.answer.choices.values():
                 choice.finish_reason = choice.finish_reason or "cancelled"
-            with suppress(HttpError):  # logged already, and nobody is left to be told
+            with suppress(HttpError):  # it is logged, and the client has gone
                 await self._record(self._upstream)
-        prompt, cached, sampled = self.answer.tokens
-        self._service.tokens.update({"prompt": prompt, "cached": cached, "completion": sampled})
+        prompt, sampled = self.answer.prompt_tokens, self.answer.completion_tokens
+        self._service.tokens.update({"prompt": prompt, "cached": self.answer.cached_tokens, "completion": sampled})
         self._budgets.spend(self.scope, prompt + sampled)
 
-    def _onward(self, upstream: Upstream) -> dict[str, Any]:
+    def _upstream_body(self, upstream: Upstream) -> dict[str, Any]:
         body = upstream.body(self.body, recorded=self.scope is not None)
-        if self._asks_for_usage:
+        if self._adds_usage:
             body["stream_options"] = {**(self.body.get("stream_options") or {}), "include_usage": True}
         return body
 
     @property
-    def _asks_for_usage(self) -> bool:
-        """True if a stream has to tell its token counts for the budget's sake, though the agent asked for none."""
-        asked = (self.body.get("stream_options") or {}).get("include_usage")
-        return self.streams and not asked and self.scope is not None and self._budgets.counts_tokens
+    def _adds_usage(self) -> bool:
+        """True if a stream must report token counts for the budget though the agent did not request them."""
+        requested = (self.body.get("stream_options") or {}).get("include_usage")
+        return self.streams and not requested and self.scope is not None and self._budgets.counts_tokens
 
-    def _is_unasked_usage(self, chunk: dict[str, Any]) -> bool:
-        """Return True if this is a chunk of token counts that the agent does not expect."""
-        return self._asks_for_usage and not chunk.get("choices") and bool(chunk.get("usage"))
+    def _is_added_usage(self, chunk: dict[str, Any]) -> bool:
+        """Return True for a chunk of token counts that the agent did not request."""
+        return self._adds_usage and not chunk.get("choices") and bool(chunk.get("usage"))
 
     def _sent(self) -> tuple[Upstream, httpx.Response]:
         if self._upstream is None or self._response is None:
@@ -238,7 +239,7 @@ class ProxiedCall:
         try:
             self.answer.take(part, weight)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-            raise broken(upstream, f"answered what is no chat completion: {error}") from error
+            raise broken(upstream, f"sent an answer that is not a chat completion: {error}") from error
 
     @contextmanager
     def _reading(self, upstream: Upstream) -> Iterator[None]:
@@ -256,20 +257,22 @@ class ProxiedCall:
         self._recorded = True
         if self.scope is None or self._store is None:
             return
-        answer, asked = self.answer, self.body.get("temperature")
+        answer, temperature = self.answer, self.body.get("temperature")
         context = CallContext(
             rollout_id=self.scope[0],
             attempt_id=self.scope[1],
-            response_id=answer.response_id,
+            response_id=answer.id,
             model=upstream.name,
             messages=self.body["messages"],
             tools=self.body.get("tools") or [],
             prompt_ids=answer.prompt_ids,
-            temperature=1.0 if asked is None else float(asked),
+            temperature=1.0 if temperature is None else float(temperature),
             start_time=self.start_time,
             agent=self.caller.agent,
             traceparent=self.caller.traceparent,
-            asked={name: value for name, field in _ASKED if isinstance(value := self.body.get(field), int | float)},
+            settings={
+                name: value for name, field in _SETTINGS if isinstance(value := self.body.get(field), int | float)
+            },
         )
         for index, choice in answer.choices.items():
             recorded = RecordedAnswer(
@@ -280,7 +283,3 @@ class ProxiedCall:
                 logprobs=choice.logprobs,
             )
             await record_answer(self._store, context, recorded, time.time())
-
-
-def _is_temperature(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= sys.float_info.max

@@ -158,7 +158,7 @@ _OF_THE_MODEL_LIST: Final = frozenset({401, 403, 404, 405})
 _SHOWN_CHARACTERS: Final = 500
 _LONGEST_MESSAGE: Final = 16_000
 _LONGEST_NAME: Final = 200
-MOST_REFUSAL_BYTES: Final = 64 * 1024
+MAX_REFUSAL_BYTES: Final = 64 * 1024
 """Most bytes that are read of an answer that refuses."""
 
 
