@@ -259,7 +259,7 @@ class ServedPolicy:
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        return self.server.service.memory.prompt_counters.counts()
+        return self.server.service.memory.prompt_counts()
 
     async def learn_async(self, job: Callable[[], T], share: float = 0.0) -> T:
         """Run `Policy.learn_async` while the server holds what arrives; with a `share` for sampling it answers on."""

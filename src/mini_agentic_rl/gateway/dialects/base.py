@@ -12,6 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from inspect import isclass
 from io import StringIO
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
@@ -117,14 +118,12 @@ class Dialect(ABC):
     def left_out(self, body: Json) -> list[str]:
         """Return the parts of a request that are ignored: unknown fields, also of objects in it, and tools of kinds
         that are not served."""
-        known = self.request.model_fields
-        ignored = unknown_fields(body, {*known, *self.further})
-        for name, info in known.items():
-            value = body.get(name)
-            if isinstance(value, dict):
-                kinds = [kind for kind in (info.annotation, *get_args(info.annotation)) if _is_body(kind)]
-                inner = {field.alias or key for kind in kinds for key, field in kind.model_fields.items()}
-                ignored += [f"{name}.{key}" for key in value if inner and key not in inner and value[key] is not None]
+        known = _fields(self.request)
+        ignored = unknown_fields(body, known.keys() | self.further if self.further else known)
+        for name, value in body.items():
+            inner = known.get(name)
+            if inner and isinstance(value, dict):
+                ignored += [f"{name}.{key}" for key in value if key not in inner and value[key] is not None]
         tools = body.get("tools")
         kinds = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
         return [*ignored, *(f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds)]
@@ -137,8 +136,15 @@ class Dialect(ABC):
         """Drop all memory of an attempt."""
 
 
-def _is_body(kind: Any) -> bool:
-    return isclass(kind) and issubclass(kind, Body)
+@cache
+def _fields(request: type[Body]) -> dict[str, frozenset[str]]:
+    """Return the fields of a request, each with the fields of the objects that it may be."""
+    fields = {}
+    for name, info in request.model_fields.items():
+        bodies = [kind for kind in (info.annotation, *get_args(info.annotation)) if isclass(kind)]
+        inner = [kind.model_fields for kind in bodies if issubclass(kind, Body)]
+        fields[name] = frozenset(field.alias or key for each in inner for key, field in each.items())
+    return fields
 
 
 def assistant_message(text: str, reasoning: str | None, calls: Sequence[Json]) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -204,7 +205,7 @@ class ChatRequest(FormFields):
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
         return {**thinks, **effort, **(self.chat_template_kwargs or {})}
 
-    @property
+    @cached_property
     def offered_tools(self) -> list[dict[str, Any]]:
         """The tools that are shown to the model and whose calls are read."""
         if self.tool_choice == "none":

@@ -205,6 +205,17 @@ def default_tags() -> ThinkTags:
     return _KNOWN[0]
 
 
+def partial_end(text: str, marker: str) -> int:
+    """Return how many characters at the end of `text` are the beginning of `marker`, but not all of it."""
+    tail = text[-(len(marker) - 1) :] if len(marker) > 1 else ""
+    at = tail.find(marker[0])
+    while at >= 0:
+        if marker.startswith(tail[at:]):
+            return len(tail) - at
+        at = tail.find(marker[0], at + 1)
+    return 0
+
+
 class _State(Enum):
     BEFORE = auto()
     """Nothing but white space, or a part of the opening tag, has come."""
@@ -283,8 +294,7 @@ class ThoughtScanner:
         close = self._tags.close
         at = text.find(close)
         if at < 0:
-            sizes = range(min(len(close) - 1, len(text)), 0, -1)
-            certain = len(text) - next((size for size in sizes if close.startswith(text[-size:])), 0)
+            certain = len(text) - partial_end(text, close)
             self._held = text[certain:]
             self._think(text[:certain], parts)
             return ""

@@ -123,14 +123,23 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         *,
         most: int | None = None,
+        plain: bool = False,
     ) -> list[int]:
-        """Return the token ids of the whole conversation. Names of special tokens in what is said are ordinary text.
+        """Return the token ids of the whole conversation. Names of special tokens in messages are ordinary text.
+
+        Args:
+            messages: the conversation.
+            tools: the offered tools.
+            add_generation_prompt: open an answer at the end.
+            most: maximum number of ids.
+            plain: the messages are in the form that `plain` returns.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
             ContextLengthError: there are more than `most` ids.
         """
-        return self._content.encode(self._rendered(messages, tools, add_generation_prompt), most)
+        conversation: Sequence[Any] = messages if plain else self.plain(messages)
+        return self._content.encode(self._rendered(conversation, tools, add_generation_prompt), most)
 
     def count(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
         """Return how many token ids `render` gives.
@@ -138,7 +147,7 @@ class ChatRenderer:
         Raises:
             BadRequestError: as `render`.
         """
-        return self._content.count(self._rendered(messages, tools, True))
+        return self._content.count(self._rendered(self.plain(messages), tools, True))
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`; the names of special tokens become those tokens."""
@@ -211,6 +220,7 @@ class ChatRenderer:
         *,
         ended: bool = True,
         most: int | None = None,
+        plain: bool = False,
     ) -> list[int] | None:
         """Return the ids that carry a recorded conversation on to the next generation prompt.
 
@@ -221,7 +231,8 @@ class ChatRenderer:
             tools: the tools of both calls.
             ended: whether the recorded output ends with the end-of-turn token; when not (length bound, stop string),
                 that token leads the continuation.
-            most: ids that there may be.
+            most: maximum number of ids.
+            plain: the messages are in the form that `plain` returns.
 
         Returns:
             ids to append to the earlier call's prompt and output ids; None when the template, or the policy for
@@ -231,8 +242,9 @@ class ChatRenderer:
             BadRequestError: the messages are malformed, or the chat template refuses them.
             ContextLengthError: there are more than `most` ids.
         """
-        plain = self.plain([*previous_messages, *new_messages])
-        previous, new = plain[: len(previous_messages)], plain[len(previous_messages) :]
+        whole: list[Any] = [*previous_messages, *new_messages]
+        whole = whole if plain else self.plain(whole)
+        previous, new = whole[: len(previous_messages)], whole[len(previous_messages) :]
         if self.template.alternating and new and new[0]["role"] == "assistant":
             return None  # it becomes one turn with the answer
         if self.thinking == "drop":
@@ -314,11 +326,12 @@ class ChatRenderer:
             raise ValueError("the conversation has no assistant message")
         return records
 
-    def _rendered(self, messages: Sequence[Message], tools: Sequence[Tool] | None, add_generation_prompt: bool) -> str:
-        plain = self.plain(messages)
+    def _rendered(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
+    ) -> str:
         if self.thinking == "drop":
-            plain = [without_thought(message) for message in plain]
-        return self._text(self._marked(plain), self._content.mark_all(tools), add_generation_prompt)
+            messages = [without_thought(message) for message in messages]
+        return self._text(self._marked(messages), self._content.mark_all(tools), add_generation_prompt)
 
     def _text(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
