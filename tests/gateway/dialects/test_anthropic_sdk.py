@@ -6,8 +6,6 @@ import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
 
-from mini_agentic_rl.http import OverloadedError
-
 from ..samples import CALL_TEXT
 from .trees import assert_one_branch, records_of, rollout_url
 
@@ -160,15 +158,6 @@ async def test_without_parallel_use_the_answer_ends_with_the_first_call(serve, s
     assert sampler.closed_early == 1
 
 
-def test_sampling_options_reach_the_sampler(serve):
-    server, sampler = serve(["ok"])
-    options = {"temperature": 0.25, "top_p": 0.5, "top_k": 4, "seed": 7, "min_p": 0.1}
-    client_of(server).messages.create(**ASKED, extra_body=options)
-    sampling = sampler.requests[0].sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens) == (0.25, 0.5, 4, 200)
-    assert (sampling.seed, sampling.min_p) == (7, 0.1)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -188,11 +177,10 @@ def test_sampling_options_reach_the_sampler(serve):
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, "maximum context length"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_bad_value_is_refused_in_anthropics_shape(serve, options, named, stream):
+def test_a_bad_value_is_refused_in_anthropics_shape(serve, options, named):
     server, sampler = serve(["ok"])
     with pytest.raises(anthropic.BadRequestError, match=named) as caught:
-        client_of(server).messages.create(**ASKED | {"stream": stream} | options)
+        client_of(server).messages.create(**ASKED | options)
     assert caught.value.body["type"] == "error"
     assert caught.value.body["error"]["type"] == "invalid_request_error"
     assert not sampler.requests
@@ -209,15 +197,6 @@ def test_every_kind_of_error_is_anthropics(serve):
     assert missing.value.body["error"]["type"] == "not_found_error"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_busy_sampler_is_a_rate_limit_with_the_time_to_wait(serve, stream):
-    server, _ = serve(["ok"], failure=OverloadedError(retry_after=2.5))
-    with pytest.raises(anthropic.RateLimitError) as caught:
-        client_of(server).messages.create(**ASKED, stream=stream)
-    assert caught.value.body["error"]["type"] == "rate_limit_error"
-    assert caught.value.response.headers["retry-after"] == "2.5"
-
-
 def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatch):
     server, sampler = serve(["The answer is 42."])
     said = sampler.complete
@@ -231,15 +210,6 @@ def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatc
     with pytest.raises(anthropic.APIStatusError, match="the server failed to answer") as caught:
         list(client_of(server).messages.create(**ASKED, stream=True))
     assert caught.value.body["error"]["type"] == "api_error"
-
-
-def test_the_first_event_of_a_stream_tells_the_length_of_the_prompt(serve):
-    server, sampler = serve(["The answer is 42."])
-    with client_of(server).messages.stream(**ASKED) as events:
-        usages = [event.message.usage for event in events if event.type == "message_start"]
-        final = events.get_final_message().usage
-    assert [usage.input_tokens for usage in usages] == [final.input_tokens]
-    assert final.input_tokens == len(sampler.requests[0].prompt_ids) - final.cache_read_input_tokens > 0
 
 
 def test_models_are_listed_in_anthropics_shape(serve):

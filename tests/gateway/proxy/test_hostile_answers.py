@@ -169,7 +169,7 @@ def _echoes(status: int) -> list:
 @pytest.mark.parametrize(
     "echo",
     [
-        *[echo for status in (400, 401, 403, 404, 409, 422, 429, 500, 503) for echo in _echoes(status)],
+        *[echo for status in (400, 401, 503) for echo in _echoes(status)],
         lambda text: [{"error": {"message": f"bad key {text}"}}],
         lambda text: [chunk("begun"), {"error": f"bad key {text}"}],
         lambda text: JSONResponse({"error": {"message": f"bad key {text}"}}),
@@ -179,7 +179,7 @@ def _echoes(status: int) -> list:
         lambda text: Response(text),
     ],
 )
-@pytest.mark.parametrize("part", [KEY, KEY[:12], KEY[-16:], f"x{KEY}y"])
+@pytest.mark.parametrize("part", [KEY, KEY[-16:], f"x{KEY}y"])
 async def test_an_upstream_that_echoes_its_key_does_not_tell_it_to_agents(upstream, proxying, echo, part, caplog):
     proxy = await proxying({"base_url": upstream(lambda body: echo(part)).url, "api_key": KEY}, num_retries=0)
     for stream in (False, True):
