@@ -74,14 +74,6 @@ def test_a_call_that_takes_too_long_is_cancelled_when_the_server_stops(serve):
     assert sampler.active == 0
 
 
-def test_a_resource_names_the_endpoint_the_model_and_the_sampling(serve):
-    server, _ = serve(["ok"], api_key="secret")
-    resource = server.as_resource({"temperature": 0})
-    assert (resource.endpoint, resource.model, resource.api_key) == (server.endpoint, "tiny", "secret")
-    assert resource.sampling_parameters == {"temperature": 0}
-    assert resource.get_base_url("r", "a") == f"http://127.0.0.1:{server.port}/rollout/r/attempt/a/v1"
-
-
 async def test_a_browser_is_shown_what_is_served_and_needs_no_key(serve):
     server, _ = serve(["ok"], api_key="secret")
     proxy = LLMProxy()

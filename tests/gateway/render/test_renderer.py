@@ -10,10 +10,8 @@ from mini_agentic_rl.http import BadRequestError
 
 from ..samples import CALCULATOR, call_message, result_message, three_turns
 from ..small_tokenizer import (
-    CHATML_TOOLS,
     EMPTY_THINKING_LAST,
     GEMMA,
-    MISTRAL,
     NO_END_OF_TURN,
     THINKING,
     small_tokenizer,
@@ -132,13 +130,6 @@ def test_arguments_that_are_no_json_stay_the_text_that_they_are(name):
     assert "{broken" in text_of(renderer, renderer.render(messages, [CALCULATOR]))
 
 
-def test_a_template_with_its_own_tools_section_is_left_to_write_it():
-    renderer = ChatRenderer(small_tokenizer(CHATML_TOOLS))
-    text = text_of(renderer, renderer.render(three_turns()[:2], [CALCULATOR]))
-    assert "<tools>" in text
-    assert "To use one" not in text
-
-
 def test_an_empty_thought_shown_only_in_the_last_answer_is_no_divergence():
     renderer = ChatRenderer(small_tokenizer(EMPTY_THINKING_LAST))
     messages = three_turns()
@@ -206,11 +197,6 @@ def test_what_a_template_refuses_is_told_to_the_caller():
     renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
     with pytest.raises(BadRequestError, match="roles must alternate"):
         renderer.render([{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}])
-
-
-def test_a_space_before_each_answer_is_part_of_what_the_model_says():
-    renderer = ChatRenderer(small_tokenizer(MISTRAL, "</s>"))
-    assert renderer.assistant_text({"role": "assistant", "content": "Yes."}) == " Yes."
 
 
 def test_a_conversation_without_an_answer_gives_no_records():

@@ -67,52 +67,15 @@ MINIMAX = XmlFormat(
 )
 ALL = (*FORMATS, GLM, GLM_IN_A_ROW, INVOKE, MINIMAX)
 
-HERMES_TEXTS = [
-    "plain text",
-    CALL_TEXT,
-    f"Let me see.\n{CALL_TEXT}",
-    f"{CALL_TEXT}\n{OTHER}",
-    f"a {CALL_TEXT} b {OTHER} c",
-    "<tool_call>\n{broken\n</tool_call> so it goes",
-    f"<tool_call>no</tool_call>\n{CALL_TEXT}",
-    "1 < 2 and <tool_ca is no tag",
-    "  \n ends in white space \n ",
-    CALL_TEXT.removesuffix("\n</tool_call>"),
-    "<tool_call>\n{never closed",
-    '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
-    "<tool_call>" + "[" * 5000 + "</tool_call>",
-]
 
 FRAGMENTS = [
-    *('{"name": "f", "arguments": {"x": 1}}', '{"name": "f", "parameters": {"s": "a}\\"b"}}', '{"name": "Bob"}'),
-    *(
-        "<tool_call>",
-        "</tool_call>",
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "[CALL_ID]",
-        "<|python_tag|>",
-        "```",
-        "json",
-        "```json\n",
-    ),
-    *('[f(a=1, b="x")', "[g(", "f", ", g()]", "]", "[", "{", "}", '"', "'", '"""', "\\", "(", ")", ";", ",", "="),
-    *("<function=", "<parameter=x>\n", "\n</parameter>", "</function>", "<arg_key>", "</arg_value>", ">", "<calls>"),
-    *(
-        "<|tool_call_start|>",
-        "<|tool_call_end|>",
-        "\n",
-        " ",
-        "\t",
-        "\n\n",
-        "text",
-        "é🙂",
-        "1",
-        "tool_ca",
-        '{"name":',
-        '"arguments": {',
-    ),
-]
+    '{"name": "f", "arguments": {"x": 1}}', '{"name": "f", "parameters": {"s": "a}\\"b"}}', '{"name": "Bob"}',
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "```", "json",
+    '```json\n', '[f(a=1, b="x")', "[g(", "f", ", g()]", "]", "[", "{", "}", '"', "'", '"""', '\\', "(", ")", ";",
+    ",", "=", "<function=", '<parameter=x>\n', '\n</parameter>', "</function>", "<arg_key>", "</arg_value>", ">",
+    "<calls>", "<|tool_call_start|>", "<|tool_call_end|>", '\n', " ", '\t', '\n\n', "text", "é🙂", "1", "tool_ca",
+    '{"name":', '"arguments": {',
+]  # fmt: skip
 
 
 def read(parts):
@@ -241,11 +204,6 @@ def test_a_shape_is_a_call_around_its_arguments(tool_format):
     assert shape.before.startswith(tool_format.forced_prefix("calculate"))
     assert text == tool_format.format_call("calculate", {"expression": "12+30"})
     assert calls_in(tool_format, text) == ("", [("calculate", {"expression": "12+30"})])
-
-
-@pytest.mark.parametrize("tool_format", [PythonicFormat(), XmlFormat()], ids=label)
-def test_calls_whose_arguments_are_no_json_have_no_shape(tool_format):
-    assert tool_format.shape("f", {}) is None
 
 
 @every_format
@@ -403,28 +361,12 @@ def test_what_is_no_call_stays_the_text_that_it_is(tool_format, text):
 
 
 ADVERSARIAL = [
-    *(
-        "<tool_call>",
-        "[TOOL_CALLS]",
-        "```",
-        "{\n",
-        "[\n",
-        '{"name": ',
-        "[f(\n",
-        '[TOOL_CALLS][{"name":',
-        "[TOOL_CALLS]f{",
-        "<tool_call><function=f>",
-        "<tool_call><function=f><parameter=a>",
-        "</parameter>\n",
-        "</parameter><parameter=",
-        "<tool_call>f<arg_key>",
-        "</arg_value>",
-        "<|tool_call_start|>[f(",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
-        "<minimax:tool_call><invoke name=",
-    ),
-    *('```\n{"name": ```', " ", "\n", '"', "`", "\n[f('", "[f(a=1)]\n", '{"name": "f", "arguments": {}}\n'),
-]
+    "<tool_call>", "[TOOL_CALLS]", "```", '{\n', '[\n', '{"name": ', '[f(\n', '[TOOL_CALLS][{"name":',
+    "[TOOL_CALLS]f{", "<tool_call><function=f>", "<tool_call><function=f><parameter=a>", '</parameter>\n',
+    "</parameter><parameter=", "<tool_call>f<arg_key>", "</arg_value>", "<|tool_call_start|>[f(",
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.", "<minimax:tool_call><invoke name=",
+    '```\n{"name": ```', " ", '\n', '"', "`", "\n[f('", '[f(a=1)]\n', '{"name": "f", "arguments": {}}\n',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("tool_format", [one for one in ALL if one is not MISTRAL_NAMED], ids=label)
@@ -435,16 +377,6 @@ def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
             started = time.process_time()
             read_in_pieces(tool_format, [text[at : at + size] for at in range(0, len(text), size)])
             assert time.process_time() - started < 5.0, part
-
-
-def test_text_and_several_calls_are_told_apart():
-    content, calls = split_tool_calls(HERMES, f"Let me see.\n{CALL_TEXT}\n{OTHER}")
-    assert content == "Let me see."
-    assert [call.name for call in calls] == ["calculate", "look_up"]
-    assert json.loads(calls[0].arguments) == {"expression": "12+30"}
-    assert calls[1].arguments == '{"word": "é"}'
-    assert calls[0].id.startswith("call_")
-    assert calls[0].id != calls[1].id
 
 
 def test_arguments_may_be_missing_or_be_json_text():
@@ -460,7 +392,9 @@ def test_half_a_character_in_an_argument_is_replaced_so_that_the_call_can_be_sen
 
 
 def test_a_call_counts_when_only_its_closing_tag_is_missing():
-    assert [call.name for call in split_tool_calls(HERMES, HERMES_TEXTS[9])[1]] == ["calculate"]
+    assert [call.name for call in split_tool_calls(HERMES, CALL_TEXT.removesuffix("\n</tool_call>"))[1]] == [
+        "calculate"
+    ]
 
 
 def test_text_is_given_out_before_a_call_is_complete():

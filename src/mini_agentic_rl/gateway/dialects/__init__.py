@@ -10,11 +10,11 @@ its path and below each rollout's URL, with the same keys, limits and records. T
 """
 
 from .anthropic import AnthropicDialect
-from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup, assistant_message
+from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, StreamOptions, parse_chat_request
 from .completions import CompletionsDialect
 from .parameters import AnswerForm
-from .reader import ChatReader
+from .reader import ChatReader, assistant_message
 from .responses import ResponsesDialect
 
 __all__ = [

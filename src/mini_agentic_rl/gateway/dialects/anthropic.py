@@ -18,14 +18,12 @@ from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
 from ..tool_formats import parse_arguments
 from .base import (
     AnswerItem,
-    CallDelta,
     CallScope,
     Counting,
     Dialect,
     ItemExchange,
     ItemKind,
     Json,
-    assistant_message,
     renamed,
     sent,
     served_tools,
@@ -33,6 +31,7 @@ from .base import (
 )
 from .chat import Thinking
 from .parameters import passed_on
+from .reader import CallDelta, assistant_message
 
 TOOL_KINDS: Final = ("custom", None, "")
 """Values of a tool's `type` that are served."""

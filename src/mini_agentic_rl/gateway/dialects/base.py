@@ -147,16 +147,6 @@ def _fields(request: type[Body]) -> dict[str, frozenset[str]]:
     return fields
 
 
-def assistant_message(text: str, reasoning: str | None, calls: Sequence[Json]) -> Json:
-    """Return an assistant message of chat completions; its content is null if it consists of calls only."""
-    message: Json = {"role": "assistant", "content": text or (None if calls else "")}
-    if reasoning is not None:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = list(calls)
-    return message
-
-
 def served_tools(tools: Sequence[Json] | None, kinds: Collection[str | None]) -> list[tuple[str, Json]]:
     """Return the tools of the served kinds, each after its place in the request; all tools if none is served, so that
     the validation reports them."""

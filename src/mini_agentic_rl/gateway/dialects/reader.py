@@ -10,7 +10,7 @@ choices and `token_ids` in each choice. SGLang: in each choice, in the choice's 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, Final
@@ -21,14 +21,10 @@ MAX_CHOICES: Final = 128
 """Answers to one request; OpenAI has the same bound."""
 MAX_CALLS: Final = 128
 """Tool calls in one answer; OpenAI has the same bound for tools."""
-MAX_FIELDS: Final = 64
-"""Fields of one message."""
 MAX_CHARACTERS: Final = 16 * 1024 * 1024
 """Characters of all answers to a request; a token has about four."""
 MAX_TOKENS: Final = 1_000_000
 """Token ids of all answers to a request; the same bound holds for log-probabilities."""
-MAX_WEIGHT: Final = 8_000_000
-"""Total weight of the chunks from which something other than text and tokens is kept."""
 
 _LONGEST_NAME: Final = 1000
 _MAX_COUNT: Final = 2**31
@@ -64,7 +60,6 @@ class Room:
     characters: int = MAX_CHARACTERS
     tokens: int = MAX_TOKENS
     logprobs: int = MAX_TOKENS
-    weight: int = MAX_WEIGHT
 
     def take(self, resource: str, count: int) -> None:
         """Use some of a resource; raises ValueError if it is exhausted."""
@@ -72,6 +67,16 @@ class Room:
         if left < 0:
             raise ValueError(f"it is longer than any answer may be: too many {resource}")
         setattr(self, resource, left)
+
+
+def assistant_message(text: str, reasoning: str | None, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return an assistant message of chat completions; its content is null if it consists of calls only."""
+    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = list(calls)
+    return message
 
 
 @dataclass
@@ -91,70 +96,44 @@ class ReadChoice:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self._room = room
-        self._fields: dict[str, Any] = {"role": "assistant", "content": None}
+        self._text = StringIO()
+        self._reasoning = StringIO()
         self._calls: list[_ToolCall] = []
 
     @property
     def message(self) -> dict[str, Any]:
         """The message so far, in the form of chat completions."""
-        message = {name: v.getvalue() if isinstance(v, StringIO) else v for name, v in self._fields.items()}
-        if self._calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name.getvalue(), "arguments": call.arguments.getvalue()},
-                }
-                for call in self._calls
-            ]
-        return message
+        calls = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name.getvalue(), "arguments": call.arguments.getvalue()},
+            }
+            for call in self._calls
+        ]
+        return assistant_message(self._text.getvalue(), self._reasoning.getvalue() or None, calls)
 
-    def replace(self, message: Mapping[str, Any], weight: int) -> None:
-        """Take a whole message."""
-        calls = message.get("tool_calls")
-        if isinstance(calls, list) and len(calls) > MAX_CALLS:
-            raise ValueError(f"it makes more than {MAX_CALLS} tool calls")
-        self._fields = {}
-        for name, value in message.items():
-            if value is not None or name == "content":
-                self._keep(name, value)
-        self._room.take("weight", weight)
+    def extend(self, part: Mapping[str, Any]) -> tuple[str, str, tuple[CallDelta, ...]]:
+        """Add a whole message or the `delta` of a chunk; return its reasoning, text and calls."""
+        content = part.get("content")
+        text, reasoning = content if isinstance(content, str) else "", thought_of(part) or ""
+        self._room.take("characters", len(text) + len(reasoning))
+        self._text.write(text)
+        self._reasoning.write(reasoning)
+        return reasoning, text, tuple(self._extend_call(call) for call in part.get("tool_calls") or ())
 
-    def extend(self, delta: Mapping[str, Any], weight: int) -> None:
-        """Take the `delta` of a chunk: text and arguments of tool calls are concatenated."""
-        for name, value in delta.items():
-            if name == "tool_calls":
-                for part in value or ():
-                    self._extend_call(part)
-            elif isinstance(value, str) and name != "role":
-                self._room.take("characters", len(value))
-                text = self._fields.get(name)
-                if not isinstance(text, StringIO):
-                    begun, text = text, StringIO()
-                    text.write(begun if isinstance(begun, str) else "")
-                    self._keep(name, text)
-                text.write(value)
-            elif value is not None:
-                if name != "role":
-                    self._room.take("weight", weight)
-                self._keep(name, value)
-
-    def _keep(self, name: str, value: Any) -> None:
-        self._fields[name] = value
-        if len(self._fields) > MAX_FIELDS:
-            raise ValueError(f"its message has more than {MAX_FIELDS} fields")
-
-    def _extend_call(self, part: dict[str, Any]) -> None:
+    def _extend_call(self, part: dict[str, Any]) -> CallDelta:
         calls = self._calls
         index = _index(part.get("index", len(calls)), MAX_CALLS, "tool calls")
         while len(calls) <= index:
             calls.append(_ToolCall())
         call, function = calls[index], part.get("function") or {}
         call.id = _name(part.get("id")) or call.id
-        for text, piece in ((call.name, function.get("name")), (call.arguments, function.get("arguments"))):
-            if piece:
-                self._room.take("characters", len(piece))
-                text.write(piece)
+        name, arguments = function.get("name") or "", function.get("arguments") or ""
+        self._room.take("characters", len(name) + len(arguments))
+        call.name.write(name)
+        call.arguments.write(arguments)
+        return CallDelta(index, _name(part.get("id")), name, arguments)
 
 
 @dataclass
@@ -170,12 +149,8 @@ class ChatReader:
     usage: dict[str, Any] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
 
-    def take(self, body: Mapping[str, Any], weight: int = 0) -> AnswerDelta:
+    def take(self, body: Mapping[str, Any]) -> AnswerDelta:
         """Read a `chat.completion` or a `chat.completion.chunk`; return its addition to the first answer.
-
-        Args:
-            body: the JSON object.
-            weight: the number of JSON values in it plus its bytes / 64: the cost of keeping it.
 
         Raises:
             TypeError, ValueError, AttributeError, LookupError, OverflowError: it is not a chat completion, or too
@@ -190,7 +165,7 @@ class ChatReader:
         delta = AnswerDelta()
         for item in body.get("choices") or ():
             if isinstance(item, dict):
-                added = self._take_choice(item, weight)
+                added = self._take_choice(item)
                 delta = delta if item.get("index") else added
         extension = body.get("sglext")
         if isinstance(extension, dict):
@@ -206,13 +181,10 @@ class ChatReader:
             known = self.choices[index] = ReadChoice(self.room)
         return known
 
-    def _take_choice(self, item: dict[str, Any], weight: int) -> AnswerDelta:
+    def _take_choice(self, item: dict[str, Any]) -> AnswerDelta:
         choice = self._choice(item.get("index") or 0)
-        message, part = item.get("message"), item.get("delta")
-        if isinstance(message, dict):
-            choice.replace(message, weight)
-        if isinstance(part, dict):
-            choice.extend(part, weight)
+        part = item.get("message") or item.get("delta")
+        reasoning, text, calls = choice.extend(part) if isinstance(part, dict) else ("", "", ())
         choice.finish_reason = _name(item.get("finish_reason")) or choice.finish_reason
         choice.stop_string = _name(item.get("stop_reason")) or choice.stop_string
         self.prompt_ids = _ids(item.get("prompt_token_ids")) or self.prompt_ids
@@ -227,14 +199,7 @@ class ChatReader:
             entries = list(logprobs.get("content") or ())
             self.room.take("logprobs", len(entries))
             choice.logprobs += [_logprob(entry["logprob"]) for entry in entries]
-        body = message if isinstance(message, dict) else part if isinstance(part, dict) else {}
-        text = body.get("content")
-        return AnswerDelta(
-            reasoning=thought_of(body) or "",
-            text=text if isinstance(text, str) else "",
-            calls=tuple(_call_delta(call, position) for position, call in enumerate(body.get("tool_calls") or ())),
-            logprobs=tuple(entries),
-        )
+        return AnswerDelta(reasoning, text, calls, tuple(entries))
 
     @property
     def first(self) -> ReadChoice:
@@ -265,16 +230,6 @@ class ChatReader:
     def _detail(self, group: str, name: str) -> int:
         details = self.usage.get(group)
         return _count(details.get(name)) if isinstance(details, dict) else 0
-
-
-def _call_delta(call: Mapping[str, Any], position: int) -> CallDelta:
-    function = call.get("function") or {}
-    name, arguments = function.get("name") or "", function.get("arguments") or ""
-    if not isinstance(name, str) or not isinstance(arguments, str):
-        raise ValueError("a tool call whose name or arguments are not text")
-    return CallDelta(
-        _index(call.get("index", position), MAX_CALLS, "tool calls"), _name(call.get("id")), name, arguments
-    )
 
 
 def _ids(value: Any) -> list[int]:

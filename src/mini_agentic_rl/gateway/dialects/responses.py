@@ -28,13 +28,12 @@ from .base import (
     ItemKind,
     Json,
     Lookup,
-    assistant_message,
     renamed,
     sent,
     served_tools,
 )
 from .parameters import passed_on
-from .reader import CallDelta
+from .reader import CallDelta, assistant_message
 from .response_memory import ResponseMemory
 
 # OpenAI serves these from its own state. To ignore one would be to answer another request.

@@ -103,10 +103,20 @@ class ProxyService:
                 self._attempts = KnownAttempts(store)
             await self._attempts.check(caller.scope)
         call = ProxiedCall(self, exchange, caller, store)
+        await self.budgets.begin(caller.scope)
+        rollout_id = None if caller.scope is None else caller.scope[0]
         try:
-            await call.send()
-        except BaseException:
-            await call.end()
+            call.upstream, call.response = await self.upstreams.send(
+                str(chat.get("model")), "/chat/completions", call.upstream_body, rollout_id
+            )
+            if call.response.is_error:
+                try:
+                    content = await read_beginning(call.response, MAX_REFUSAL_BYTES)
+                finally:
+                    await call.response.aclose()
+                raise UpstreamRefusedError(call.upstream, call.response, content)
+        except HttpError:
+            self.budgets.give_back(caller.scope)
             raise
         return call
 
@@ -128,7 +138,7 @@ class ProxyService:
 
 
 class ProxiedCall:
-    """One chat request: `send`, then `whole` or `events`, and finally `end` in any case.
+    """One chat request that an upstream answers.
 
     Args:
         service: the upstreams, budgets and counters.
@@ -138,141 +148,111 @@ class ProxiedCall:
     """
 
     left_out: Sequence[str] = ()
+    upstream: Upstream
+    """The server that answers; set once it does."""
+    response: httpx.Response
+    """Its answer."""
 
     def __init__(self, service: ProxyService, exchange: Exchange, caller: Caller, store: LightningStore | None) -> None:
-        self.exchange = exchange
-        self.body = exchange.chat
-        self.caller = caller
-        self.scope = caller.scope
-        self.start_time = time.time()
-        self.answer = ChatReader()
         self._service = service
-        self._budgets = service.budgets
+        self._exchange = exchange
+        self._body = exchange.chat
+        self._caller = caller
+        self._scope = caller.scope
         self._store = store
+        self._start_time = time.time()
+        self._answer = ChatReader()
         self._recorded = False
-        self._upstream: Upstream | None = None
-        self._response: httpx.Response | None = None
 
     @property
     def streams(self) -> bool:
-        return bool(self.body.get("stream"))
-
-    async def send(self) -> None:
-        """Send the request to an upstream.
-
-        Raises:
-            RolloutBudgetError: the attempt has used up its calls or tokens.
-            HttpError: no upstream answers, or it refuses the request.
-        """
-        await self._budgets.begin(self.scope)
-        rollout_id = None if self.scope is None else self.scope[0]
-        try:
-            self._upstream, self._response = await self._service.upstreams.send(
-                str(self.body.get("model")), "/chat/completions", self._upstream_body, rollout_id
-            )
-            if self._response.is_error:
-                content = await read_beginning(self._response, MAX_REFUSAL_BYTES)
-                raise UpstreamRefusedError(self._upstream, self._response, content)
-        except HttpError:
-            self._budgets.give_back(self.scope)
-            raise
+        return bool(self._body.get("stream"))
 
     async def whole(self) -> bytes:
-        upstream, response = self._sent()
-        with self._reading(upstream):
-            completion = await read_whole(response)
-        self._take(upstream, completion)
-        await self._record(upstream)
-        size = size_of([self.body, completion], LARGE)  # a dialect may keep the conversation
-        return await off_loop(size, lambda: encode_in_steps(self.exchange.answer(completion)))
+        with self._reading():
+            completion = await read_whole(self.response)
+        self._take(completion)
+        await self._record()
+        size = size_of([self._body, completion], LARGE)  # a dialect may keep the conversation
+        return await off_loop(size, lambda: encode_in_steps(self._exchange.answer(completion)))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        upstream, response = self._sent()
-        with self._reading(upstream):
-            async for chunk, weight in read_events(response):
-                self._take(upstream, chunk, weight)
-                if not self._is_added_usage(chunk):
-                    yield self.exchange.events(chunk)
-        if not self.answer.choices:
-            raise broken(upstream, "ended a stream in which there was no answer")
-        await self._record(upstream)
-        yield await off_loop(size_of(self.body, LARGE), self.exchange.end)  # a dialect may keep the conversation
+        with self._reading():
+            async for chunk in read_events(self.response):
+                self._take(chunk)
+                usage_alone = not chunk.get("choices") and bool(chunk.get("usage"))
+                if not (usage_alone and self._adds_usage):
+                    yield self._exchange.events(chunk)
+        if not self._answer.choices:
+            raise broken(self.upstream, "ended a stream in which there was no answer")
+        await self._record()
+        yield await off_loop(size_of(self._body, LARGE), self._exchange.end)  # a dialect may keep the conversation
 
     async def end(self) -> None:
         """Close the upstream's answer, count its tokens, and record the beginning of an interrupted one."""
-        if self._upstream is None or self._response is None:
-            return
-        await self._response.aclose()
-        if not self._recorded and self.answer.choices:
-            for choice in self.answer.choices.values():
+        await self.response.aclose()
+        answer = self._answer
+        if not self._recorded and answer.choices:
+            for choice in answer.choices.values():
                 choice.finish_reason = choice.finish_reason or "cancelled"
             with suppress(HttpError):  # it is logged, and the client has gone
-                await self._record(self._upstream)
-        prompt, sampled = self.answer.prompt_tokens, self.answer.completion_tokens
-        self._service.tokens.update({"prompt": prompt, "cached": self.answer.cached_tokens, "completion": sampled})
-        self._budgets.spend(self.scope, prompt + sampled)
+                await self._record()
+        prompt, sampled = answer.prompt_tokens, answer.completion_tokens
+        self._service.tokens.update({"prompt": prompt, "cached": answer.cached_tokens, "completion": sampled})
+        self._service.budgets.spend(self._scope, prompt + sampled)
 
-    def _upstream_body(self, upstream: Upstream) -> dict[str, Any]:
-        body = upstream.body(self.body, recorded=self.scope is not None)
+    def upstream_body(self, upstream: Upstream) -> dict[str, Any]:
+        """Return the body for an upstream."""
+        body = upstream.body(self._body, recorded=self._scope is not None)
         if self._adds_usage:
-            body["stream_options"] = {**(self.body.get("stream_options") or {}), "include_usage": True}
+            body["stream_options"] = {**(self._body.get("stream_options") or {}), "include_usage": True}
         return body
 
     @property
     def _adds_usage(self) -> bool:
         """True if a stream must report token counts for the budget though the agent did not request them."""
-        requested = (self.body.get("stream_options") or {}).get("include_usage")
-        return self.streams and not requested and self.scope is not None and self._budgets.counts_tokens
+        requested = (self._body.get("stream_options") or {}).get("include_usage")
+        return self.streams and not requested and self._scope is not None and self._service.budgets.counts_tokens
 
-    def _is_added_usage(self, chunk: dict[str, Any]) -> bool:
-        """Return True for a chunk of token counts that the agent did not request."""
-        return self._adds_usage and not chunk.get("choices") and bool(chunk.get("usage"))
-
-    def _sent(self) -> tuple[Upstream, httpx.Response]:
-        if self._upstream is None or self._response is None:
-            raise RuntimeError("the request has not been sent")
-        return self._upstream, self._response
-
-    def _take(self, upstream: Upstream, part: dict[str, Any], weight: int = 0) -> None:
+    def _take(self, part: dict[str, Any]) -> None:
         if part.get("error"):
-            raise broken(upstream, f"ended its answer with an error: {error_text(part['error'])}")
+            raise broken(self.upstream, f"ended its answer with an error: {error_text(part['error'])}")
         try:
-            self.answer.take(part, weight)
+            self._answer.take(part)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-            raise broken(upstream, f"sent an answer that is not a chat completion: {error}") from error
+            raise broken(self.upstream, f"sent an answer that is not a chat completion: {error}") from error
 
     @contextmanager
-    def _reading(self, upstream: Upstream) -> Iterator[None]:
+    def _reading(self) -> Iterator[None]:
         try:
             yield
         except httpx.ReadTimeout as error:
-            raise silent(upstream, self._service.upstreams.silence(upstream)) from error
+            raise silent(self.upstream, self._service.upstreams.silence(self.upstream)) from error
         except httpx.RequestError as error:
-            problem = f"broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}"
-            raise broken(upstream, problem, code="upstream_broken") from error
+            problem = f"broke off its answer for model {self.upstream.name!r}: {type(error).__name__}: {error}"
+            raise broken(self.upstream, problem, code="upstream_broken") from error
         except UnreadableAnswerError as error:
-            raise broken(upstream, str(error)) from error
+            raise broken(self.upstream, str(error)) from error
 
-    async def _record(self, upstream: Upstream) -> None:
+    async def _record(self) -> None:
         self._recorded = True
-        if self.scope is None or self._store is None:
+        if self._scope is None or self._store is None:
             return
-        answer, temperature = self.answer, self.body.get("temperature")
+        answer, body = self._answer, self._body
+        temperature = body.get("temperature")
         context = CallContext(
-            rollout_id=self.scope[0],
-            attempt_id=self.scope[1],
+            rollout_id=self._scope[0],
+            attempt_id=self._scope[1],
             response_id=answer.id,
-            model=upstream.name,
-            messages=self.body["messages"],
-            tools=self.body.get("tools") or [],
+            model=self.upstream.name,
+            messages=body["messages"],
+            tools=body.get("tools") or [],
             prompt_ids=answer.prompt_ids,
             temperature=1.0 if temperature is None else float(temperature),
-            start_time=self.start_time,
-            agent=self.caller.agent,
-            traceparent=self.caller.traceparent,
-            settings={
-                name: value for name, field in _SETTINGS if isinstance(value := self.body.get(field), int | float)
-            },
+            start_time=self._start_time,
+            agent=self._caller.agent,
+            traceparent=self._caller.traceparent,
+            settings={name: value for name, field in _SETTINGS if isinstance(value := body.get(field), int | float)},
         )
         for index, choice in answer.choices.items():
             recorded = RecordedAnswer(

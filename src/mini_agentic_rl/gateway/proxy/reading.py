@@ -59,9 +59,8 @@ async def read_beginning(answer: httpx.Response, most: int) -> bytes:
     return bytes(content)
 
 
-async def read_events(answer: httpx.Response) -> AsyncIterator[tuple[dict[str, Any], int]]:
-    """Yield the JSON objects in an answer of server-sent events, each with its weight: the number of values plus
-    bytes / 64. Everything else is ignored.
+async def read_events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """Yield the JSON objects in an answer of server-sent events; everything else is ignored.
 
     Raises:
         UnreadableAnswerError: a line, a JSON text or the whole is too large.
@@ -70,12 +69,9 @@ async def read_events(answer: httpx.Response) -> AsyncIterator[tuple[dict[str, A
     async for line in _lines(answer):
         if not line.startswith(b"data:") or (data := line[5:].strip()) == b"[DONE]":
             continue
-        values = _check_values(data)
+        _check_values(data)
         with suppress(BadRequestError):
-            yield (
-                await asyncio.to_thread(json_object, data) if len(data) > _LARGE else json_object(data),
-                values + len(data) // 64,
-            )
+            yield await asyncio.to_thread(json_object, data) if len(data) > _LARGE else json_object(data)
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
@@ -138,9 +134,7 @@ def _parsed(content: bytes | bytearray) -> dict[str, Any]:
         raise UnreadableAnswerError("answered something that is not a JSON object") from error
 
 
-def _check_values(text: bytes | bytearray) -> int:
-    """Return an upper bound of the number of values in a JSON text; raises UnreadableAnswerError for too many."""
-    values = 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
-    if values > MAX_VALUES:
+def _check_values(text: bytes | bytearray) -> None:
+    """Raise UnreadableAnswerError if a JSON text may have too many values."""
+    if 1 + text.count(b",") + text.count(b"[") + text.count(b"{") > MAX_VALUES:
         raise UnreadableAnswerError(f"sent more than {MAX_VALUES:,} values at once")
-    return values
