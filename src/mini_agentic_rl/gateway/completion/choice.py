@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...tokens import FinishReason, TokenDelta
-from ..dialects import assistant_message
 from ..render.decoding import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought, partial_end
+from ..render.messages import assistant_message
 from ..tool_formats import ToolCall
 
 

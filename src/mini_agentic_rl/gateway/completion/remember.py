@@ -165,7 +165,8 @@ class ConversationMemory:
         dropping = renderer.thinking == "drop"
         if dropping:
             messages = [without_thought(message) for message in messages]
-        tools_key = _digest([tools, renderer.settings] if renderer.settings else tools)
+        offered = json.dumps([tools, renderer.settings] if renderer.settings else tools, sort_keys=True)
+        tools_key = hashlib.blake2b(offered.encode(), digest_size=16).digest()
         keys = _chain(messages, tools_key)
         attempt = self._attempts.get(scope)
         reason: ForkReason | None = None
@@ -303,10 +304,6 @@ def _with_thoughts(messages: Sequence[dict[str, Any]], known: Thoughts) -> list[
         thought = next(left, message.get("reasoning_content")) if message["role"] == "assistant" else None
         full.append(without_thought(message) if thought is None else {**message, "reasoning_content": thought})
     return full
-
-
-def _digest(value: Any) -> bytes:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
 
 
 def _chain(messages: Sequence[dict[str, Any]], tools_key: bytes) -> list[bytes]:

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from llguidance import LLTokenizer
@@ -261,7 +262,8 @@ def main() -> None:
                     return
                 for message in messages:
                     if worker is None:
-                        worker = _open(message)
+                        tokens = LLTokenizer(message["tokenizer"], eos_token=message["end_ids"])
+                        worker = TrialWorker(partial(try_grammar, tokens=tokens), message["seconds"], message["mib"])
                     elif "take_back" in message:
                         worker.take_back(message["take_back"])
                     else:
@@ -269,11 +271,6 @@ def main() -> None:
     finally:
         if worker is not None:
             worker.end()
-
-
-def _open(setup: Answer) -> TrialWorker:
-    tokens = LLTokenizer(setup["tokenizer"], eos_token=setup["end_ids"])
-    return TrialWorker(lambda trial: try_grammar(trial, tokens), setup["seconds"], setup["mib"])
 
 
 if __name__ == "__main__":

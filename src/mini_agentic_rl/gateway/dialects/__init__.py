@@ -14,7 +14,7 @@ from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, StreamOptions, parse_chat_request
 from .completions import CompletionsDialect
 from .parameters import AnswerForm
-from .reader import ChatReader, assistant_message
+from .reader import ChatReader
 from .responses import ResponsesDialect
 
 __all__ = [
@@ -33,7 +33,6 @@ __all__ = [
     "Lookup",
     "ResponsesDialect",
     "StreamOptions",
-    "assistant_message",
     "parse_chat_request",
     "shared_dialects",
 ]

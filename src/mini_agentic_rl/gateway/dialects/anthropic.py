@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
+from ..render.messages import assistant_message
 from ..tool_formats import parse_arguments
 from .base import (
     AnswerItem,
@@ -31,7 +32,7 @@ from .base import (
 )
 from .chat import Thinking
 from .parameters import passed_on
-from .reader import CallDelta, assistant_message
+from .reader import CallDelta
 
 TOOL_KINDS: Final = ("custom", None, "")
 """Values of a tool's `type` that are served."""
@@ -437,7 +438,12 @@ class AnthropicDialect(Dialect):
     tool_kinds = TOOL_KINDS
 
     def __init__(self) -> None:
-        self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
+        self.counting = Counting(
+            f"{self.path}/count_tokens",
+            # A request that is only counted needs no max_tokens.
+            lambda body, scope, key: self.open({**body, "max_tokens": 2**31}, scope, key).chat,
+            lambda tokens: {"input_tokens": tokens},
+        )
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> MessagesExchange:
         request = checked(MessagesRequest, body)
@@ -445,10 +451,6 @@ class AnthropicDialect(Dialect):
 
     def refusal(self, error: HttpError) -> Json:
         return _refusal(error)
-
-    def _to_count(self, body: Json, scope: CallScope, key: str) -> Json:
-        """Return the chat request of a request that is only counted and needs no `max_tokens`."""
-        return self.open({**body, "max_tokens": 2**31}, scope, key).chat
 
 
 def _refusal(error: HttpError) -> Json:

@@ -10,12 +10,13 @@ choices and `token_ids` in each choice. SGLang: in each choice, in the choice's 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, Final
 
 from ...chat_messages import thought_of
+from ..render.messages import assistant_message
 
 MAX_CHOICES: Final = 128
 """Answers to one request; OpenAI has the same bound."""
@@ -67,16 +68,6 @@ class Room:
         if left < 0:
             raise ValueError(f"it is longer than any answer may be: too many {resource}")
         setattr(self, resource, left)
-
-
-def assistant_message(text: str, reasoning: str | None, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return an assistant message of chat completions; its content is null if it consists of calls only."""
-    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
-    if reasoning is not None:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = list(calls)
-    return message
 
 
 @dataclass

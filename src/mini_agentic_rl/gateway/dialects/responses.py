@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
+from ..render.messages import assistant_message
 from .base import (
     AnswerItem,
     CallScope,
@@ -33,7 +34,7 @@ from .base import (
     served_tools,
 )
 from .parameters import passed_on
-from .reader import CallDelta, assistant_message
+from .reader import CallDelta
 from .response_memory import ResponseMemory
 from .responses_input import INPUT, chat_messages
 
@@ -491,7 +492,10 @@ class ResponsesDialect(Dialect):
     def __init__(self) -> None:
         self._memory = ResponseMemory()
         one = f"{self.path}/{{id}}"
-        self.lookups = (Lookup("GET", one, self._get), Lookup("DELETE", one, self._delete))
+        self.lookups = (
+            Lookup("GET", one, lambda id_, scope, key: self._memory.response((key, scope), id_)),
+            Lookup("DELETE", one, self._delete),
+        )
         self.counting = Counting(
             f"{self.path}/input_tokens",
             lambda body, scope, key: self.open(body, scope, key).chat,
@@ -525,9 +529,6 @@ class ResponsesDialect(Dialect):
 
     def forget(self, scope: CallScope, key: str) -> None:
         self._memory.forget_all((key, scope))
-
-    def _get(self, response_id: str, scope: CallScope, key: str) -> Json:
-        return self._memory.response((key, scope), response_id)
 
     def _delete(self, response_id: str, scope: CallScope, key: str) -> Json:
         self._memory.forget((key, scope), response_id)

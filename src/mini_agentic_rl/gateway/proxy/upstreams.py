@@ -276,7 +276,8 @@ class Replicas:
             first = self._turn % len(servers)
             ranked = [*servers[first:], *servers[:first]]
         else:
-            ranked = sorted(servers, key=lambda server: _weight(server.base_url, rollout_id or ""))
+            keys = {s.base_url: f"{rollout_id or ''}\n{s.base_url}".encode("utf-8", "replace") for s in servers}
+            ranked = sorted(servers, key=lambda s: hashlib.blake2b(keys[s.base_url], digest_size=8).digest())
         return sorted(ranked, key=self.is_down)
 
     def is_down(self, server: Upstream) -> bool:
@@ -295,10 +296,6 @@ class Replicas:
         """Return 1 for the URL of each server that is considered reachable, else 0."""
         servers = [server for group in self._by_name.values() for server in group]
         return {server.shown_url: float(not self.is_down(server)) for server in servers}
-
-
-def _weight(base_url: str, rollout_id: str) -> bytes:
-    return hashlib.blake2b(f"{rollout_id}\n{base_url}".encode("utf-8", "replace"), digest_size=8).digest()
 
 
 RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})

@@ -150,6 +150,16 @@ def assistant_text(message: Mapping[str, Any], tool_format: ToolFormat, call_lea
     return call_lead.join(part for part in parts if part)
 
 
+def assistant_message(text: str, reasoning: str | None, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return an assistant message of chat completions; its content is null if it consists of calls only."""
+    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = list(calls)
+    return message
+
+
 def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
     """Return the turn with call ids of nine letters and digits."""
     changed = dict(turn)

@@ -12,7 +12,6 @@ from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, X
 from .decoding import (
     Decoder,
     ThinkingName,
-    ThinkTags,
     Tokenizer,
     chat_template_of,
     default_tags,
@@ -75,7 +74,8 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._settings = dict(settings or {})
         self._source = chat_template_of(tokenizer)
-        self.tags = self._tags(thinking)
+        tags = None if thinking == "off" else find_tags(self._source, tokenizer.get_added_vocab())
+        self.tags = tags or (None if thinking in ("auto", "off") else default_tags())
         self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
         """True if there is a system role."""
         systems = [{"role": "system", "content": f"{number}-{_MARK}"} for number in range(3)]
@@ -186,12 +186,6 @@ class ChatTemplate:
     def _shows(self, turns: Sequence[Mapping[str, Any]]) -> bool:
         return _MARK in self.try_(turns)
 
-    def _tags(self, thinking: ThinkingName) -> ThinkTags | None:
-        if thinking == "off":
-            return None
-        tags = find_tags(self._source, self._tokenizer.get_added_vocab())
-        return tags if tags or thinking == "auto" else default_tags()
-
     def _has_tool_role(self) -> bool:
         start = [_USER, {"role": "assistant", "content": "a"}]
         as_tool = self.try_([*start, {**_result(), "content": _MARK}])
@@ -224,14 +218,12 @@ class ChatTemplate:
             written = [one for one in allowed if one.markers and one.markers[0] in vocabulary]
         if written:  # bare JSON also occurs inside other formats: the longest prefix is the most specific
             best = max(written, key=lambda one: len(one.forced_prefix("probe")))
-            return best, shows_tools and (native_calls or self._takes_results()), native_calls
+            answered = [_USER, {"role": "assistant", "content": "a"}, _result()]
+            takes_results = native_calls or _RESULT in self.try_(answered, [_PROBE_TOOL])
+            return best, shows_tools and takes_results, native_calls
         if name in ("auto", "compact") and (shows_tools or "probe" in text):
             _warn_of_unknown_format(self._tokenizer.name_or_path, text, fallback.name)
         return fallback, False, False
-
-    def _takes_results(self) -> bool:
-        """Return True if a result may follow an answer whose calls are text."""
-        return _RESULT in self.try_([_USER, {"role": "assistant", "content": "a"}, _result()], [_PROBE_TOOL])
 
     def _text_of_calls(self, arguments: Sequence[Mapping[str, Any]]) -> str:
         """Return the rendered calls of the probe with these arguments, without the text around them."""

@@ -132,11 +132,8 @@ class XmlFormat(ToolFormat):
 
     def scanner(self, tools: Sequence[Tool] = ()) -> CallScanner:
         last = self.around[1].split()[-1] if self.around[1].strip() else self._last
-        return CallScanner([Opening(self._first, lambda: Until(last), _Reader(self, tools).read)])
-
-    @property
-    def _first(self) -> str:
-        return (self.around[0] + self.before).split()[0]
+        first = (self.around[0] + self.before).split()[0]
+        return CallScanner([Opening(first, lambda: Until(last), _Reader(self, tools).read)])
 
     @property
     def _last(self) -> str:
