@@ -6,8 +6,6 @@ import asyncio
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
 from mini_agentic_rl.gateway.constraints.rules import answer_rule
@@ -78,83 +76,6 @@ def json_schema(schema, strict=True):
 
 def written(text, tokenizer=TOKENIZER):
     return [*tokenizer.encode(text, add_special_tokens=False), END]
-
-
-def leaf(schema, fits):
-    return st.just((schema, fits))
-
-
-@st.composite
-def integers(draw):
-    low = draw(st.integers(-50, 50))
-    high = draw(st.integers(low, 60))
-    return {"type": "integer", "minimum": low, "maximum": high}, lambda v: type(v) is int and low <= v <= high
-
-
-@st.composite
-def enums(draw):
-    values = draw(st.lists(st.one_of(st.text(max_size=4), st.integers(-9, 9), st.none()), min_size=1, max_size=4))
-    return {"enum": values}, lambda v: any(type(v) is type(one) and v == one for one in values)
-
-
-@st.composite
-def strings(draw):
-    size = draw(st.integers(0, 5))
-    return {"type": "string", "maxLength": size}, lambda v: isinstance(v, str) and len(v) <= size
-
-
-@st.composite
-def arrays(draw, inner):
-    schema, fits = draw(inner)
-    low = draw(st.integers(0, 2))
-    high = draw(st.integers(low, 3))
-    return (
-        {"type": "array", "items": schema, "minItems": low, "maxItems": high},
-        lambda v: isinstance(v, list) and low <= len(v) <= high and all(map(fits, v)),
-    )
-
-
-@st.composite
-def objects(draw, inner):
-    parts = draw(st.dictionaries(st.text(min_size=1, max_size=4), inner, max_size=3))
-    required = [name for name in parts if draw(st.booleans())]
-    schema = {
-        "type": "object",
-        "properties": {name: schema for name, (schema, _) in parts.items()},
-        "required": required,
-        "additionalProperties": False,
-    }
-
-    def fits(value):
-        return (
-            isinstance(value, dict)
-            and set(required) <= set(value) <= set(parts)
-            and all(parts[name][1](one) for name, one in value.items())
-        )
-
-    return schema, fits
-
-
-schemas = st.recursive(
-    st.one_of(
-        integers(),
-        enums(),
-        strings(),
-        leaf({"type": "boolean"}, lambda v: isinstance(v, bool)),
-        leaf({"type": "null"}, lambda v: v is None),
-        leaf({"const": {"a": [1]}}, lambda v: v == {"a": [1]}),
-    ),
-    lambda inner: st.one_of(arrays(inner), objects(inner)),
-    max_leaves=5,
-)
-
-
-@given(schemas, st.integers(0, 1000))
-@settings(max_examples=75, deadline=None)
-def test_whatever_is_drawn_is_json_that_obeys_the_schema(case, seed):
-    schema, fits = case
-    drawn = walk(begin(response_format=json_schema(schema)), {END}, seed=seed)
-    assert fits(json.loads(TOKENIZER.decode(drawn[:-1])))
 
 
 @pytest.mark.parametrize("wanted", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x"}}])

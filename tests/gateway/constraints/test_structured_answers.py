@@ -206,17 +206,6 @@ def test_a_demanded_call_that_the_bound_cuts_off_leaves_no_text(client, bound, s
     assert not choice.message.content
 
 
-def test_a_streamed_answer_is_the_same(client):
-    asked = {"model": "tiny", "messages": QUESTION, "response_format": Plan, "seed": 3, "max_tokens": 400}
-    whole = client.chat.completions.parse(**asked)
-    with client.chat.completions.stream(**asked) as stream:
-        for _ in stream:
-            pass
-        streamed = stream.get_final_completion()
-    assert streamed.choices[0].message.content == whole.choices[0].message.content
-    assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
-
-
 def test_json_cut_off_by_the_length_bound_says_so(client):
     asked = {"model": "tiny", "messages": QUESTION, "response_format": Plan, "max_tokens": 5}
     with pytest.raises(openai.LengthFinishReasonError):
@@ -262,33 +251,6 @@ def test_a_demanded_call_is_made_whatever_the_seed(client, choice, names, stream
             else:
                 assert set(arguments) == {"expression"}
     assert called == names
-
-
-def test_a_strict_tool_that_the_model_chooses_to_call_is_called_by_its_schema():
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens(["<tool_call>"])  # one token, so that a bias can make the model choose a call
-    opening = tokenizer.convert_tokens_to_ids("<tool_call>")
-    policy = Policy(load_model(tiny_model(len(tokenizer)), lora=LoraSettings()), BLOCKS)
-    sampler = PolicySampler(policy.engine, base_name="base", adapters=["default"], context_length=512)
-    try:
-        with MiniLLMServer(sampler, tokenizer, model_name="tiny") as server:
-            client = OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
-            for seed in range(6):
-                asked = {"model": "tiny", "messages": QUESTION, "tools": [strict(PLACE)], "max_tokens": 300}
-                (choice,) = client.chat.completions.create(
-                    **asked, seed=seed, parallel_tool_calls=False, logit_bias={str(opening): 8}
-                ).choices
-                (call,) = choice.message.tool_calls
-                arguments = json.loads(call.function.arguments)
-                assert arguments["city"] in ("Rome", "Oslo")
-                assert set(arguments) <= {"city", "days"}
-                (choice,) = client.chat.completions.create(
-                    **asked | {"max_tokens": 30}, seed=seed, logit_bias={str(opening): -100}
-                ).choices
-                assert choice.message.tool_calls is None
-                assert choice.message.content
-    finally:
-        policy.close()
 
 
 async def test_what_is_recorded_is_what_the_learner_computes_and_trains(server, store, policy, tokenizer):

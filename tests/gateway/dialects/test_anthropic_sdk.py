@@ -141,16 +141,6 @@ async def test_the_stop_reason_is_told(serve, stream, said, options, reason, seq
     assert (answer.stop_reason, answer.stop_sequence) == (reason, sequence)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_without_parallel_use_the_answer_ends_with_the_first_call(serve, stream):
-    server, sampler = serve([TWO_CALLS])
-    choice = {"type": "auto", "disable_parallel_tool_use": True}
-    async with AsyncAnthropic(base_url=root_of(server.endpoint), api_key="none", max_retries=0) as client:
-        answer = await ask(client, stream, **ASKED, tools=[CALCULATE], tool_choice=choice)
-    assert [block.type for block in answer.content] == ["text", "tool_use"]
-    assert sampler.closed_early == 1
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [

@@ -89,12 +89,6 @@ async def test_an_upstream_without_token_ids_leaves_the_messages_and_nothing_to_
     assert spans_to_records([span]) == []
 
 
-async def test_a_call_outside_of_a_rollout_is_answered_and_not_recorded(proxy, store, rollout):
-    answer = await _ask(proxy.as_resource(model="policy"))
-    assert answer.choices[0].message.content
-    assert len(await store.query_spans(rollout.rollout_id)) == 0
-
-
 async def test_an_upstream_that_is_gone_is_one_clear_error(store):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
