@@ -5,8 +5,8 @@ The steps of one chat request:
 1.  Authenticate: `MiniLLMServer` (`http/server.py`) receives it, and the admission (`mini_agentic_rl.http`) checks API
     key, rate, concurrency and a pause while the weights are updated. `http/app.py` reads the attempt from the URL
     `/rollout/{rollout_id}/attempt/{attempt_id}/v1/…`.
-2.  Parse: the dialect of the path (`dialects/`: chat completions, responses, Anthropic messages) translates it to a chat
-    request, which `ChatRequest` (`dialects/chat.py`) validates.
+2.  Parse: the dialect of the path (`dialects/`: chat completions, responses, Anthropic messages) translates it to a
+    chat request, which `ChatRequest` (`dialects/chat.py`) validates.
 3.  Render: `completion/prepare.py` renders it to token ids with the model's chat template (`render/`). A conversation
     continues from the ids of earlier calls (`completion/remember.py`). A JSON schema or a strict tool becomes a
     constraint on the tokens (`constraints/`).

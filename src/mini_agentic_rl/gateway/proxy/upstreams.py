@@ -256,7 +256,7 @@ class Replicas:
         for upstream in map(Upstream.of, entries):
             servers = self._by_name.setdefault(upstream.name, [])
             if any(known.base_url == upstream.base_url for known in servers):
-                raise UserError(f"{upstream.name!r} stands at {upstream.shown_url} twice", setting="model_list")
+                raise UserError(f"{upstream.name!r} is listed twice at {upstream.shown_url}", setting="model_list")
             servers.append(upstream)
 
     @property
