@@ -119,14 +119,6 @@ NO_END_OF_TURN = (
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
 
-ALWAYS_DROPS_THINKING = (
-    "{% for message in messages %}{% set content = message.content %}"
-    "{% if message.role == 'assistant' and '</think>' in content %}"
-    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
-    "{{ '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
 
 @lru_cache(maxsize=1)
 def _trained() -> str:

@@ -20,7 +20,7 @@ from mini_agentic_rl.store import InMemoryLightningStore
 from .tiny_server import tiny_server
 
 GATEWAY = Path(mini_agentic_rl.gateway.__file__).parent
-MOST_FILES = 16
+MOST_FILES = 15
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -58,20 +58,6 @@ def test_stopping_frees_the_port_and_the_thread_and_allows_a_new_start(serve):
         assert httpx.get(server.endpoint.replace("/v1", "/health")).json()["status"] == "ok"
 
 
-def test_a_call_under_way_is_finished_when_the_server_stops(serve):
-    server, sampler = serve(["word " * 20], delay=0.01)
-    answers = []
-    asking = threading.Thread(
-        target=lambda: answers.append(httpx.post(f"{server.endpoint}/chat/completions", json=BODY))
-    )
-    asking.start()
-    while not sampler.active:
-        time.sleep(0.005)
-    server.stop(timeout=5)
-    asking.join()
-    assert answers[0].json()["choices"][0]["message"]["content"] == "word " * 20
-
-
 def test_a_call_that_takes_too_long_is_cancelled_when_the_server_stops(serve):
     server, sampler = serve(["word " * 1000], delay=0.05)
 
@@ -86,14 +72,6 @@ def test_a_call_that_takes_too_long_is_cancelled_when_the_server_stops(serve):
     server.stop(timeout=1)
     asking.join()
     assert sampler.active == 0
-
-
-def test_a_resource_names_the_endpoint_the_model_and_the_sampling(serve):
-    server, _ = serve(["ok"], api_key="secret")
-    resource = server.as_resource({"temperature": 0})
-    assert (resource.endpoint, resource.model, resource.api_key) == (server.endpoint, "tiny", "secret")
-    assert resource.sampling_parameters == {"temperature": 0}
-    assert resource.get_base_url("r", "a") == f"http://127.0.0.1:{server.port}/rollout/r/attempt/a/v1"
 
 
 async def test_a_browser_is_shown_what_is_served_and_needs_no_key(serve):

@@ -1,28 +1,25 @@
 """The gateway: an OpenAI-compatible endpoint in front of a model, which records every token that it serves.
 
-One chat request, from its arrival to its answer:
+The steps of one chat request:
 
-1.  It arrives at `MiniLLMServer` (`http/server.py`), at the path of a dialect, plain or below the URL of an attempt:
-    `/rollout/{rollout_id}/attempt/{attempt_id}/v1/…`. The path of every request is in `http/app.py`.
-2.  It is admitted: API key, rate, concurrency, a pause while the weights are updated (`mini_agentic_rl.http`).
-3.  Its dialect turns it into a chat request (`dialects/`: chat completions, responses, Anthropic messages), which is
-    checked: `ChatRequest` (`dialects/chat.py`).
-4.  Its attempt is looked up (`completion/record.py`), and it is rendered to token ids by the model's chat template
-    (`completion/prepare.py`, `render/`), continuing from the ids of earlier calls where the conversation goes on
-    (`completion/remember.py`).
-5.  A JSON schema or a strict tool becomes a constraint on the tokens (`constraints/`).
-6.  It is held to the limits of its attempt (`RolloutBudgets`).
-7.  It is sampled (`completion/service.py`) by a `Sampler`: token ids in, token ids out (`mini_agentic_rl.samplers`).
-8.  Its tokens are read as they come (`completion/choice.py`): text, thought (`render/decoding.py`) and tool calls
-    (`tool_formats/`).
-9.  Its answer is recorded: one span with the exact tokens and log-probabilities, in the store before the answer is
-    complete at the agent. The next call goes on from its ids; prompts that do not are counted by their reason.
-10. It is answered, whole or as server-sent events, in its dialect.
+1.  Authenticate: `MiniLLMServer` (`http/server.py`) receives it, and the admission (`mini_agentic_rl.http`) checks API
+    key, rate, concurrency and a pause while the weights are updated. `http/app.py` reads the attempt from the URL
+    `/rollout/{rollout_id}/attempt/{attempt_id}/v1/…`.
+2.  Parse: the dialect of the path (`dialects/`: chat completions, responses, Anthropic messages) translates it to a
+    chat request, which `ChatRequest` (`dialects/chat.py`) validates.
+3.  Render: `completion/prepare.py` renders it to token ids with the model's chat template (`render/`). A conversation
+    continues from the ids of earlier calls (`completion/remember.py`). A JSON schema or a strict tool becomes a
+    constraint on the tokens (`constraints/`).
+4.  Limit: the budget of the attempt is charged (`RolloutBudgets` in `completion/record.py`).
+5.  Sample: `completion/service.py` samples it from a `Sampler` (`mini_agentic_rl.samplers`), token ids in and out.
+    `completion/choice.py` reads the tokens as text, thought (`render/decoding.py`) and tool calls (`tool_formats/`).
+6.  Record: one span with the exact tokens and log-probabilities is stored before the answer is complete.
+7.  Answer: whole or as server-sent events, in the dialect of the request.
 
-`ServedPolicy` is a policy, and what samples from it, behind this server. `LLMProxy` (`proxy/`) is the same endpoint
-over servers of others: it shares all but 4 to 8, and hands the request on instead of sampling.
+`ServedPolicy` is a policy with its sampler behind this server. `LLMProxy` (`proxy/`) is the same endpoint in front of
+other servers: it sends the request on instead of steps 3 and 5.
 
-Everything here is loaded when it is first used.
+All names are imported on first use.
 """
 
 import lazy_loader

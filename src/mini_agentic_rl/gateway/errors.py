@@ -1,4 +1,4 @@
-"""Errors of requests to the gateway, beside those of any server."""
+"""Errors of requests to the gateway, in addition to those of any server (`mini_agentic_rl.http`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..http import BadRequestError, HttpError
 
 
 class NotFoundError(HttpError):
-    """No such model, rollout or attempt."""
+    """There is no such model, rollout or attempt."""
 
     status = 404
     kind = "invalid_request_error"
 
 
 class UnknownModelError(NotFoundError):
-    """Nothing is served under the name that was asked for; the message tells those that there are."""
+    """The model is not served; the message lists the served models."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(
@@ -27,7 +27,7 @@ class UnknownModelError(NotFoundError):
 
 
 class BodyBeyondContextError(BadRequestError):
-    """The body is longer than any prompt that fits; it was not read."""
+    """The body is longer than any prompt that fits into the context; it was not read."""
 
     def __init__(self, limit: int, context_length: int) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class BodyBeyondContextError(BadRequestError):
 
 
 class TooManyMessagesError(BadRequestError):
-    """There are more messages than the context has tokens."""
+    """There are more messages than tokens in the context."""
 
     def __init__(self, messages: int, context_length: int) -> None:
         super().__init__(
@@ -57,11 +57,11 @@ class UnavailableError(HttpError):
 
 
 class RecordingError(HttpError):
-    """The call was served but could not be recorded, so the answer is withheld."""
+    """The call could not be recorded, so the answer is withheld."""
 
 
 class RolloutBudgetError(HttpError):
-    """The rollout has asked for all that it may. Status 403: no SDK tries such a request again."""
+    """The rollout has used up its budget. SDKs do not retry status 403."""
 
     status = 403
     kind = "permission_error"
@@ -70,7 +70,7 @@ class RolloutBudgetError(HttpError):
         super().__init__(f"{reason}; its agent has to stop", code="rollout_budget_exceeded")
 
 
-_HOW: Final = (
+_REMEDY: Final = (
     "Name it: make the call in the task or a thread that the agent has started, ask the rollout's own URL "
     "(llm.get_base_url(rollout_id, attempt_id)), give a process env=rollout_environment(), or run it inside of "
     "`with unrecorded():` if it belongs to no rollout"
@@ -78,9 +78,9 @@ _HOW: Final = (
 
 
 class UnnamedCallError(BadRequestError):
-    """The call may be of any of several rollouts. Status 400: no SDK tries such a request again."""
+    """It is unknown to which rollout the call belongs. SDKs do not retry status 400."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"it is not known which rollout this call belongs to: {reason}. {_HOW}", code="rollout_unnamed"
+            f"it is not known which rollout this call belongs to: {reason}. {_REMEDY}", code="rollout_unnamed"
         )

@@ -1,5 +1,5 @@
-"""The resources that an agent finds: those that the trainer was given, the model that is trained, and the models of an
-`LLMProxy`, which runs as long as they are needed."""
+"""The resources of agents: those of the trainer, the trained model, and the models of an `LLMProxy`, which runs while
+they are needed."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LLM_RESOURCE = "llm"
-"""Name of the resource under which the agent finds the model that is trained."""
+"""Name of the resource of the trained model."""
 
 MAIN_LLM_RESOURCE = "main_llm"
-"""The same under the name that agents written for agent-lightning's VERL ask for."""
+"""The name that agents for agent-lightning's VERL use."""
 
 
 def with_policy(initial: NamedResources, policy: LLM, adapters: Sequence[str] = ()) -> NamedResources:
-    """Return `initial` with the served model as "llm" and "main_llm"; any other LLM in there stays, as a fixed model.
+    """Return `initial` with the served model as "llm" and "main_llm", and `adapters` under their names.
 
-    Each of `adapters`, which are served at the same endpoint, is there under its own name as well.
+    Any other LLM in `initial` stays, as a fixed model.
     """
-    own = {name: policy.model_copy(update={"model": name}) for name in adapters}
-    return {**initial, **own, LLM_RESOURCE: policy, MAIN_LLM_RESOURCE: policy}
+    named = {name: policy.model_copy(update={"model": name}) for name in adapters}
+    return {**initial, **named, LLM_RESOURCE: policy, MAIN_LLM_RESOURCE: policy}
 
 
 @asynccontextmanager
 async def resources_with_proxy(
     initial: NamedResources, proxy: LLMProxy | None, store: LightningStore
 ) -> AsyncIterator[NamedResources]:
-    """Run `proxy` for the block, and yield the resources of an algorithm that trains no model of its own.
+    """Run `proxy` for the block, and yield the resources of an algorithm that trains no model.
 
-    They are `initial`; with a proxy of one model and no LLM among them, that model under the names that agents ask for
-    as well.
+    They are `initial`. If there is no LLM among them and the proxy has one model, they include it as "llm" and
+    "main_llm".
     """
     async with _running(proxy, store):
         resources = dict(initial)
         if proxy is not None and not any(isinstance(resource, LLM) for resource in resources.values()):
             try:
                 resources = with_policy(resources, proxy.as_resource())
-            except ValueError as error:  # it cannot tell which model is meant
+            except ValueError as error:  # there is not exactly one model
                 logger.info("llm_proxy adds no resource: %s", error)
         yield resources
 
@@ -60,14 +60,13 @@ async def resources_with_upstreams(
     served: Collection[str],
     put_behind: Callable[[LLMProxy], None],
 ) -> AsyncIterator[NamedResources]:
-    """Run `proxy` for the block, and yield the resources beside a model of the algorithm's own.
+    """Run `proxy` for the block, and yield the resources beside a model that the algorithm trains.
 
-    They are `initial`, and each model of the proxy under its name: fixed models, which are not trained. A proxy without
-    models is for the algorithm's own: it is handed to `put_behind`, and has none again after the block.
+    They are `initial` and the models of the proxy under their names, as fixed models. A proxy without models is for the
+    algorithm's model: it is passed to `put_behind`, and is without models again after the block.
 
     Raises:
-        UserError: a model of the proxy has the name of one that is `served`, so that their calls could not be told
-            apart.
+        UserError: a model of the proxy has the name of one that is `served`.
     """
     async with _running(proxy, store):
         if proxy is None:
@@ -89,7 +88,7 @@ async def resources_with_upstreams(
 
 @asynccontextmanager
 async def _running(proxy: LLMProxy | None, store: LightningStore) -> AsyncIterator[None]:
-    """Start a proxy that does not run yet, and stop it after the block. One without a store records in `store`."""
+    """Start a proxy unless it runs, and stop it after the block. A proxy without a store records in `store`."""
     if proxy is None:
         yield
         return

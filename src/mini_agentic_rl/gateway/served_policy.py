@@ -1,4 +1,4 @@
-"""A policy behind its own endpoint: what agents call while an algorithm trains or measures it."""
+"""A policy behind its own endpoint, which agents call while an algorithm trains or evaluates it."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ _FIRST_PROMPTS: Final = (
     "def add(a, b):",
     "Dear friend, I am writing to you because",
 )
-"""Texts that a sampler is tried with before any agent has asked it."""
+"""Texts with which a sampler is tested before the first request."""
 
 
 def load_tokenizer(
     model: str | PreTrainedModel, tokenizer: Any | None = None, adapter: str | Path | None = None
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that was given (an object, a folder or a hub id), or the one beside the adapter, or the one
-    beside the model.
+    """Return the given tokenizer (an object, a folder or a hub id), or that of the adapter, or that of the model.
 
     Raises:
         ModelNotFoundError: there is none.
@@ -57,8 +56,11 @@ def load_tokenizer(
     if tokenizer is not None and not isinstance(tokenizer, str):
         given: PreTrainedTokenizerBase = tokenizer
         return given
-    beside = None if adapter is None else _tokenizer_of_adapter(adapter)
-    source = tokenizer or beside or (_tokenizer_beside(model) if isinstance(model, str) else model.name_or_path)
+    source = tokenizer or (None if adapter is None else _tokenizer_of_adapter(adapter))
+    if not source and isinstance(model, str):  # a folder of an adapter has a tokenizer, or else its base has
+        source = _tokenizer_of_adapter(model) or resolve_model(model)
+    elif not source and not isinstance(model, str):
+        source = model.name_or_path
     if not source:
         raise ModelNotFoundError("a loaded model needs its tokenizer: MiniGRPO(model, tokenizer)")
     try:
@@ -78,19 +80,14 @@ def _usual_name(source: str) -> str:
     return folder.resolve().name if source and folder.is_dir() else source
 
 
-def _tokenizer_beside(model: str) -> str:
-    """Return where a model's tokenizer is: an adapter's own where it has one, else that of its base."""
-    return _tokenizer_of_adapter(model) or resolve_model(model)
-
-
 def _tokenizer_of_adapter(folder: str | Path) -> str | None:
     adapter = adapter_folder(folder)
     return str(adapter) if adapter is not None and (adapter / "tokenizer_config.json").is_file() else None
 
 
 def save_kept_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a tokenizer beside the weights in a folder, each adapter's or the whole model's, where it says how calls
-    are written: that of the base does not."""
+    """Write a tokenizer beside all weights in a folder (adapters and models), if it has a tool format: the tokenizer of
+    the base model does not."""
     if kept_tool_format(tokenizer) != "auto":
         for name in (ADAPTER_CONFIG, "config.json"):
             for weights in folder.rglob(name):
@@ -98,10 +95,10 @@ def save_kept_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> Non
 
 
 class ServedPolicy:
-    """A policy that learns, its tokenizer, what samples from it, and the server of that.
+    """A policy that learns, its tokenizer, its sampler, and the server.
 
-    It serves the model under its own name, which stands for the (first) adapter that is trained, each adapter under
-    that adapter's name, and the model without an adapter as `{name}-base`.
+    The model's name stands for its (first) trained adapter. Each adapter is served under its own name, and the model
+    without an adapter as `{name}-base`.
     """
 
     def __init__(self, policy: Policy, tokenizer: PreTrainedTokenizerBase, name: str, sampler: Sampler) -> None:
@@ -111,7 +108,7 @@ class ServedPolicy:
         self.server: MiniLLMServer | None = None
         self.sampler = sampler
         self._published: dict[str, int] = {}
-        """Changes of each adapter's weights at its last publication."""
+        """Number of weight changes of each adapter at its last publication."""
         self._proxy: LLMProxy | None = None
         both = {name, self.base_name} & set(policy.model.versions) - {DEFAULT_ADAPTER}
         if both:
@@ -119,23 +116,22 @@ class ServedPolicy:
 
     @property
     def base_name(self) -> str:
-        """The model without an adapter."""
+        """Name of the model without an adapter."""
         return _base_name(self.name)
 
     @property
     def model_names(self) -> list[str]:
-        """All names that may be asked for."""
+        """All served names."""
         return [self.name, self.base_name, *self.policy.model.versions]
 
     @property
     def trained_models(self) -> dict[str, str]:
-        """The adapter that learns from calls to each model, by the names of the models."""
+        """The adapter that learns from the calls to each served model."""
         adapters = self.policy.model.adapters
         return {self.name: adapters[0], **{adapter: adapter for adapter in adapters}}
 
     def resources(self, initial: NamedResources, sampling_parameters: dict[str, Any]) -> NamedResources:
-        """Return what agents find: `initial`, the trained model as "llm" and "main_llm", and each adapter under its
-        name, unless it is the one without a name of its own.
+        """Return the resources of agents: `initial`, the trained model as "llm" and "main_llm", and each named adapter.
 
         Raises:
             RuntimeError: the policy is not served.
@@ -163,15 +159,18 @@ class ServedPolicy:
         note: Callable[[str], None] = logger.info,
         **options: Any,
     ) -> ServedPolicy:
-        """Load model and tokenizer, and reach what samples.
+        """Load model and tokenizer, and connect to the sampler.
 
         Args:
-            sampler: None is the policy's own engine.
-            least_context: tokens that an answer may have, for which a sampler has to have room.
-            note: told of what takes long.
-            name: what the model is served as; None takes the name of its folder, or its id on the Hub.
-            make: makes the policy of the model, `engine` and the options.
-            options: those of `load_model`.
+            model: a folder, a hub id or a loaded model.
+            tokenizer: see `load_tokenizer`.
+            engine: settings of the policy's engine.
+            name: served name of the model; None takes the name of its folder, or its id on the Hub.
+            make: creates the policy from the model, `engine` and the options.
+            sampler: settings of the sampler; None is the policy's own engine.
+            least_context: context length in tokens that the sampler must have.
+            note: called with a message before slow steps.
+            options: options of `load_model`.
         """
         source = model if isinstance(model, str) else model.name_or_path
         name = name or _usual_name(source) or type(model).__name__
@@ -205,15 +204,22 @@ class ServedPolicy:
         thinking: ThinkingName = "auto",
         sessions: SessionSettings | None = None,
     ) -> MiniLLMServer:
-        """Start the server; rollouts' calls are recorded in `store`, and with `sessions` those of agents in use.
+        """Start the server. Calls of rollouts are recorded in `store`, and with `sessions` those of deployed agents.
 
-        Where other machines can reach it and no key was given, it asks for one that is made here: agents find it in
-        their resources.
+        If other machines can reach the server and no key is given, a random key is required: agents find it in their
+        resources.
 
         Args:
-            host: address to listen on; None takes that by which the runners of this process's run reach it, else the
-                loopback.
-            public_url: where agents elsewhere reach it, as `MiniLLMServer` has it.
+            store: records the calls.
+            host: address to listen on; None takes the address at which the runners reach this process, or the loopback
+                address.
+            port: port to listen on; 0 selects a free one.
+            public_url: URL for agents on other machines; see `MiniLLMServer`.
+            api_keys: keys of clients.
+            limits: limits of requests and rollouts.
+            tool_format: how tool calls are written.
+            thinking: treatment of thoughts.
+            sessions: settings of sessions of deployed agents.
         """
         if tool_format != "auto":
             keep_tool_format(self.tokenizer, tool_format)
@@ -239,7 +245,7 @@ class ServedPolicy:
         return self.server.start()
 
     def put_behind(self, proxy: LLMProxy) -> None:
-        """Have agents ask `proxy`, which hands on their calls and records them with the tokens that the server tells.
+        """Let agents call `proxy`, which sends their calls on and records them with the server's token ids.
 
         Raises:
             RuntimeError: the policy is not served.
@@ -251,18 +257,17 @@ class ServedPolicy:
         self._proxy = proxy
 
     def prompt_counts(self) -> dict[str, int]:
-        """Count the prompts so far that continued a conversation, began one or forked, and why they forked; see
-        `mini_agentic_rl.gateway.completion.remember`.
+        """Return the counts of prompts that continued, began or forked a conversation; see `ConversationMemory`.
 
         Raises:
             RuntimeError: the policy is not served.
         """
         if self.server is None:
             raise RuntimeError("the policy is not served")
-        return self.server.service.memory.prompt_counters.counts()
+        return self.server.service.memory.prompt_counts()
 
     async def learn_async(self, job: Callable[[], T], share: float = 0.0) -> T:
-        """Run `Policy.learn_async` while the server holds what arrives; with a `share` for sampling it answers on."""
+        """Run `Policy.learn_async` while the server holds new requests, unless sampling has a `share`."""
         if self.server is None or share > 0:
             return await self.policy.learn_async(job, share)
         self.server.pause()
@@ -272,7 +277,7 @@ class ServedPolicy:
             self.server.resume()
 
     async def publish(self) -> None:
-        """Hand the weights that have changed since the last time to the sampler, before anything is sampled by them."""
+        """Publish changed weights to the sampler."""
         for adapter, version in self.policy.model.versions.items():
             changes = self.policy.engine.weight_changes[adapter]
             if self._published.get(adapter) != changes:
@@ -280,7 +285,7 @@ class ServedPolicy:
                 self._published[adapter] = changes
 
     def close(self, drain_seconds: float = 5.0) -> None:
-        """Stop serving, then sampling; requests under way get so many seconds to end."""
+        """Stop the server, which gives running requests `drain_seconds`, then the sampler and the policy."""
         if self.server is not None:
             self.server.stop(drain_seconds)
         self.sampler.close()

@@ -1,4 +1,4 @@
-"""Settings of an endpoint: its address and keys, how replies are read, and the limits of requests and rollouts."""
+"""Settings of an endpoint: address, keys, formats of answers, and limits of requests and rollouts."""
 
 from __future__ import annotations
 

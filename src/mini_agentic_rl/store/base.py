@@ -243,6 +243,8 @@ class LightningStore:
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store spans, of any attempts, in one go, and return those that were new.
 
+        A span with `sequence_id` 0 is stored with the next sequence id of its attempt.
+
         Raises:
             ValueError: a span names no known rollout or attempt; then none of its part is stored, where a longer list
                 is stored in parts as `enqueue_many_rollouts` does.

@@ -164,7 +164,10 @@ class Ledger:
         return new
 
     def add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans, each a heartbeat of its attempt, and return those that were new, in the order given."""
+        """Store spans, each a heartbeat of its attempt, and return those that were new, in the order given.
+
+        A span with sequence id 0 is stored with the next one of its attempt.
+        """
         now = time.time()
         for span in spans:  # the next number given out goes on from the greatest, and has to be a number as well
             if abs(span.sequence_id) >= _GREATEST:
@@ -176,6 +179,12 @@ class Ledger:
         found = [(self._attempt(*ids), of_attempt) for ids, of_attempt in by_attempt.items()]
         stored: list[Span] = []
         for (rollout, latest, attempt), of_attempt in found:
+            unnumbered = [index for index, span in enumerate(of_attempt) if span.sequence_id == 0]
+            if unnumbered:
+                ids = (attempt.rollout_id, attempt.attempt_id)
+                number = self.tables.take_span_numbers(*ids, len(unnumbered)) or 0
+                for sequence_id, index in enumerate(unnumbered, number):
+                    of_attempt[index] = of_attempt[index].model_copy(update={"sequence_id": sequence_id})
             new = self.tables.insert_spans(attempt.rollout_id, attempt.attempt_id, of_attempt)
             if new:
                 stored.extend(new)

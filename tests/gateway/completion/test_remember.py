@@ -39,7 +39,7 @@ def continues(memory, recorded, messages, **options):
 
 
 def reasons(memory):
-    counts = memory.prompt_counters.counts()
+    counts = memory.prompt_counts()
     assert counts["forked"] == sum(count for kind, count in counts.items() if kind.startswith("forked_"))
     return {kind.removeprefix("forked_"): n for kind, n in counts.items() if kind.startswith("forked_") and n}
 
@@ -52,7 +52,7 @@ def test_the_answer_is_recognised_however_the_client_writes_it_back(memory):
         {**call_message(), "refusal": None, "audio": None},
     ):
         assert continues(memory, recorded, [*QUESTION, same, result_message()])
-    assert memory.prompt_counters.continued == 3
+    assert memory.prompt_counts()["continued"] == 3
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_answer_is_recognised_however_the_client_writes_it_back(memory):
 def test_an_answer_that_was_changed_forks(memory, other):
     recorded = serve_call(memory, QUESTION, call_message())
     assert not continues(memory, recorded, [*QUESTION, other, result_message()])
-    assert memory.prompt_counters.continued == 0
+    assert memory.prompt_counts()["continued"] == 0
     assert reasons(memory) == {"edited": 1}
 
 
@@ -116,7 +116,7 @@ def test_attempts_do_not_know_of_each_other(memory):
     messages = [*QUESTION, answer, {"role": "user", "content": "Sure?"}]
     assert not continues(memory, recorded, messages, scope=("rollout", "another"))
     assert not continues(memory, recorded, messages, scope=None)
-    assert (memory.prompt_counters.rendered, memory.prompt_counters.forked) == (3, 0)
+    assert (memory.prompt_counts()["rendered"], memory.prompt_counts()["forked"]) == (3, 0)
 
 
 def test_history_that_the_template_rewrites_forks():
@@ -150,7 +150,7 @@ def test_examples_in_the_prompt_are_no_divergence(memory):
     examples = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
     for number in range(2):
         prompt_of(memory, [*examples, {"role": "user", "content": f"{number}?"}])
-    assert (memory.prompt_counters.rendered, memory.prompt_counters.forked) == (3, 0)
+    assert (memory.prompt_counts()["rendered"], memory.prompt_counts()["forked"]) == (3, 0)
 
 
 def test_a_history_cut_short_by_the_client_is_told_as_edited(memory):
@@ -175,7 +175,7 @@ def test_an_answer_is_recognised_with_its_thought_or_without(thinking, sent):
     assert continues(memory, recorded, [*QUESTION, {**answer, **sent}, more])
     inline = {"role": "assistant", "content": "<think>carry nothing</think>42"}
     assert continues(memory, recorded, [*QUESTION, inline, more])
-    assert memory.prompt_counters.continued == 2
+    assert memory.prompt_counts()["continued"] == 2
 
 
 def test_a_thought_that_the_client_changed_forks():

@@ -63,6 +63,7 @@ def test_a_grammar_allows_what_it_describes(vocabulary, grammar, said, refused):
     [
         ('start ::= "a"', "no rule 'root'"),
         ("root ::= other", "no rule 'other'"),
+        ("root ::= ", "'root' is empty"),
         ('root ::= "a"\nroot ::= "b"', "twice"),
         ('root ::= "a"\nb ::= "open', "line 2"),
         ('"a" ::= root', "not with a rule"),

@@ -206,31 +206,6 @@ def test_a_demanded_call_that_the_bound_cuts_off_leaves_no_text(client, bound, s
     assert not choice.message.content
 
 
-def test_few_tokens_are_sampled_before_an_end_where_they_are_demanded(client, policy, tokenizer):
-    ends = {"logit_bias": {str(tokenizer.eos_token_id): 100}, "extra_body": IDS | {"min_tokens": 7}}
-    (choice,) = client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=20, **ends).choices
-    assert len(choice.model_extra["token_ids"]) == 8
-
-
-def test_a_streamed_answer_is_the_same(client):
-    asked = {"model": "tiny", "messages": QUESTION, "response_format": Plan, "seed": 3, "max_tokens": 400}
-    whole = client.chat.completions.parse(**asked)
-    with client.chat.completions.stream(**asked) as stream:
-        for _ in stream:
-            pass
-        streamed = stream.get_final_completion()
-    assert streamed.choices[0].message.content == whole.choices[0].message.content
-    assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
-
-
-def test_several_choices_each_keep_the_form(client):
-    answer = client.chat.completions.parse(
-        model="tiny", messages=QUESTION, response_format=Plan, n=5, seed=1, max_tokens=400
-    )
-    assert len({choice.message.content for choice in answer.choices}) == 5
-    assert all(choice.message.parsed is not None for choice in answer.choices)
-
-
 def test_json_cut_off_by_the_length_bound_says_so(client):
     asked = {"model": "tiny", "messages": QUESTION, "response_format": Plan, "max_tokens": 5}
     with pytest.raises(openai.LengthFinishReasonError):
@@ -276,33 +251,6 @@ def test_a_demanded_call_is_made_whatever_the_seed(client, choice, names, stream
             else:
                 assert set(arguments) == {"expression"}
     assert called == names
-
-
-def test_a_strict_tool_that_the_model_chooses_to_call_is_called_by_its_schema():
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens(["<tool_call>"])  # one token, so that a bias can make the model choose a call
-    opening = tokenizer.convert_tokens_to_ids("<tool_call>")
-    policy = Policy(load_model(tiny_model(len(tokenizer)), lora=LoraSettings()), BLOCKS)
-    sampler = PolicySampler(policy.engine, base_name="base", adapters=["default"], context_length=512)
-    try:
-        with MiniLLMServer(sampler, tokenizer, model_name="tiny") as server:
-            client = OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
-            for seed in range(6):
-                asked = {"model": "tiny", "messages": QUESTION, "tools": [strict(PLACE)], "max_tokens": 300}
-                (choice,) = client.chat.completions.create(
-                    **asked, seed=seed, parallel_tool_calls=False, logit_bias={str(opening): 8}
-                ).choices
-                (call,) = choice.message.tool_calls
-                arguments = json.loads(call.function.arguments)
-                assert arguments["city"] in ("Rome", "Oslo")
-                assert set(arguments) <= {"city", "days"}
-                (choice,) = client.chat.completions.create(
-                    **asked | {"max_tokens": 30}, seed=seed, logit_bias={str(opening): -100}
-                ).choices
-                assert choice.message.tool_calls is None
-                assert choice.message.content
-    finally:
-        policy.close()
 
 
 async def test_what_is_recorded_is_what_the_learner_computes_and_trains(server, store, policy, tokenizer):
@@ -357,47 +305,3 @@ async def test_constrained_and_free_requests_at_once_do_not_disturb_each_other(s
     for index in range(0, 16, 4):
         assert together[index] == await ask(index)
         assert together[index + 3] == await ask(index + 3)
-
-
-async def test_a_client_that_leaves_ends_its_constrained_request(server, policy):
-    client = AsyncOpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
-    stream = await client.chat.completions.create(
-        model="tiny",
-        messages=QUESTION,
-        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}},
-        logit_bias={"0": 1},
-        max_tokens=400,
-        stream=True,
-    )
-    async for _ in stream:
-        break
-    await stream.close()
-    for _ in range(200):
-        if policy.engine.sequence_counts == (0, 0):
-            break
-        await asyncio.sleep(0.02)
-    assert policy.engine.sequence_counts == (0, 0)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "objekt"}}}},
-            "response_format.json_schema.schema",
-        ),
-        (
-            {"tools": [strict({"function": {"name": "f", "parameters": {"type": 3}}})], "tool_choice": "required"},
-            "tools[0].function.parameters",
-        ),
-        ({"response_format": {"type": "json_object"}, "extra_body": {"ignore_eos": True}}, "ignore_eos"),
-    ],
-)
-def test_a_form_that_cannot_be_had_is_refused_with_the_name_of_its_field(client, fields, param, stream):
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model="tiny", messages=QUESTION, stream=stream, **fields)
-    assert caught.value.param == param
-    assert caught.value.type == "invalid_request_error"

@@ -1,10 +1,9 @@
-"""Tools and system text over the chat templates of the main families, asked for in the words of every dialect."""
+"""Tools and system text over the chat templates of the main families."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -34,88 +33,41 @@ SAMPLED = {
     "glm 4.7": "\n<think>Both.</think><tool_call>weather<arg_key>city</arg_key><arg_value>7</arg_value>"
     "<arg_key>days</arg_key><arg_value>2</arg_value></tool_call><tool_call>weather<arg_key>city</arg_key>"
     "<arg_value>Rome</arg_value><arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
+    "kimi k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+    '{"city": "7", "days": 2}<|tool_call_end|><|tool_call_begin|>functions.weather:1<|tool_call_argument_begin|>'
+    '{"city": "Rome", "days": 3}<|tool_call_end|><|tool_calls_section_end|>',
+    "deepseek v3": "<｜tool▁calls▁begin｜>"
+    '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "7", "days": 2}<｜tool▁call▁end｜>'
+    '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Rome", "days": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "minimax m2": "Both.\n</think>\n\n<minimax:tool_call>\n"
+    '<invoke name="weather">\n<parameter name="city">7</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n'
+    '<invoke name="weather">\n<parameter name="city">Rome</parameter>\n<parameter name="days">3</parameter>\n'
+    "</invoke>\n</minimax:tool_call>",
     "lfm 2": '<|tool_call_start|>[weather(city="7", days=2), weather(city="Rome", days=3)]<|tool_call_end|>',
     "lfm 2.5": '<|tool_call_start|>[weather(city="7", days=2), weather(city="Rome", days=3)]<|tool_call_end|>',
 }
 """What a model of the family says when it calls a tool twice. The first city is text that looks like a number."""
 
 
-@dataclass(frozen=True)
-class Words:
-    """A dialect: its requests, and what its clients send back."""
-
-    path: str
-    history: str
-    """The field with the conversation."""
-    tool: Json
-    system: Callable[[str], Json]
-    """A system message in the conversation."""
-    said: Callable[[Json], list[Json]]
-    """The part of the history that an answer becomes."""
-    calls: Callable[[Json], list[tuple[str, Any]]]
-    """Ids and arguments of the calls in an answer."""
-    results: Callable[[Sequence[tuple[str, str]]], list[Json]]
-    """Ids of calls and their results as a part of the history."""
-    finish: Callable[[Json], str]
-    called: Callable[[str], list[Json]]
-    """An answer with a call of that id as a part of the history."""
-
-    def ask(self, url: str, history: Sequence[Json], **more: Any) -> Json:
-        asked = {"model": "tiny", self.history: list(history), **more}
-        asked |= {"max_tokens": 400} if self.path == "/messages" else {}
-        answer = httpx.post(f"{url}{self.path}", json=asked)
-        assert answer.status_code == 200, answer.text
-        body: Json = answer.json()
-        return body
+def ask(url: str, messages: Sequence[Json], **more: Any) -> Json:
+    """Return the choice that answers a chat request."""
+    answer = httpx.post(
+        f"{url}/chat/completions", json={"model": "tiny", "messages": messages, "max_tokens": 400, **more}
+    )
+    assert answer.status_code == 200, answer.text
+    choice: Json = answer.json()["choices"][0]
+    return choice
 
 
-CHAT = Words(
-    "/chat/completions",
-    "messages",
-    {"type": "function", "function": {"name": "weather", "description": "Foretell.", "parameters": PARAMETERS}},
-    lambda text: {"role": "developer", "content": text},
-    lambda body: [body["choices"][0]["message"]],
-    lambda body: [
-        (one["id"], one["function"]["arguments"]) for one in body["choices"][0]["message"].get("tool_calls", ())
-    ],
-    lambda results: [{"role": "tool", "tool_call_id": id_, "content": text} for id_, text in results],
-    lambda body: body["choices"][0]["finish_reason"],
-    lambda id_: [
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": id_, "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
-        }
-    ],
-)
-RESPONSES = Words(
-    "/responses",
-    "input",
-    {"type": "function", "name": "weather", "description": "Foretell.", "parameters": PARAMETERS},
-    lambda text: {"role": "developer", "content": text},
-    lambda body: body["output"],
-    lambda body: [(one["call_id"], one["arguments"]) for one in body["output"] if one["type"] == "function_call"],
-    lambda results: [{"type": "function_call_output", "call_id": id_, "output": text} for id_, text in results],
-    lambda body: {"function_call": "tool_calls"}.get(body["output"][-1]["type"], "stop"),
-    lambda id_: [{"type": "function_call", "call_id": id_, "name": "weather", "arguments": "{}"}],
-)
-ANTHROPIC = Words(
-    "/messages",
-    "messages",
-    {"name": "weather", "description": "Foretell.", "input_schema": PARAMETERS},
-    lambda text: {"role": "system", "content": text},
-    lambda body: [{"role": "assistant", "content": body["content"]}],
-    lambda body: [(one["id"], one["input"]) for one in body["content"] if one["type"] == "tool_use"],
-    lambda results: [
-        {
-            "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": id_, "content": text} for id_, text in results],
-        }
-    ],
-    lambda body: {"tool_use": "tool_calls"}.get(body["stop_reason"], "stop"),
-    lambda id_: [{"role": "assistant", "content": [{"type": "tool_use", "id": id_, "name": "weather", "input": {}}]}],
-)
-EVERY = pytest.mark.parametrize("words", [CHAT, RESPONSES, ANTHROPIC], ids=["chat", "responses", "anthropic"])
+TOOL = {"type": "function", "function": {"name": "weather", "description": "Foretell.", "parameters": PARAMETERS}}
+
+
+def system(text: str) -> Json:
+    return {"role": "developer", "content": text}
+
+
+def result(call_id: str, text: str) -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
 @pytest.fixture
@@ -123,24 +75,24 @@ def tokenizer(request):
     return FAMILIES[request.param].tokenizer()
 
 
-@EVERY
 @pytest.mark.parametrize(("tokenizer", "sampled"), SAMPLED.items(), indirect=["tokenizer"], ids=list(SAMPLED))
 async def test_calls_in_the_models_own_form_are_calls_and_their_results_go_on_in_their_order(
-    serve, store, tokenizer, words, sampled
+    serve, store, tokenizer, sampled
 ):
     server, sampler = serve([sampled, "Rome."], store=store)
     rollout_id, url = await rollout_url(server, store)
-    answer = words.ask(url, [QUESTION], tools=[words.tool])
-    assert words.finish(answer) == "tool_calls"
-    (first, arguments), (second, others) = words.calls(answer)
-    read = [json.loads(one) if isinstance(one, str) else one for one in (arguments, others)]
+    answer = ask(url, [QUESTION], tools=[TOOL])
+    assert answer["finish_reason"] == "tool_calls"
+    first, second = answer["message"]["tool_calls"]
+    read = [json.loads(call["function"]["arguments"]) for call in (first, second)]
     assert read == [{"city": "7", "days": 2}, {"city": "Rome", "days": 3}]
-    late = words.results([(second, "sunny-in-Rome"), (first, "rain-in-Porto")])
-    words.ask(url, [QUESTION, *words.said(answer), *late], tools=[words.tool])
+    late = [result(second["id"], "sunny-in-Rome"), result(first["id"], "rain-in-Porto")]
+    ask(url, [QUESTION, answer["message"], *late], tools=[TOOL])
     assert_one_branch(await records_of(store, rollout_id), 2)
     added = tokenizer.decode(sampler.requests[1].prompt_ids[len(sampler.requests[0].prompt_ids) :])
     assert added.index("rain-in-Porto") < added.index("sunny-in-Rome")
-    assert {added.count(tag) for tag in ("<tool_response>", "<|tool_response_start|>")} == {0, 2}
+    tags = ("<tool_response>", "<|tool_response_start|>", "## Return of", "<｜tool▁output▁begin｜>", "<response>")
+    assert sum(added.count(tag) for tag in tags) == 2
 
 
 @pytest.mark.parametrize("demanded", ["required", {"type": "function", "function": {"name": "weather"}}])
@@ -158,41 +110,31 @@ def test_a_demanded_call_begins_in_the_models_own_form(serve, tokenizer, request
         return call[begun:]
 
     server, _ = serve(rest)
-    answer = CHAT.ask(server.endpoint, [QUESTION], tools=[CHAT.tool], tool_choice=demanded)
-    assert json.loads(CHAT.calls(answer)[0][1]) == {"city": "7", "days": 2}
+    answer = ask(server.endpoint, [QUESTION], tools=[TOOL], tool_choice=demanded)
+    assert json.loads(answer["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "7", "days": 2}
 
 
-@EVERY
 @pytest.mark.parametrize(
     "tokenizer", ["qwen 3.5", "granite 3", "llama 2", "gemma 2", "mistral tekken", "lfm 2"], indirect=True
 )
-def test_system_text_may_come_at_any_place(serve, tokenizer, words):
+def test_system_text_may_come_at_any_place(serve, tokenizer):
     server, sampler = serve(["Yes."])
-    told = [words.system(text) for text in ("Be-terse.", "Be-kind.", "Be-quick.", "Be-sure.")]
+    told = [system(text) for text in ("Be-terse.", "Be-kind.", "Be-quick.", "Be-sure.")]
     history = [*told[:2], QUESTION, {"role": "assistant", "content": "Rome."}, told[2], QUESTION, told[3]]
-    words.ask(server.endpoint, history)
+    ask(server.endpoint, history)
     text = tokenizer.decode(sampler.requests[0].prompt_ids)
     places = [text.index(part) for part in ("Be-terse.", "Be-kind.", "Rome.", "Be-quick.", "Be-sure.")]
     assert sorted(places) == places
     assert all(text.count(one["content"]) == 1 for one in told)
 
 
-@EVERY
 @pytest.mark.parametrize("tokenizer", ["qwen 3.5", "mistral v3", "mistral tekken", "gemma 2", "glm 4.5"], indirect=True)
-def test_system_text_and_a_question_may_follow_the_results_of_tools(serve, tokenizer, words):
+def test_system_text_and_a_question_may_follow_the_results_of_tools(serve, tokenizer):
     server, sampler = serve(["Yes."])
-    for after in ([words.system("Be-kind.")], [QUESTION], [words.system("Be-kind."), QUESTION]):
-        called = words.called("a1b2c3d4e")
-        words.ask(server.endpoint, [QUESTION, *called, *words.results([("a1b2c3d4e", "sunny")]), *after])
+    for after in ([system("Be-kind.")], [QUESTION], [system("Be-kind."), QUESTION]):
+        call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+        called = {"role": "assistant", "content": None, "tool_calls": [call]}
+        ask(server.endpoint, [QUESTION, called, result("a1b2c3d4e", "sunny"), *after])
         text = tokenizer.decode(sampler.requests[-1].prompt_ids)
         places = [text.rindex(part) for part in ("sunny", *(one["content"] for one in after))]
         assert sorted(places) == places
-
-
-@pytest.mark.parametrize("tokenizer", ["qwen 3.5", "gemma 2"], indirect=True)
-@pytest.mark.parametrize(("words", "field"), [(RESPONSES, "instructions"), (ANTHROPIC, "system")])
-def test_instructions_and_a_system_message_are_both_told(serve, tokenizer, words, field):
-    server, sampler = serve(["Yes."])
-    words.ask(server.endpoint, [words.system("Be kind."), QUESTION], **{field: "Be terse."})
-    text = tokenizer.decode(sampler.requests[0].prompt_ids)
-    assert "Be terse.\n\nBe kind." in text

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from mini_agentic_rl.gateway.dialects.responses import ResponseMemory
+from mini_agentic_rl.gateway.dialects.response_memory import ResponseMemory
 from mini_agentic_rl.gateway.errors import NotFoundError
 from mini_agentic_rl.http import BadRequestError
 

@@ -70,12 +70,6 @@ def test_a_response_has_text_usage_and_the_exact_tokens(serve, tokenizer):
     assert answer.usage.output_tokens_details.reasoning_tokens == 0
 
 
-def test_token_ids_are_told_only_when_they_are_asked_for(serve):
-    server, _ = serve(["ok"])
-    answer = client_of(server).responses.create(model="tiny", input="12+30?")
-    assert not {"token_ids", "prompt_token_ids"} & set(answer.model_extra)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("resend", [True, False], ids=["whole history", "previous_response_id"])
 @pytest.mark.parametrize("said", [f"Let me see.\n{CALL_TEXT}", TWO_CALLS, f"{CALL_TEXT}\nWait."])
@@ -103,8 +97,7 @@ PATCH = {"type": "custom", "name": "apply_patch", "description": "Changes files.
 PATCHED = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin\\n+\\"é\\"\\n"}}\n</tool_call>'
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("resend", [True, False], ids=["whole history", "previous_response_id"])
+@pytest.mark.parametrize(("stream", "resend"), [(False, True), (True, False)])
 async def test_a_tool_whose_input_is_text_is_called_and_its_output_goes_on(serve, store, stream, resend):
     server, sampler = serve([PATCHED, CALL_TEXT, "Done."], store=store)
     rollout_id, url = await rollout_url(server, store)
@@ -260,41 +253,6 @@ def test_a_response_can_be_fetched_and_deleted(serve):
         client.responses.delete(answer.id)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_items_that_a_response_was_given_can_be_read(serve, stream):
-    server, _ = serve(["ok"])
-    client = client_of(server)
-    given = [
-        {"role": "user", "content": "12+30?"},
-        {"type": "function_call", "call_id": "c", "name": "calculate", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c", "output": "42"},
-        {"type": "message", "role": "user", "id": "msg_own", "content": [{"type": "input_text", "text": "Sure?"}]},
-    ]
-    answer = client.responses.create(model="tiny", input=given, stream=stream)
-    if stream:
-        answer = list(answer)[-1].response
-    items = list(client.responses.input_items.list(answer.id, order="asc"))
-    assert [item.type for item in items] == ["message", "function_call", "function_call_output", "message"]
-    assert items[0].content[0].text == "12+30?"
-    assert items[3].id == "msg_own"
-    assert len({item.id for item in items}) == 4
-    assert list(client.responses.input_items.list(answer.id)) == items[::-1]
-    assert list(client.responses.input_items.list(answer.id, order="asc", limit=1)) == items
-    text = client.responses.create(model="tiny", input="hi")
-    assert [item.content[0].text for item in client.responses.input_items.list(text.id)] == ["hi"]
-    with pytest.raises(openai.NotFoundError, match="not found"):
-        client.responses.input_items.list("resp_none")
-    with pytest.raises(openai.BadRequestError, match="order"):
-        client.responses.input_items.list(answer.id, order="random")
-
-
-def test_a_lookup_needs_the_key(serve):
-    server, _ = serve(["ok"], api_key="secret")
-    answer = OpenAI(base_url=server.endpoint, api_key="secret").responses.create(model="tiny", input="12+30?")
-    with pytest.raises(openai.AuthenticationError):
-        OpenAI(base_url=server.endpoint, api_key="wrong", max_retries=0).responses.retrieve(answer.id)
-
-
 async def test_a_previous_response_that_is_not_kept_is_openais_error(serve, store):
     server, sampler = serve(["ok"], store=store)
     _, url = await rollout_url(server, store)
@@ -308,18 +266,6 @@ async def test_a_previous_response_that_is_not_kept_is_openais_error(serve, stor
             assert caught.value.param == "previous_response_id"
             assert caught.value.type == "invalid_request_error"
     assert len(sampler.requests) == 2
-
-
-async def test_a_conversation_can_be_continued_twice_from_one_response(serve, store):
-    server, _ = serve(["ok"], store=store)
-    rollout_id, url = await rollout_url(server, store)
-    async with openai_client(url) as client:
-        first = await client.responses.create(model="tiny", input="12+30?")
-        for question in ("Sure?", "Why?"):
-            await client.responses.create(model="tiny", input=question, previous_response_id=first.id)
-    first, left, right = await records_of(store, rollout_id)
-    before = [*first.prompt_ids, *first.output_ids]
-    assert list(left.prompt_ids[: len(before)]) == before == list(right.prompt_ids[: len(before)])
 
 
 @pytest.mark.parametrize(
@@ -349,11 +295,10 @@ async def test_a_conversation_can_be_continued_twice_from_one_response(serve, st
         ({"input": "x" * 5000}, "input"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param, stream):
+def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param):
     server, sampler = serve(["ok"])
     with pytest.raises(openai.BadRequestError) as caught:
-        client_of(server).responses.create(**{"model": "tiny", "input": "12+30?", "stream": stream} | options)
+        client_of(server).responses.create(**{"model": "tiny", "input": "12+30?"} | options)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
     assert not sampler.requests

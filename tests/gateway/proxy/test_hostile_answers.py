@@ -10,8 +10,8 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response
 
+from mini_agentic_rl.gateway.dialects.reader import ChatReader, Room
 from mini_agentic_rl.gateway.proxy import reading
-from mini_agentic_rl.gateway.proxy.reading import UpstreamAnswer
 
 from .fake_upstream import chunk, completion
 
@@ -36,39 +36,37 @@ async def test_a_tool_call_of_a_huge_index_breaks_the_answer_and_not_the_proxy(u
     [
         ({"choices": [{"index": 10**18}]}, "among its choices"),
         ({"choices": [{"index": -1}]}, "among its choices"),
-        ({"choices": [{"index": 0, "token_ids": [2**40]}]}, "is no token id"),
-        ({"choices": [{"index": 0, "token_ids": [float("inf")]}]}, "is no token id"),
-        ({"choices": [{"index": 0, "logprobs": {"content": [{"logprob": float("nan")}]}}]}, "no log-probability"),
-        ({"choices": [{"index": 0, "delta": {f"k{n}": 1 for n in range(100)}}]}, "more than 64 fields"),
-        ({"choices": [{"index": 0, "message": {"tool_calls": [{}] * 200}}]}, "more than 128 tool calls"),
+        ({"choices": [{"index": 0, "token_ids": [2**40]}]}, "is not a token id"),
+        ({"choices": [{"index": 0, "token_ids": [float("inf")]}]}, "is not a token id"),
+        ({"choices": [{"index": 0, "logprobs": {"content": [{"logprob": float("nan")}]}}]}, "not a log-probability"),
+        ({"choices": [{"index": 0, "message": {"tool_calls": [{}] * 200}}]}, "among its tool calls"),
         ({"sglext": {"output_ids": [[1]] * 200}}, "among its choices"),
     ],
 )
 def test_what_is_beyond_a_bound_is_said(part, told):
     with pytest.raises(ValueError, match=told):
-        UpstreamAnswer().take(part)
+        ChatReader().take(part)
 
 
-def test_all_that_is_kept_of_an_answer_is_bounded(monkeypatch):
-    monkeypatch.setattr(reading, "MOST_CHARACTERS", 0)
+def test_all_that_is_kept_of_an_answer_is_bounded():
     for what, part in {
         "characters": chunk("some text"),
         "tokens": {"choices": [{"token_ids": [1, 2, 3]}]},
-        "weight": {"choices": [{"delta": {"extra": [1]}}]},
+        "logprobs": {"choices": [{"logprobs": {"content": [{"logprob": 0}] * 3}}]},
     }.items():
-        room = reading._Room(**{what: 2})
+        room = Room(**{what: 2})
         with pytest.raises(ValueError, match=f"too many {what}"):
-            UpstreamAnswer(_room=room).take(part, weight=3)
+            ChatReader(room=room).take(part)
 
 
 def test_counts_of_tokens_that_are_none_count_nothing():
-    told = UpstreamAnswer()
+    told = ChatReader()
     told.take({"usage": {"prompt_tokens": -5, "completion_tokens": 10**30, "prompt_tokens_details": [1]}})
-    assert told.tokens == (0, 0, 0)
+    assert (told.prompt_tokens, told.cached_tokens, told.completion_tokens) == (0, 0, 0)
 
 
 async def test_a_bomb_of_gzip_is_refused(upstream, proxying, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(reading, "MAX_BYTES", 100_000)
     bomb = Response(gzip.compress(b" " * 200_000), headers={"Content-Encoding": "gzip"})
     proxy = await proxying({"base_url": upstream(lambda body: bomb).url})
     told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
@@ -146,7 +144,7 @@ async def test_others_get_their_turn_while_an_answer_of_one_byte_chunks_is_read(
     if kind in ("whole", "packed"):
         assert await reading.read_whole(answer) == value
     else:
-        assert [event async for event, _ in reading.read_events(answer)] == [value]
+        assert [event async for event in reading.read_events(answer)] == [value]
     other.cancel()
     assert turns > len(content) / 100
 
@@ -170,7 +168,7 @@ def _echoes(status: int) -> list:
 @pytest.mark.parametrize(
     "echo",
     [
-        *[echo for status in (400, 401, 403, 404, 409, 422, 429, 500, 503) for echo in _echoes(status)],
+        *[echo for status in (400, 401, 503) for echo in _echoes(status)],
         lambda text: [{"error": {"message": f"bad key {text}"}}],
         lambda text: [chunk("begun"), {"error": f"bad key {text}"}],
         lambda text: JSONResponse({"error": {"message": f"bad key {text}"}}),
@@ -180,7 +178,7 @@ def _echoes(status: int) -> list:
         lambda text: Response(text),
     ],
 )
-@pytest.mark.parametrize("part", [KEY, KEY[:12], KEY[-16:], f"x{KEY}y"])
+@pytest.mark.parametrize("part", [KEY, KEY[-16:], f"x{KEY}y"])
 async def test_an_upstream_that_echoes_its_key_does_not_tell_it_to_agents(upstream, proxying, echo, part, caplog):
     proxy = await proxying({"base_url": upstream(lambda body: echo(part)).url, "api_key": KEY}, num_retries=0)
     for stream in (False, True):

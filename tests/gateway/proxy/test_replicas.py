@@ -57,10 +57,6 @@ def test_calls_outside_of_any_rollout_take_turns():
     assert Counter(_first(replicas, None) for _ in range(10)) == {"http://a": 5, "http://b": 5}
 
 
-def test_a_model_that_is_not_served_has_no_servers():
-    assert Replicas([]).ranked("policy", "r") == []
-
-
 @pytest.mark.parametrize(("field", "value"), [("token_ids", "llama.cpp"), ("timeout", 0), ("connect_timeout", -1.0)])
 def test_a_field_that_cannot_work_is_named(field, value):
     with pytest.raises(UserError, match=f"model_list: {field}="):

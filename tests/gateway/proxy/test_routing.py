@@ -104,14 +104,6 @@ async def test_a_server_that_is_away_for_now_hands_its_rollouts_to_another_at_on
     assert len(away.bodies) == 1
 
 
-async def test_a_refusal_is_in_the_words_of_the_agents_dialect(upstream, proxying):
-    server = upstream(lambda body: JSONResponse({"error": {"message": "no such thing", "code": "nothing"}}, 409))
-    proxy = await proxying({"base_url": server.url})
-    answer = httpx.post(f"{proxy.endpoint}/messages", json={"model": "policy", "max_tokens": 9, "messages": QUESTION})
-    assert (answer.status_code, answer.json()["type"]) == (409, "error")
-    assert answer.json()["error"]["message"] == "no such thing"
-
-
 async def test_a_long_refusal_keeps_its_words_and_its_code(upstream, proxying):
     error = {"message": "no " * 2000, "type": "invalid_request_error", "param": "messages", "code": "too_much"}
     proxy = await proxying({"base_url": upstream(lambda body: JSONResponse({"error": error}, 400)).url})

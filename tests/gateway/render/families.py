@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mini_agentic_rl.gateway.tool_formats import DEEPSEEK, KIMI
+
 from ..small_tokenizer import CHATML, GEMMA, small_tokenizer
 
 LLAMA2 = (
@@ -276,6 +278,54 @@ LFM25 = _LFM.replace(
 )
 
 
+DEEPSEEK3 = (
+    "{{ bos_token }}{% set ns = namespace(user=false) %}"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+    "{% for message in messages %}{% if message.role == 'user' %}{% set ns.user = true %}"
+    "{{ '<｜User｜>' + message.content }}"
+    "{% elif message.role == 'assistant' %}{% if ns.user %}{{ '<｜Assistant｜>' }}{% endif %}"
+    "{% set ns.user = false %}{{ message.content or '' }}"
+    "{% for call in message.tool_calls %}{{ '<｜tool▁calls▁begin｜>' if loop.first else '' }}"
+    "{{ '<｜tool▁call▁begin｜>' + call.function.name + '<｜tool▁sep｜>' + call.function.arguments }}"
+    "{{ '<｜tool▁call▁end｜>' + ('<｜tool▁calls▁end｜>' if loop.last else '') }}{% endfor %}{{ eos_token }}"
+    "{% elif message.role == 'tool' %}{% set ns.user = false %}"
+    "{{ '<｜tool▁output▁begin｜>' + message.content + '<｜tool▁output▁end｜>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and ns.user %}{{ '<｜Assistant｜>' }}{% endif %}"
+)
+
+KIMI2 = (
+    "{% if tools %}{{ '<|im_system|>tool_declare<|im_middle|>' + (tools | tojson) + '<|im_end|>' }}{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|im_' + (message.role if message.role in ('user', 'assistant') else 'system') + '|>' + message.role }}"
+    "{{ '<|im_middle|>' }}{% if message.role == 'tool' %}"
+    "{{ '## Return of ' + message.tool_call_id + '\n' + message.content }}"
+    "{% else %}{{ message.content or '' }}{% endif %}"
+    "{% for call in message.tool_calls %}{{ '<|tool_calls_section_begin|>' if loop.first else '' }}"
+    "{{ '<|tool_call_begin|>' + call.id + '<|tool_call_argument_begin|>' + (call.function.arguments | tojson) }}"
+    "{{ '<|tool_call_end|>' + ('<|tool_calls_section_end|>' if loop.last else '') }}{% endfor %}{{ '<|im_end|>' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}"
+)
+
+MINIMAX2 = (
+    "{{ ']~!b[]~b]system\n' + (messages[0].content if messages[0].role == 'system' else 'You are MiniMax.') }}"
+    "{% if tools %}{{ '\n\n# Tools\n<tools>' }}{% for tool in tools %}{{ '\n<tool>' + (tool.function | tojson) }}"
+    "{{ '</tool>' }}{% endfor %}{{ '\n</tools>' }}{% endif %}{{ '[e~[\n' }}"
+    "{% for message in messages %}{% if message.role == 'user' %}{{ ']~b]user\n' + message.content + '[e~[\n' }}"
+    "{% elif message.role == 'assistant' %}{{ ']~b]ai\n' }}"
+    "{% if message.reasoning_content %}{{ '<think>\n' + message.reasoning_content + '\n</think>\n\n' }}{% endif %}"
+    "{{ message.content or '' }}{% if message.tool_calls %}{{ '\n<minimax:tool_call>\n' }}"
+    "{% for call in message.tool_calls %}{{ '<invoke name=\"' + call.function.name + '\">' }}"
+    "{% for key, value in call.function.arguments | items %}{{ '\n<parameter name=\"' + key + '\">' }}"
+    "{{ (value if value is string else value | tojson) + '</parameter>' }}{% endfor %}{{ '\n</invoke>\n' }}{% endfor %}"
+    "{{ '</minimax:tool_call>' }}{% endif %}{{ '[e~[\n' }}"
+    "{% elif message.role == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ ']~b]tool' }}{% endif %}"
+    "{{ '\n<response>' + message.content + '</response>' }}"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '[e~[\n' }}{% endif %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ ']~b]ai\n<think>\n' }}{% endif %}"
+)
+
+
 @dataclass(frozen=True)
 class Family:
     """A template, the tokens that go with it, and what is expected of it."""
@@ -310,6 +360,10 @@ _GLM_TOKENS = ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", "<
 _GLM_NEW_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>")
 _GLM_NEW_TOKENS = (*_GLM_NEW_TOKENS, "<arg_value>", "</arg_value>", "<tool_response>", "</tool_response>")
 _LFM_TOKENS = ("<|tool_call_start|>", "<|tool_call_end|>", "<|tool_response_start|>", "<|tool_response_end|>")
+_DEEPSEEK3_TOKENS = ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", *DEEPSEEK.markers)
+_DEEPSEEK3_TOKENS = (*_DEEPSEEK3_TOKENS, "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>")
+_KIMI_TOKENS = ("<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", *KIMI.markers)
+_MINIMAX_TOKENS = ("]~!b[", "]~b]", "[e~[", "<minimax:tool_call>", "</minimax:tool_call>")
 _DEEPSEEK_TOKENS = (
     "<|User|>",
     "<|Assistant|>",
@@ -371,6 +425,11 @@ FAMILIES = {
         forks=[2, 4],
         extra_eos=["<|user|>", "<|observation|>"],
         exact=False,
+    ),
+    "deepseek v3": Family(DEEPSEEK3, "<｜end▁of▁sentence｜>", "deepseek", special=_DEEPSEEK3_TOKENS),
+    "kimi k2": Family(KIMI2, "<|im_end|>", "kimi", special=_KIMI_TOKENS),
+    "minimax m2": Family(
+        MINIMAX2, "[e~[", "xml", special=_MINIMAX_TOKENS, added=_CHATML_THINK[:2], thinks=True, exact=False
     ),
     "lfm 2": Family(LFM2, "<|im_end|>", "pythonic", special=_LFM_TOKENS),
     "lfm 2.5": Family(LFM25, "<|im_end|>", "pythonic", special=_LFM_TOKENS),

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mini_agentic_rl.gateway.render.content import Content
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
-from mini_agentic_rl.gateway.tool_formats import HermesFormat
+from mini_agentic_rl.gateway.tool_formats import HERMES
 
 from ..samples import CALCULATOR
 from ..small_tokenizer import CHATML, CHATML_TOOLS, SPECIAL, small_tokenizer
@@ -203,7 +203,7 @@ def test_a_forced_call_of_a_tool_with_a_forged_name_begins_with_text():
     renderer = ChatRenderer(TOKENIZER)
     ids = renderer.forced_ids("f<|im_end|>")
     assert not specials_of(TOKENIZER, ids)
-    assert decoded(TOKENIZER, ids) == HermesFormat().forced_prefix("f<|im_end|>")
+    assert decoded(TOKENIZER, ids) == HERMES.forced_prefix("f<|im_end|>")
 
 
 def test_a_written_answer_is_trained_on_as_text():

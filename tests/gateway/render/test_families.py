@@ -111,9 +111,9 @@ def test_every_call_continues_token_by_token_or_forks_for_a_reason_that_is_count
     recorded: list[int] = []
     forks = []
     for number, answer in enumerate(ANSWERS):
-        before = client.memory.prompt_counters.counts()
+        before = client.memory.prompt_counts()
         prompt, all_ids = client.ask(answer)
-        after = client.memory.prompt_counters.counts()
+        after = client.memory.prompt_counts()
         changed = {kind for kind in after if after[kind] != before[kind]}
         if prompt[: len(recorded)] == recorded:
             assert changed == ({"continued"} if recorded else {"rendered"})
@@ -153,7 +153,7 @@ def test_kept_thinking_always_continues(name, sends_thoughts):
         prompt, all_ids = client.ask(answer)
         assert prompt[: len(recorded)] == recorded
         recorded = all_ids
-    assert client.memory.prompt_counters.counts()["forked"] == 0
+    assert client.memory.prompt_counts()["forked"] == 0
     for answer in ANSWERS[:-1]:
         assert answer["reasoning_content"] in client.text(prompt)
 
@@ -166,7 +166,7 @@ def test_dropped_thinking_never_reaches_a_later_prompt_and_forks(name, sends_tho
         prompt, _ = client.ask(answer)
         for earlier in ANSWERS:
             assert earlier["reasoning_content"] not in client.text(prompt)
-        assert client.memory.prompt_counters.counts()["forked_thinking"] == number
+        assert client.memory.prompt_counts()["forked_thinking"] == number
 
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.thinks])
@@ -183,4 +183,4 @@ def test_other_tools_are_told_apart_from_an_edited_history(family):
     client = Client(family)
     client.ask(ANSWERS[0])
     client.ask(ANSWERS[1], tools=[])
-    assert client.memory.prompt_counters.counts()["forked_tools"] == 1
+    assert client.memory.prompt_counts()["forked_tools"] == 1

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mini_agentic_rl.gateway.http.app import _BYTES_BESIDE, _BYTES_PER_TOKEN
+from mini_agentic_rl.gateway.http.app import _BYTES_PER_TOKEN, _OTHER_BYTES
 from mini_agentic_rl.gateway.render import content
 from mini_agentic_rl.gateway.render.content import LONGEST, PIECE, encode_in_pieces
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
@@ -56,7 +56,7 @@ def test_a_word_that_is_longer_than_anybody_writes_is_refused(character, monkeyp
 
 
 def test_no_context_of_usual_length_lets_in_a_text_that_is_refused():
-    assert 131_072 * _BYTES_PER_TOKEN + _BYTES_BESIDE < LONGEST
+    assert 131_072 * _BYTES_PER_TOKEN + _OTHER_BYTES < LONGEST
 
 
 def test_a_long_conversation_is_rendered_as_a_short_one_is():

@@ -10,66 +10,24 @@ from mini_agentic_rl.http import BadRequestError
 
 from ..samples import CALCULATOR, call_message, result_message, three_turns
 from ..small_tokenizer import (
-    ALWAYS_DROPS_THINKING,
-    CHATML,
-    CHATML_TOOLS,
     EMPTY_THINKING_LAST,
     GEMMA,
-    LLAMA3,
-    MISTRAL,
     NO_END_OF_TURN,
     THINKING,
-    THINKING_BEGUN,
     small_tokenizer,
 )
 from .families import FAMILIES as TEMPLATES
-
-FAMILIES = {
-    "chatml": (CHATML, "<|im_end|>"),
-    "chatml with tools": (CHATML_TOOLS, "<|im_end|>"),
-    "llama 3": (LLAMA3, "<|eot_id|>"),
-    "gemma": (GEMMA, "<end_of_turn>"),
-    "mistral": (MISTRAL, "</s>"),
-    "thinking": (THINKING, "<|im_end|>"),
-    "none": (None, "<|im_end|>"),
-}
-
-
-@pytest.fixture(params=FAMILIES)
-def family(request):
-    template, eos = FAMILIES[request.param]
-    return ChatRenderer(small_tokenizer(template, eos))
 
 
 def text_of(renderer, ids):
     return renderer.tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
-def test_a_continued_conversation_reads_the_same_as_one_rendered_whole(family):
-    last = family.conversation_to_records(three_turns(), [CALCULATOR])[-1]
-    whole = family.render(three_turns()[:-1], [CALCULATOR])
-    assert text_of(family, last.prompt_ids) == text_of(family, whole)
-
-
-def test_every_answer_ends_with_the_end_of_turn_token(family):
-    for record in family.conversation_to_records(three_turns(), [CALCULATOR]):
-        assert record.output_ids[-1] == family.end_of_turn_id == family.eos_ids[0]
-        assert not record.logprobs.any()
-
-
-def test_an_answer_cut_by_the_length_bound_is_ended_by_the_continuation(family):
-    messages = three_turns()
-    added = family.continuation(messages[:5], messages[5:6], [CALCULATOR])
-    added_after_cut = family.continuation(messages[:5], messages[5:6], [CALCULATOR], ended=False)
-    assert added_after_cut == [family.end_of_turn_id, *added]
-
-
-def test_tools_calls_and_results_all_reach_the_prompt(family):
-    text = text_of(family, family.render(three_turns(), [CALCULATOR]))
-    assert "Evaluate arithmetic." in text
-    assert '<tool_call>\n{"name": "calculate", "arguments": {"expression": "12+30"}}\n</tool_call>' in text
-    assert "<tool_response>\n42\n</tool_response>" in text
-    assert "Be terse." in text
+def test_an_answer_cut_by_the_length_bound_is_ended_by_the_continuation():
+    renderer, messages = ChatRenderer(small_tokenizer()), three_turns()
+    added = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR])
+    added_after_cut = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR], ended=False)
+    assert added_after_cut == [renderer.end_of_turn_id, *added]
 
 
 def test_the_end_of_turn_is_found_where_it_is_not_the_eos_token():
@@ -172,52 +130,11 @@ def test_arguments_that_are_no_json_stay_the_text_that_they_are(name):
     assert "{broken" in text_of(renderer, renderer.render(messages, [CALCULATOR]))
 
 
-def test_a_template_with_its_own_tools_section_is_left_to_write_it():
-    renderer = ChatRenderer(small_tokenizer(CHATML_TOOLS))
-    text = text_of(renderer, renderer.render(three_turns()[:2], [CALCULATOR]))
-    assert "<tools>" in text
-    assert "To use one" not in text
-
-
-def test_thinking_that_the_template_drops_makes_a_fork():
-    messages = [
-        {"role": "user", "content": "12+30?"},
-        {"role": "assistant", "content": "<think>carry nothing</think>\nIt is 42."},
-        {"role": "user", "content": "Sure?"},
-    ]
-    for template in (THINKING, ALWAYS_DROPS_THINKING):
-        renderer = ChatRenderer(small_tokenizer(template))
-        assert renderer.continuation(messages[:2], messages[2:]) is None
-
-
-def test_thinking_that_the_template_keeps_within_a_tool_loop_continues():
-    renderer = ChatRenderer(small_tokenizer(THINKING))
-    messages = [
-        {"role": "user", "content": "12+30?"},
-        call_message(content="<think>use the tool</think>\n"),
-        result_message(),
-    ]
-    assert renderer.continuation(messages[:2], messages[2:], [CALCULATOR]) is not None
-    messages += [{"role": "assistant", "content": "42"}, {"role": "user", "content": "Sure?"}]
-    assert renderer.continuation(messages[:4], messages[4:], [CALCULATOR]) is None
-
-
 def test_an_empty_thought_shown_only_in_the_last_answer_is_no_divergence():
     renderer = ChatRenderer(small_tokenizer(EMPTY_THINKING_LAST))
     messages = three_turns()
     added = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR])
     assert text_of(renderer, added) == "\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_a_thought_begun_by_the_generation_prompt_continues_where_it_is_kept():
-    renderer = ChatRenderer(small_tokenizer(THINKING_BEGUN))
-    messages = [
-        {"role": "user", "content": "12+30?"},
-        {"role": "assistant", "content": "carry nothing</think>It is 42."},
-        {"role": "user", "content": "Sure?"},
-    ]
-    added = renderer.continuation(messages[:2], messages[2:])
-    assert text_of(renderer, added) == "\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
 def test_a_template_without_an_end_of_turn_token_continues_after_the_answers_text():
@@ -280,11 +197,6 @@ def test_what_a_template_refuses_is_told_to_the_caller():
     renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
     with pytest.raises(BadRequestError, match="roles must alternate"):
         renderer.render([{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}])
-
-
-def test_a_space_before_each_answer_is_part_of_what_the_model_says():
-    renderer = ChatRenderer(small_tokenizer(MISTRAL, "</s>"))
-    assert renderer.assistant_text({"role": "assistant", "content": "Yes."}) == " Yes."
 
 
 def test_a_conversation_without_an_answer_gives_no_records():

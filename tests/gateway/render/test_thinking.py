@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThinkTags, Thought, ThoughtScanner
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
-from mini_agentic_rl.gateway.tool_formats import HermesFormat, ToolCall
+from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall
 
 from ..dialects.test_openai_sdk import client_of
 from ..samples import CALCULATOR, CALL_TEXT
@@ -29,7 +29,7 @@ def read(parts):
 
 
 def reader(begun=False):
-    return AnswerReader(ThoughtScanner(TAGS, begun), HermesFormat().scanner())
+    return AnswerReader(ThoughtScanner(TAGS, begun), HERMES.scanner())
 
 
 def read_in_pieces(parts, begun=False):

@@ -11,11 +11,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.gateway.tool_formats import (
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
     FORMATS,
-    HermesFormat,
-    JsonFormat,
-    Llama3Format,
-    MistralFormat,
+    HERMES,
+    JSON,
+    KIMI,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_NAMED,
     PythonicFormat,
     ToolCall,
     ToolFormatName,
@@ -26,7 +30,6 @@ from mini_agentic_rl.gateway.tool_formats import (
 from ..samples import CALCULATOR, CALL_TEXT
 
 OTHER = '<tool_call>{"name":"look_up","arguments":{"word":"é"}}</tool_call>'
-NAMED = MistralFormat(named=True)
 GLM = XmlFormat(
     before="<tool_call>",
     opening="\n<arg_key>",
@@ -53,54 +56,26 @@ INVOKE = XmlFormat(
     empty='">\n</invoke>\n</calls>',
     words=True,
 )
-ALL = (*FORMATS, GLM, GLM_IN_A_ROW, INVOKE)
+MINIMAX = XmlFormat(
+    before='<invoke name="',
+    opening='">\n<parameter name="',
+    assign='">',
+    between='</parameter>\n<parameter name="',
+    closing="</parameter>\n</invoke>",
+    empty='">\n</invoke>',
+    around=("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
+)
+ALL = (*FORMATS, GLM, GLM_IN_A_ROW, INVOKE, MINIMAX)
 
-HERMES_TEXTS = [
-    "plain text",
-    CALL_TEXT,
-    f"Let me see.\n{CALL_TEXT}",
-    f"{CALL_TEXT}\n{OTHER}",
-    f"a {CALL_TEXT} b {OTHER} c",
-    "<tool_call>\n{broken\n</tool_call> so it goes",
-    f"<tool_call>no</tool_call>\n{CALL_TEXT}",
-    "1 < 2 and <tool_ca is no tag",
-    "  \n ends in white space \n ",
-    CALL_TEXT.removesuffix("\n</tool_call>"),
-    "<tool_call>\n{never closed",
-    '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
-    "<tool_call>" + "[" * 5000 + "</tool_call>",
-]
 
 FRAGMENTS = [
-    *('{"name": "f", "arguments": {"x": 1}}', '{"name": "f", "parameters": {"s": "a}\\"b"}}', '{"name": "Bob"}'),
-    *(
-        "<tool_call>",
-        "</tool_call>",
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "[CALL_ID]",
-        "<|python_tag|>",
-        "```",
-        "json",
-        "```json\n",
-    ),
-    *('[f(a=1, b="x")', "[g(", "f", ", g()]", "]", "[", "{", "}", '"', "'", '"""', "\\", "(", ")", ";", ",", "="),
-    *("<function=", "<parameter=x>\n", "\n</parameter>", "</function>", "<arg_key>", "</arg_value>", ">", "<calls>"),
-    *(
-        "<|tool_call_start|>",
-        "<|tool_call_end|>",
-        "\n",
-        " ",
-        "\t",
-        "\n\n",
-        "text",
-        "é🙂",
-        "1",
-        "tool_ca",
-        '{"name":',
-        '"arguments": {',
-    ),
-]
+    '{"name": "f", "arguments": {"x": 1}}', '{"name": "f", "parameters": {"s": "a}\\"b"}}', '{"name": "Bob"}',
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|python_tag|>", "```", "json",
+    '```json\n', '[f(a=1, b="x")', "[g(", "f", ", g()]", "]", "[", "{", "}", '"', "'", '"""', '\\', "(", ")", ";",
+    ",", "=", "<function=", '<parameter=x>\n', '\n</parameter>', "</function>", "<arg_key>", "</arg_value>", ">",
+    "<calls>", "<|tool_call_start|>", "<|tool_call_end|>", '\n', " ", '\t', '\n\n', "text", "é🙂", "1", "tool_ca",
+    '{"name":', '"arguments": {',
+]  # fmt: skip
 
 
 def read(parts):
@@ -231,11 +206,6 @@ def test_a_shape_is_a_call_around_its_arguments(tool_format):
     assert calls_in(tool_format, text) == ("", [("calculate", {"expression": "12+30"})])
 
 
-@pytest.mark.parametrize("tool_format", [PythonicFormat(), XmlFormat()], ids=label)
-def test_calls_whose_arguments_are_no_json_have_no_shape(tool_format):
-    assert tool_format.shape("f", {}) is None
-
-
 @every_format
 def test_the_tools_section_names_tools_and_shows_a_call(tool_format):
     section = tool_format.section([CALCULATOR])
@@ -247,24 +217,28 @@ def test_the_tools_section_names_tools_and_shows_a_call(tool_format):
 @pytest.mark.parametrize(
     ("tool_format", "text", "content", "names"),
     [
-        (Llama3Format(), '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "", ["f", "g"]),
-        (Llama3Format(), '<|python_tag|>{"type": "function", "name": "f", "parameters": {}}', "", ["f"]),
-        (Llama3Format(), 'Hm. <|python_tag|> {"name": "f", "parameters": {}};', "Hm.", ["f"]),
-        (Llama3Format(), '{"name": "f", "arguments": {}}', "", ["f"]),
-        (MistralFormat(), '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcdefghi"}]', "", ["f"]),
-        (MistralFormat(), 'Hm.[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g{"x": 1}', "Hm.", ["f", "g"]),
-        (NAMED, "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", "", ["f"]),
-        (NAMED, '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", ["f", "g"]),
-        (JsonFormat(), '[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", ["f", "g"]),
-        (JsonFormat(), 'So:\n```json\n{"name": "f", "arguments": {}}\n```\nDone.', "So:Done.", ["f"]),
-        (JsonFormat(), '```json\n{"name": "f", "arguments": {}}\n{"name": "g", "arguments": {}}\n```', "", ["f", "g"]),
-        (JsonFormat(), '```\n[{"name": "f", "parameters": {}}]', "", ["f"]),
+        (LLAMA3, '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "", ["f", "g"]),
+        (LLAMA3, '<|python_tag|>{"type": "function", "name": "f", "parameters": {}}', "", ["f"]),
+        (LLAMA3, 'Hm. <|python_tag|> {"name": "f", "parameters": {}};', "Hm.", ["f"]),
+        (LLAMA3, '{"name": "f", "arguments": {}}', "", ["f"]),
+        (MISTRAL, '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcdefghi"}]', "", ["f"]),
+        (MISTRAL, 'Hm.[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g{"x": 1}', "Hm.", ["f", "g"]),
+        (MISTRAL_NAMED, "[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{}", "", ["f"]),
+        (MISTRAL_NAMED, '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", ["f", "g"]),
+        (JSON, '[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", ["f", "g"]),
+        (JSON, 'So:\n```json\n{"name": "f", "arguments": {}}\n```\nDone.', "So:Done.", ["f"]),
+        (JSON, '```json\n{"name": "f", "arguments": {}}\n{"name": "g", "arguments": {}}\n```', "", ["f", "g"]),
+        (JSON, '```\n[{"name": "f", "parameters": {}}]', "", ["f"]),
         (
-            JsonFormat(),
+            JSON,
             'Hm.<|tool_call|>[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]',
             "Hm.",
             ["f", "g"],
         ),
+        (KIMI, f"Hm.{KIMI.format_calls([('f', {}), ('a.g', {})])} Wait.", "Hm.Wait.", ["f", "a.g"]),
+        (DEEPSEEK, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>", "", ["f"]),
+        (DEEPSEEK_FENCED, f"Hm.{DEEPSEEK_FENCED.format_calls([('f', {}), ('g', {})])}", "Hm.", ["f", "g"]),
+        (MINIMAX, f"Hm.\n{MINIMAX.format_calls([('f', {'a': 1}), ('g', {})])}\nWait.", "Hm.Wait.", ["f", "g"]),
         (PythonicFormat(), "[f(a=1, b='x'), g()]", "", ["f", "g"]),
         (PythonicFormat(), "Hm.<|tool_call_start|>[f(a=1), g()]<|tool_call_end|>Wait.", "Hm.Wait.", ["f", "g"]),
         (PythonicFormat(marked=True), "Hm.\n[f(a=1)]", "Hm.", ["f"]),
@@ -334,22 +308,22 @@ def test_python_values_become_json():
 @pytest.mark.parametrize(
     ("tool_format", "text"),
     [
-        *((HermesFormat(), f"Hm. <tool_call>{body}</tool_call> Well.") for body in (
+        *((HERMES, f"Hm. <tool_call>{body}</tool_call> Well.") for body in (
             '{"name": "f", "arguments": {"x": NaN}}', '{"name": "f", "arguments": {"x": 1e999}}',
             '{"name": "f", "arguments": {"x": ' + "[" * 200 + "]" * 200 + "}}", "{broken", "[]", "7",
             '{"arguments": {}}', '{"name": 3}', '{"name": ""}', '{"name": "f", "arguments": "x"}',
         )),
-        *((one, text) for one in (Llama3Format(), JsonFormat()) for text in (
+        *((one, text) for one in (LLAMA3, JSON) for text in (
             '{"name": "Bob", "age": 3}', '{"name": "f"}', "{}", '{"x": 1} and more', '{"name": "f", "arguments": 3}',
             'as in {"name": "f", "arguments": {}}', '{"name": "f", "arguments": {"x": "never closed', "{\n{\n{",
         )),
-        *((Llama3Format(), text) for text in ("<|python_tag|>print(1)", "<|python_tag|> {broken} x")),
-        *((MistralFormat(), text) for text in (
+        *((LLAMA3, text) for text in ("<|python_tag|>print(1)", "<|python_tag|> {broken} x")),
+        *((MISTRAL, text) for text in (
             "[TOOL_CALLS]", "[TOOL_CALLS][1]", "[TOOL_CALLS] the tool", "[TOOL_CALLS]f[ARGS]{broken}",
             "[TOOL_CALLS]f[ARGS]",
             '[TOOL_CALLS][{"name": "f"}] x', "[TOOL_CALLS]{}", "[TOOL_CALLS]" + "f" * 300 + "{}",
         )),
-        *((JsonFormat(), text) for text in (
+        *((JSON, text) for text in (
             "```python\nprint([1])\n```", '```json\n{"a": 1}\n```', "```json\n{broken\n```", "[1, 2]", "[]", "a ``` b",
             '[{"name": "f", "arguments": {}}, 7] x', "[" * 3000,
         )),
@@ -360,6 +334,15 @@ def test_python_values_become_json():
         (XmlFormat(), "<tool_call>\n<function=f>\n<parameter=a>\nnever closed"),
         *((GLM, f"Hm. <tool_call>{body}</tool_call> Well.") for body in (
             "", "two words", "f<arg_key>a", "f<arg_key>a</arg_key><arg_value>1", "<b>",
+        )),
+        *((MINIMAX, f"Hm. <minimax:tool_call>{body}</minimax:tool_call> Well.") for body in (
+            "", "x", '<invoke name="f">', '<invoke name="f"></invoke>x',
+            '<invoke name="f"><parameter name="a"></invoke>',
+        )),
+        *((KIMI, f"<|tool_calls_section_begin|>{body}<|tool_calls_section_end|>") for body in (
+            "", "x", "<|tool_call_begin|>functions.f:0",
+            "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>[]",
+            "x<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
         )),
         *((PythonicFormat(), f"<|tool_call_start|>{body}<|tool_call_end|>") for body in ("", "f", "[1]", "[f(1)]")),
         *((PythonicFormat(), text) for text in (
@@ -378,29 +361,15 @@ def test_what_is_no_call_stays_the_text_that_it_is(tool_format, text):
 
 
 ADVERSARIAL = [
-    *(
-        "<tool_call>",
-        "[TOOL_CALLS]",
-        "```",
-        "{\n",
-        "[\n",
-        '{"name": ',
-        "[f(\n",
-        '[TOOL_CALLS][{"name":',
-        "[TOOL_CALLS]f{",
-        "<tool_call><function=f>",
-        "<tool_call><function=f><parameter=a>",
-        "</parameter>\n",
-        "</parameter><parameter=",
-        "<tool_call>f<arg_key>",
-        "</arg_value>",
-        "<|tool_call_start|>[f(",
-    ),
-    *('```\n{"name": ```', " ", "\n", '"', "`", "\n[f('", "[f(a=1)]\n", '{"name": "f", "arguments": {}}\n'),
-]
+    "<tool_call>", "[TOOL_CALLS]", "```", '{\n', '[\n', '{"name": ', '[f(\n', '[TOOL_CALLS][{"name":',
+    "[TOOL_CALLS]f{", "<tool_call><function=f>", "<tool_call><function=f><parameter=a>", '</parameter>\n',
+    "</parameter><parameter=", "<tool_call>f<arg_key>", "</arg_value>", "<|tool_call_start|>[f(",
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.", "<minimax:tool_call><invoke name=",
+    '```\n{"name": ```', " ", '\n', '"', "`", "\n[f('", '[f(a=1)]\n', '{"name": "f", "arguments": {}}\n',
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("tool_format", [one for one in ALL if one is not FORMATS[2]], ids=label)
+@pytest.mark.parametrize("tool_format", [one for one in ALL if one is not MISTRAL_NAMED], ids=label)
 def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
     for part in ADVERSARIAL:
         text = part * (20_000 // len(part))
@@ -410,41 +379,33 @@ def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
             assert time.process_time() - started < 5.0, part
 
 
-def test_text_and_several_calls_are_told_apart():
-    content, calls = split_tool_calls(HermesFormat(), f"Let me see.\n{CALL_TEXT}\n{OTHER}")
-    assert content == "Let me see."
-    assert [call.name for call in calls] == ["calculate", "look_up"]
-    assert json.loads(calls[0].arguments) == {"expression": "12+30"}
-    assert calls[1].arguments == '{"word": "é"}'
-    assert calls[0].id.startswith("call_")
-    assert calls[0].id != calls[1].id
-
-
 def test_arguments_may_be_missing_or_be_json_text():
-    assert split_tool_calls(HermesFormat(), '<tool_call>{"name": "f"}</tool_call>')[1][0].arguments == "{}"
+    assert split_tool_calls(HERMES, '<tool_call>{"name": "f"}</tool_call>')[1][0].arguments == "{}"
     text = '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>'
-    assert split_tool_calls(HermesFormat(), text)[1][0].arguments == '{"x": 1}'
+    assert split_tool_calls(HERMES, text)[1][0].arguments == '{"x": 1}'
 
 
 def test_half_a_character_in_an_argument_is_replaced_so_that_the_call_can_be_sent():
-    (call,) = split_tool_calls(HermesFormat(), '<tool_call>{"name": "f", "arguments": {"x": "\\ud800"}}</tool_call>')[1]
+    (call,) = split_tool_calls(HERMES, '<tool_call>{"name": "f", "arguments": {"x": "\\ud800"}}</tool_call>')[1]
     assert call.arguments == '{"x": "\ufffd"}'
     assert split_tool_calls(PythonicFormat(), "[f(x='\\ud800')]")[1][0].arguments == '{"x": "\ufffd"}'
 
 
 def test_a_call_counts_when_only_its_closing_tag_is_missing():
-    assert [call.name for call in split_tool_calls(HermesFormat(), HERMES_TEXTS[9])[1]] == ["calculate"]
+    assert [call.name for call in split_tool_calls(HERMES, CALL_TEXT.removesuffix("\n</tool_call>"))[1]] == [
+        "calculate"
+    ]
 
 
 def test_text_is_given_out_before_a_call_is_complete():
-    scanner = HermesFormat().scanner()
+    scanner = HERMES.scanner()
     assert scanner.feed("Let me see. <tool_") == ["Let me see."]
     assert scanner.feed('call>\n{"name": "f"') == []
     (call,) = scanner.feed("}</tool_call>")
     assert isinstance(call, ToolCall)
 
 
-@pytest.mark.parametrize("tool_format", [Llama3Format(), JsonFormat()], ids=label)
+@pytest.mark.parametrize("tool_format", [LLAMA3, JSON], ids=label)
 def test_an_object_that_cannot_be_a_call_is_given_out_at_once(tool_format):
     scanner = tool_format.scanner()
     assert "".join(scanner.feed('{"answer": ')) == '{"answer":'

@@ -69,7 +69,7 @@ async def call(
         prompt_ids=list(range(10 * len(messages))),
         temperature=0.7,
         start_time=start,
-        asked={"gen_ai.request.max_tokens": 32, "gen_ai.request.seed": 3},
+        settings={"gen_ai.request.max_tokens": 32, "gen_ai.request.seed": 3},
         **how,
     )
     told = RecordedAnswer(

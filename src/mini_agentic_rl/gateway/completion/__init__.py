@@ -1,10 +1,10 @@
-"""The life of one chat request on a gateway that samples.
+"""One chat request on the gateway that samples. Its steps in order:
 
-`http/app.py` authenticates and parses the request; then
-
-    prepare.py     `Preparation`: rendered to token ids, constrained, held to its limits: a `PreparedChat`
-    service.py     `ChatService`: sampled, recorded and answered, whole or as a stream
-    choice.py      `Choice`: the tokens of one answer as they come, read as text, thought and tool calls
-    record.py      the attempt in the store: looked up, held to its budget, and a span for each answer
-    remember.py    `ConversationMemory`: what the next call of the conversation continues from, and where it forks
+authenticate, parse   `http/app.py`: admission, dialect, `parse_chat_request`
+render, limit         prepare.py: `Preparation` renders the prompt, compiles the grammar, applies the limits
+sample                service.py: `ChatService` and `ChatCall`
+                      choice.py: `Choice` reads the tokens of one answer as text, thought and tool calls
+record                record.py: the attempt in the store, its budget, and a span for each answer
+                      remember.py: `ConversationMemory`, from which the next call continues
+answer                `http/app.py`: whole, or as server-sent events
 """

@@ -1,75 +1,34 @@
-"""One answer as it grows: the sampled tokens beside the text and tool calls that they make.
+"""One answer as it grows: the sampled tokens, and the text and tool calls that they make.
 
-Ids and log-probabilities are cut and extended together, always: a stop string found in the text ends both right after
-the token that completes it.
+Ids and log-probabilities are always cut and extended together. A stop string in the text ends both after the token
+that completes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from typing import Any
 
 from ...tokens import FinishReason, TokenDelta
-from ..dialects import assistant_message
-from ..render.decoding import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought
+from ..render.decoding import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought, partial_end
+from ..render.messages import assistant_message
 from ..tool_formats import ToolCall
 
 
-class BeginningOf:
-    """Follow how much of a stop string the end of a growing text is (Knuth, Morris and Pratt 1977).
-
-    A further character costs the same however long the stop string is.
-
-    Args:
-        stop: the stop string.
-    """
-
-    def __init__(self, stop: str) -> None:
-        self._stop = stop
-        self._shorter = _shorter_beginnings(stop)
-        self._size = 0
-
-    def follow(self, text: str) -> int:
-        """Add text, in which the stop string is not completed; return how many characters at the end begin it."""
-        size = self._size
-        for character in text:
-            while size and self._stop[size] != character:
-                size = self._shorter[size - 1]
-            if self._stop[size] == character:
-                size += 1
-        self._size = size
-        return size
-
-
-@lru_cache(maxsize=256)
-def _shorter_beginnings(stop: str) -> tuple[int, ...]:
-    """Return, for each beginning of a stop string, the size of its longest end that is a shorter beginning."""
-    sizes = [0]
-    size = 0
-    for character in stop[1:]:
-        while size and stop[size] != character:
-            size = sizes[size - 1]
-        if stop[size] == character:
-            size += 1
-        sizes.append(size)
-    return tuple(sizes)
-
-
 class Choice:
-    """Takes deltas, gives out parts of content.
+    """Takes deltas of tokens, returns parts of the answer.
 
     Args:
-        index: number of the answer within its response.
+        index: index of the answer in its response.
         decoder: turns ids into text.
-        end_ids: ids that end an answer; the last one sampled makes no text.
+        end_ids: ids that end an answer; they make no text.
         stops: stop strings.
-        reader: tells thought, content and tool calls apart; None takes all of the text for content.
-        prefix: text that the prompt has already put into the answer.
-        stop_ids: ids that end the answer at the client's wish; they make no text either.
-        must_call: whether the answer is nothing but calls: one that the length bound cuts off is no text then.
-        streamed: whether `take` has to give out parts as they come; otherwise the text is made once, at the end.
-        one_call: whether the answer ends with its first tool call.
+        reader: separates thought, content and tool calls; None takes all text as content.
+        prefix: beginning of the answer that is part of the prompt.
+        stop_ids: further ids that end the answer, set by the client; they make no text.
+        must_call: the answer consists of calls only; a call that is cut off at the length bound is not text.
+        streamed: `take` returns parts as they arrive; otherwise the text is decoded once, at the end.
+        one_call: the answer ends with its first tool call.
     """
 
     def __init__(
@@ -94,10 +53,10 @@ class Choice:
         self.failure = ""
         self.finish_reason: FinishReason | None = None
         self.stop_string: str | None = None
-        """The stop string that ended the answer."""
+        """The stop string that ended the answer, if one did."""
         self.version = 0
         self.versions: list[int] = []
-        """Policy version that sampled each token."""
+        """Policy version of each token."""
         self.cached_tokens = 0
         self.calls: list[ToolCall] = []
         self._content: list[str] = []
@@ -107,30 +66,30 @@ class Choice:
         self._stop_ids = frozenset(stop_ids) - frozenset(end_ids)
         self._must_call = must_call
         self._stops = tuple(stops)
-        self._starts = [BeginningOf(stop) for stop in stops]
         self._one_call = one_call
         self._cuts = bool(stops) or one_call
-        """True if what the text says may end the answer, right after the token that says it."""
+        """True if the text may end the answer: tokens are decoded one by one then."""
         self._stepwise = streamed or self._cuts
         self._detokenizer = Detokenizer(decoder)
         self._text = ""
-        self._given = 0
+        self._emitted = 0
+        """Characters of the text that were passed to the reader."""
         self._reader = reader
-        self._early = self._scan(prefix) if prefix else []
+        self._early = self._read(prefix) if prefix else []
 
     @property
     def content(self) -> str:
-        """The text of the answer without its thought and its tool calls."""
+        """The text of the answer without thought and tool calls."""
         return "".join(self._content)
 
     @property
     def thought(self) -> str | None:
-        """The thought before the content; None when there is none."""
+        """The thought before the content; None without one."""
         return "".join(self._thought) if self._reader is not None and self._reader.thought_found else None
 
     @property
     def stop_reason(self) -> str | int | None:
-        """The stop string, or the token id of the client's, that ended the answer."""
+        """The stop string or the client's stop id that ended the answer."""
         stopped = self.stop_string is None and self.finish_reason == "stop" and bool(self.token_ids)
         return self.token_ids[-1] if stopped and self.token_ids[-1] in self._stop_ids else self.stop_string
 
@@ -144,15 +103,15 @@ class Choice:
         return assistant_message(self.content, self.thought, [call.as_message() for call in self.calls])
 
     def take(self, delta: TokenDelta) -> list[AnswerPart]:
-        """Add a delta; return the parts that became certain. `finish_reason` is set once the answer is complete."""
+        """Add a delta; return the parts that are certain by now. A complete answer has a `finish_reason`."""
         if not self.token_ids:
             self.version = delta.version
         self.cached_tokens = self.cached_tokens or delta.cached_tokens
-        parts = self._take_early()
+        parts, self._early = self._early, []
         count = len(delta.token_ids)
         step = 1 if self._cuts else max(1, count)
         for start in range(0, count, step):
-            new = self._book(delta, start, start + step)
+            new = self._append(delta, start, start + step)
             if self._stepwise and new:
                 parts += self._grow(self._detokenizer.add(*new))
                 if self.finish_reason is not None:
@@ -162,8 +121,8 @@ class Choice:
             parts += self.finish(delta.finish_reason)
         return parts
 
-    def _book(self, delta: TokenDelta, start: int, end: int) -> list[int]:
-        """Keep the tokens of a delta from `start` to before `end`; return those of them that make text."""
+    def _append(self, delta: TokenDelta, start: int, end: int) -> list[int]:
+        """Append the tokens of a delta from `start` to `end`; return those that make text."""
         new = delta.token_ids[start:end]
         if delta.forced:
             first = len(self.token_ids) - start
@@ -176,19 +135,14 @@ class Choice:
 
     def finish(self, reason: FinishReason) -> list[AnswerPart]:
         """End the answer; return the rest of its parts."""
+        parts, self._early = self._early, []
         if self._stepwise:
-            parts = self._take_early() + self._grow(self._detokenizer.finish())
+            parts += self._grow(self._detokenizer.finish())
             if self.finish_reason is not None:
                 return parts
         else:
-            parts = self._take_early()
-            text_ids = [token_id for token_id in self.token_ids if token_id not in self._end_ids]
-            self._text = self._decoder(text_ids)
+            self._text = self._decoder([token_id for token_id in self.token_ids if token_id not in self._end_ids])
         return parts + self._close(reason, len(self._text))
-
-    def _take_early(self) -> list[AnswerPart]:
-        parts, self._early = self._early, []
-        return parts
 
     def _grow(self, text: str) -> list[AnswerPart]:
         if not text:
@@ -200,15 +154,15 @@ class Choice:
         if stops:
             end, self.stop_string = min(stops)
             return self._close("stop", end)
-        begun = max((start.follow(text) for start in self._starts), default=0)
-        parts = self._scan(self._advance(len(self._text) - begun))
+        held = max((partial_end(self._text, stop) for stop in self._stops), default=0)
+        parts = self._read(self._advance(len(self._text) - held))
         if self._one_call and self.calls:
             self.finish_reason = "stop"
         return parts
 
     def _close(self, reason: FinishReason, end: int) -> list[AnswerPart]:
         self.finish_reason = reason
-        parts = self._scan(self._advance(end))
+        parts = self._read(self._advance(end))
         if self._reader is None:
             return parts
         rest = self._reader.finish()
@@ -217,18 +171,19 @@ class Choice:
         return parts + self._keep(rest)
 
     def _advance(self, end: int) -> str:
-        text = self._text[self._given : end]
-        self._given = max(self._given, end)
+        text = self._text[self._emitted : end]
+        self._emitted = max(self._emitted, end)
         return text
 
-    def _scan(self, text: str) -> list[AnswerPart]:
+    def _read(self, text: str) -> list[AnswerPart]:
         if not text:
             return []
         return self._keep(self._reader.feed(text) if self._reader else [text])
 
     def _keep(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        if self._one_call:
-            parts = self._through_first_call(parts)
+        if self._one_call:  # nothing may follow the first call
+            first = next((at for at, part in enumerate(parts) if isinstance(part, ToolCall)), len(parts))
+            parts = [] if self.calls else parts[: first + 1]
         for part in parts:
             if isinstance(part, ToolCall):
                 self.calls.append(part)
@@ -237,10 +192,3 @@ class Choice:
             else:
                 self._content.append(part)
         return parts
-
-    def _through_first_call(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        """Return what is left of `parts` when nothing may follow the first call."""
-        if self.calls:
-            return []
-        first = next((at for at, part in enumerate(parts) if isinstance(part, ToolCall)), len(parts))
-        return parts[: first + 1]

@@ -1,4 +1,4 @@
-"""A chat request made ready: its prompt as token ids, how to sample after it, and the answers that are to grow."""
+"""From a chat request to what is sampled: the prompt as token ids, the sampling parameters, and empty answers."""
 
 from __future__ import annotations
 
@@ -24,39 +24,38 @@ from .choice import Choice
 from .record import KnownAttempts, RolloutBudgets
 from .remember import ConversationMemory, Prompt
 
-_MOST_IDS = 2**31
-"""Ids of every vocabulary are below this."""
-_BESIDE = 16
-"""Characters that an item of a list, or a field, counts for beside its text, for what the template writes around it."""
+_MAX_ID = 2**31
+_ITEM_CHARACTERS = 16
+"""Estimate of the characters that a template writes around each item of a list and each field."""
 
 
 @dataclass(frozen=True)
 class PreparedChat:
-    """A request that can be sampled."""
+    """A request that is ready for sampling."""
 
     request: ChatRequest
     caller: Caller
     prompt: Prompt
     prompt_ids: tuple[int, ...]
-    """The ids to sample after: the prompt, and the start of a forced tool call where no grammar can force it."""
+    """The prompt, and the start of a forced tool call if no grammar can force it."""
     token_requests: tuple[TokenRequest, ...]
-    """One for each choice."""
+    """One per choice."""
     choices: tuple[Choice, ...]
     response_id: str
     start_time: float
     tools: list[dict[str, Any]]
     recorded: CompletionRecord | None = None
-    """The recorded call that answers it; None samples."""
+    """The recorded call that answers the request; None samples."""
     left_out: tuple[str, ...] = ()
     """Settings of the chat template that have no effect."""
 
     @property
     def scope(self) -> CallScope:
-        """(rollout id, attempt id) that the request belongs to; None outside of any rollout."""
+        """The attempt that sent the request; None outside of rollouts."""
         return self.caller.scope
 
     def message(self, choice: Choice) -> dict[str, Any] | None:
-        """Return a complete answer as the message with which the conversation can go on; None where it cannot."""
+        """Return a complete answer as the message that continues the conversation; None if it cannot continue."""
         request = self.request
         if request.raw_prompt is not None:
             return None
@@ -68,16 +67,16 @@ class PreparedChat:
 
 
 class Preparation:
-    """Turns requests into what the sampler is asked. Used from one event loop.
+    """Prepares requests. Used from one event loop.
 
     Args:
-        sampler: will sample the answers.
+        sampler: samples the answers.
         renderer: renders the prompts.
-        model_name: the public name of the model.
-        default_adapter: what that name stands for; None is the base model alone.
-        store: where calls under a rollout's URL are recorded; without one such URLs are refused.
-        budgets: how much each attempt may ask for; None sets no bound.
-        grammars: what the form of an answer may take to be compiled.
+        model_name: public name of the model.
+        default_adapter: the adapter behind that name; None is the base model.
+        store: records calls under a rollout's URL; without a store such URLs are refused.
+        budgets: limits of each attempt; None sets no limit.
+        grammars: limits of compiling a grammar.
     """
 
     def __init__(
@@ -96,83 +95,86 @@ class Preparation:
         self.store = store
         self.budgets = budgets
         self.memory = ConversationMemory(renderer)
-        """The calls served so far, so that a conversation that goes on continues from its recorded ids."""
+        """The served calls, from whose recorded ids conversations continue."""
         self.expert_prefixes: dict[str, Sequence[CompletionRecord]] = {}
         self._default_adapter = default_adapter
         self._attempts = None if store is None else KnownAttempts(store, self.expert_prefixes)
         self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=grammars)
 
     def close(self) -> None:
-        """End the process that tries grammars, until one is needed again."""
+        """Stop the process that tries grammars; the next grammar starts it again."""
         self._constraints.close()
 
     @property
     def models(self) -> list[str]:
-        """Names that may be asked for."""
+        """Names of the served models."""
         return list(dict.fromkeys([self.model_name, *self.sampler.model_names]))
 
     async def make(self, request: ChatRequest, caller: Caller, key: str = "") -> PreparedChat:
-        """Prepare a request. A call without a seed takes its rollout's, if that has one.
+        """Prepare a request. A call without a seed takes one of its rollout, if that has a seed.
 
         Args:
             request: the request.
-            caller: whose it is.
-            key: API key that it came with, by which those outside of rollouts are told apart.
+            caller: the sender.
+            key: API key of the client, which separates clients outside of rollouts.
 
         Raises:
             BadRequestError: the messages or a field cannot be served.
-            UnknownModelError: it asks for a model that is not served.
-            NotFoundError: a rollout's URL on a server without a store, or of an attempt that the store does not know.
+            UnknownModelError: the model is not served.
+            NotFoundError: the server has no store, or the store does not know the attempt.
             RecordingError: the store does not answer.
             ContextLengthError: the prompt leaves no room for an answer.
-            RolloutBudgetError: the attempt has used up what it may ask for.
+            RolloutBudgetError: the attempt has used up its calls or tokens.
         """
         adapter, scope = self._adapter(request.model), caller.scope
         if scope is not None and self.store is None:
-            raise NotFoundError(
-                "this server records no rollouts: ask it at /v1, or start it with a store", code="no_store"
-            )
+            message = "this server records no rollouts: ask it at /v1, or start it with a store"
+            raise NotFoundError(message, code="no_store")
         if self._attempts is not None:
             await self._attempts.check(scope)
+
+        # Render.
         self._check_count(request)
         tools = request.offered_tools
-        size, settings = _size(request, tools), request.template_settings
-        # a template with further variables is found out about anew
-        renderer = await off_loop(LARGE if settings else 0, lambda: self._renderer_of(request))
+        size = _size(request, tools)
+        # A template with further variables is probed anew, which takes long.
+        renderer = await off_loop(LARGE if request.template_settings else 0, lambda: self._renderer_of(request))
         prompt = await off_loop(size, lambda: self._prompt(scope, request, tools, renderer))
         if request.raw_prompt is not None:
             text = self.renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
             request = request.model_copy(update={"messages": [{"role": "user", "content": text}]})
+
+        # Constrain.
         template = renderer.template
-        # Text that is continued has its thought behind it, and a raw prompt has none.
+        # A continued text has its thought before it, and a raw prompt has none.
         begins = request.raw_prompt is None and not request.continue_final_message
-        tags, asked = template.tags if begins else None, request.form.value if request.form else None
+        tags, form = template.tags if begins else None, request.form.value if request.form else None
         rule = await off_loop(
-            len(asked) if isinstance(asked, str) else size,
+            len(form) if isinstance(form, str) else size,
             lambda: answer_rule(request, renderer.tool_format, tags, template.thought_begun),
         )
         constraint = None if rule is None else await self._constraints.compile(rule)
-        prefix = ""
+        prefix, prompt_ids = "", prompt.ids
         if request.must_call and rule is None:
             prefix = renderer.forced_prefix(request.must_call_name)
+            prompt_ids = (*prompt.ids, *renderer.forced_ids(request.must_call_name))
         one_call = request.one_call and constraint is None
-        forced_ids = renderer.forced_ids(request.must_call_name) if prefix else ()
-        prompt_ids = (*prompt.ids, *forced_ids) if prefix else prompt.ids
+
+        # Limit. The budget comes last of all that waits: a client that leaves before it has used nothing.
         room = self.sampler.context_length - len(prompt_ids)
         if room < 1:
             raise ContextLengthError(len(prompt_ids), self.sampler.context_length)
         self._check_ids(request)
-        # Last of all that waits: a client that leaves before it has used up nothing.
         left = None if self.budgets is None else await self.budgets.begin(scope, len(prompt_ids))
         if left is not None:
             room = max(1, min(room, left // request.choices))
-        seed = request.seed
-        if seed is None and self._attempts is not None:
-            seed = self._attempts.next_seed(scope)
-        recorded = None
-        if self._attempts is not None and request.choices == 1 and not request.top_logprobs:
-            recorded = self._attempts.next_recorded(scope, prompt_ids)
-        # What an answer says may end it: then nothing should be sampled after that.
+
+        seed, recorded = request.seed, None
+        if self._attempts is not None:
+            seed = self._attempts.next_seed(scope) if seed is None else seed
+            if request.choices == 1 and not request.top_logprobs:
+                recorded = self._attempts.next_recorded(scope, prompt_ids)
+        # If the text may end the answer, no token should be sampled after that.
         ends_itself = bool(request.stop_strings) or one_call
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
         response_id = f"chatcmpl-{uuid.uuid4().hex}"
@@ -219,34 +221,29 @@ class Preparation:
         )
 
     async def count(self, request: ChatRequest) -> int:
-        """Count the tokens of a request's prompt when it is rendered anew. A conversation that continues from its
+        """Return the number of prompt tokens if the prompt is rendered anew. A conversation that continues from
         recorded ids may have a few more or fewer.
 
         Raises:
             BadRequestError: the messages cannot be served.
-            UnknownModelError: it asks for a model that is not served.
+            UnknownModelError: the model is not served.
         """
         self._adapter(request.model)
         self._check_count(request)
-
         tools = request.offered_tools
 
-        def counted() -> int:
+        def count_tokens() -> int:
             renderer, messages = self._renderer_of(request), request.messages
             begun = renderer.encode_answer(messages[-1]) if request.continue_final_message else []
             return renderer.count(messages[:-1] if begun else messages, tools) + len(begun)
 
-        return await off_loop(_size(request, tools), counted)
+        return await off_loop(_size(request, tools), count_tokens)
 
     def _renderer_of(self, request: ChatRequest) -> ChatRenderer:
-        """Return the renderer with the settings of a request.
-
-        Raises:
-            BadRequestError: the model thinks whatever its template is told.
-        """
+        """Return the renderer with the template settings of a request."""
         renderer = self.renderer.with_settings(request.template_settings)
-        template, usual = renderer.template, self.renderer.template
-        if request.thinks is False and usual.thinks and template.turns == usual.turns:
+        template, default = renderer.template, self.renderer.template
+        if request.thinks is False and default.thinks and template.turns == default.turns:
             fields = ("enable_thinking", "thinking", "reasoning_effort")
             field = next(name for name in fields if getattr(request, name) is not None)
             raise BadRequestError(f"{field}: the model's chat template cannot switch thinking off", param=field)
@@ -255,29 +252,24 @@ class Preparation:
     def _prompt(
         self, scope: CallScope, request: ChatRequest, tools: list[dict[str, Any]], renderer: ChatRenderer
     ) -> Prompt:
-        if request.raw_prompt is not None:
-            return self._raw_prompt(request.raw_prompt)
-        messages, most = plain_messages(request.messages), self.sampler.context_length
+        raw = request.raw_prompt
+        if raw is not None:
+            ids = self.renderer.encode(raw) if isinstance(raw, str) else raw
+            if not ids or not 0 <= min(ids) <= max(ids) < _MAX_ID:  # the sampler knows which ids the model has
+                message = "prompt: expected text, or token ids of the model's vocabulary"
+                raise BadRequestError(message, param="prompt")
+            return Prompt(tuple(ids))
+        messages, most = request.messages, self.sampler.context_length
         if request.continue_final_message:
+            plain_messages(messages)  # an error names the place in the whole list
             prompt = self.memory.prompt(scope, messages[:-1], tools, most, renderer)
             return replace(prompt, ids=(*prompt.ids, *renderer.encode_answer(messages[-1])))
         if request.add_generation_prompt is False:
-            return Prompt(tuple(renderer.render(messages, tools, False, most=most)), b"", b"", ())
+            return Prompt(tuple(renderer.render(messages, tools, False, most=most)))
         return self.memory.prompt(scope, messages, tools, most, renderer)
 
-    def _raw_prompt(self, prompt: str | list[int]) -> Prompt:
-        """Return a prompt that is sampled after as it is.
-
-        Raises:
-            BadRequestError: it is empty, or holds what cannot be an id.
-        """
-        ids = self.renderer.encode(prompt) if isinstance(prompt, str) else prompt
-        if not ids or not 0 <= min(ids) <= max(ids) < _MOST_IDS:  # which ids the model has, the sampler knows
-            raise BadRequestError("prompt: expected text, or token ids of the model's vocabulary", param="prompt")
-        return Prompt(tuple(ids), b"", b"", ())
-
     def _check_count(self, request: ChatRequest) -> None:
-        if len(request.messages) > self.sampler.context_length:  # each is a token at least
+        if len(request.messages) > self.sampler.context_length:  # each has at least one token
             raise TooManyMessagesError(len(request.messages), self.sampler.context_length)
 
     def _adapter(self, model: str) -> str | None:
@@ -298,15 +290,15 @@ class Preparation:
                     )
 
     def _sampling(self, request: ChatRequest, room: int, seed: int | None) -> SamplingParams:
-        wanted = request.max_completion_tokens or request.max_tokens or room
+        limit = min(request.max_completion_tokens or request.max_tokens or room, room)
         return SamplingParams(
             temperature=1.0 if request.temperature is None else request.temperature,
             top_p=1.0 if request.top_p is None else request.top_p,
             top_k=max(request.top_k or 0, 0),
             min_p=request.min_p or 0.0,
-            max_tokens=min(wanted, room),
+            max_tokens=limit,
             seed=seed,
-            min_tokens=min(request.min_tokens or 0, wanted, room),
+            min_tokens=min(request.min_tokens or 0, limit),
             stop_token_ids=(*(() if request.ignore_eos else self.renderer.eos_ids), *(request.stop_token_ids or ())),
             top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
             logit_bias=request.logit_bias or {},
@@ -317,16 +309,16 @@ class Preparation:
 
 
 def _reader(request: ChatRequest, renderer: ChatRenderer, tools: list[dict[str, Any]]) -> AnswerReader | None:
-    """Return what reads an answer; None where all of it is content."""
+    """Return the reader of an answer; None if all of it is content."""
     if request.raw_prompt is not None:
         return None
-    if request.continue_final_message:  # its thought came before
+    if request.continue_final_message:  # its thought is part of the prompt
         return AnswerReader(None, renderer.tool_format.scanner(tools)) if tools else None
     return renderer.reader(bool(tools), tools)
 
 
 def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, ...]:
-    """Return the settings for the chat template that it does not use."""
+    """Return the template settings that the chat template does not use."""
     given = request.chat_template_kwargs or {}
     unused = [f"chat_template_kwargs.{name}" for name in given if name not in renderer.settings]
     if request.reasoning_effort and request.thinks and not renderer.settings:
@@ -335,14 +327,14 @@ def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, 
 
 
 def _size(request: ChatRequest, tools: list[dict[str, Any]]) -> int:
-    """Return about how many characters a request has of all that is rendered; the look ends soon after `LARGE`."""
+    """Return the approximate number of characters to render; counting stops soon after `LARGE`."""
     size, rest = len(request.raw_prompt or ()), [request.messages, tools, request.template_settings]
     while rest and size <= LARGE:
         value = rest.pop()
         if isinstance(value, str):
             size += len(value)
         elif isinstance(value, dict | list):
-            size += _BESIDE * len(value)
+            size += _ITEM_CHARACTERS * len(value)
             if size <= LARGE:
                 rest += value if isinstance(value, list) else (*value, *value.values())
     return size

@@ -1,13 +1,13 @@
-"""The attempts that calls belong to: looked up in the store, held to their budgets, and recorded as spans.
+"""Attempts of rollouts: looked up in the store, held to their budgets, and recorded as spans.
 
-An attempt is looked up once, before its first call. A rollout with a seed (`SAMPLING_SEED` in its metadata) gives one
-to each of its calls that names none, by the place of the call in the attempt. One with an expert prefix
-(`EXPERT_PREFIX`) has its first calls answered with recorded ones.
+An attempt is looked up once, before its first call. A rollout with a seed (`SAMPLING_SEED` in its metadata) gives each
+call without a seed one that depends on the position of the call in the attempt. The first calls of a rollout with an
+expert prefix (`EXPERT_PREFIX`) are answered with recorded calls.
 
-A call beyond the budget is refused with status 403, which the SDKs do not try again. The first refusal is recorded as
-an exception span of the attempt, so that its reason is in the store even where the agent swallows the error.
+A call beyond the budget is refused with status 403, which SDKs do not retry. The first refusal is recorded as an
+exception span of the attempt, so that the store has its reason even if the agent swallows the error.
 
-Every answer becomes one span with the exact tokens, stored before the answer is complete.
+Each answer becomes one span with the exact tokens. It is stored, in one write, before the answer is complete.
 """
 
 from __future__ import annotations
@@ -45,47 +45,44 @@ logger = logging.getLogger(__name__)
 
 TOKENS_HELP: Final = "Tokens of prompts, those of them found in a cache, and tokens sampled."
 """Help of the metric that counts tokens."""
-_MOST_BUDGETS: Final = 65_536
-"""Attempts whose use is remembered; the one used longest ago is forgotten first."""
-_MOST_ATTEMPTS: Final = 4096
-"""Attempts that are remembered; the one looked up longest ago is forgotten first."""
+_MAX_BUDGETS: Final = 65_536
+"""Attempts whose usage is counted; the least recently used is dropped first."""
+_MAX_ATTEMPTS: Final = 4096
+"""Attempts that are known; the earliest is dropped first."""
 
 
-def unknown_attempt(reason: object) -> NotFoundError:
-    """Return the error of a call whose rollout or attempt the store does not know."""
+def _unknown_attempt(reason: object) -> NotFoundError:
     return NotFoundError(f"the call cannot be recorded: {reason}", code="rollout_not_found")
 
 
-def not_recorded(reason: object) -> RecordingError:
-    """Return the error of a call that the store could not take."""
+def _not_recorded(reason: object) -> RecordingError:
     return RecordingError(f"the call could not be recorded: {reason}", code="recording_failed")
 
 
 @dataclass
-class _Known:
+class _KnownAttempt:
     seed: int | None
-    """Of the attempt; None where its rollout has none."""
+    """None if the rollout has no seed."""
     calls: int = 0
     prefix: list[CompletionRecord] = field(default_factory=list)
-    """Recorded calls that its next calls are answered with."""
+    """Recorded calls that answer the next calls."""
 
 
 @dataclass
 class KnownAttempts:
-    """Look attempts up, and give each call of theirs a seed of its own, by its place in the attempt. Used from one
-    event loop."""
+    """Look attempts up in the store, and hand out seeds and recorded answers. Used from one event loop."""
 
     store: LightningStore
     prefixes: Mapping[str, Sequence[CompletionRecord]] = field(default_factory=dict)
-    """Recorded calls by the name that a rollout has for them in its metadata (`EXPERT_PREFIX`)."""
-    _known: OrderedDict[tuple[str, str], _Known] = field(default_factory=OrderedDict)
+    """Recorded calls by the name in a rollout's metadata (`EXPERT_PREFIX`)."""
+    _known: OrderedDict[tuple[str, str], _KnownAttempt] = field(default_factory=OrderedDict)
 
     async def check(self, scope: CallScope) -> None:
-        """Return if calls under `scope` can be recorded.
+        """Look an attempt up, if it is not known.
 
         Raises:
-            NotFoundError: the store knows no such rollout or attempt.
-            BadRequestError: the rollout's seed is no integer.
+            NotFoundError: there is no such rollout or attempt.
+            BadRequestError: the rollout's seed is not an integer.
             RecordingError: the store does not answer.
         """
         if scope is None or scope in self._known:
@@ -94,21 +91,21 @@ class KnownAttempts:
         try:
             rollout = await self.store.get_rollout_by_id(rollout_id)
             attempts = [] if rollout is None else await self.store.query_attempts(rollout_id)
-        except Exception as error:  # any store may stand behind the contract; the agent must learn of it
+        except Exception as error:  # stores raise anything; the agent must see it
             log_failure(logger, error, f"could not look up attempt {attempt_id} of rollout {rollout_id}")
-            raise not_recorded(error) from error
+            raise _not_recorded(error) from error
         if rollout is None:
-            raise unknown_attempt(f"there is no rollout {rollout_id!r}")
+            raise _unknown_attempt(f"there is no rollout {rollout_id!r}")
         known_attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
         if known_attempt is None:
-            raise unknown_attempt(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
+            raise _unknown_attempt(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
         prefix = self.prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ())
-        self._known[scope] = _Known(_seed_of(rollout, known_attempt), prefix=list(prefix))
-        if len(self._known) > _MOST_ATTEMPTS:
+        self._known[scope] = _KnownAttempt(_seed_of(rollout, known_attempt), prefix=list(prefix))
+        if len(self._known) > _MAX_ATTEMPTS:
             self._known.popitem(last=False)
 
     def next_seed(self, scope: CallScope) -> int | None:
-        """Return the seed of the next call under `scope`; None where its rollout has none."""
+        """Return the seed of the attempt's next call; None if its rollout has none."""
         known = None if scope is None else self._known.get(scope)
         if known is None or known.seed is None:
             return None
@@ -117,10 +114,9 @@ class KnownAttempts:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def next_recorded(self, scope: CallScope, prompt_ids: Sequence[int]) -> CompletionRecord | None:
-        """Return the recorded call that answers the next call under `scope`; None where it is to be sampled.
+        """Return the recorded call that answers the attempt's next call; None if it must be sampled.
 
-        An agent whose prompt is not the recorded one, token by token, has left the recorded conversation: the rest of
-        that is dropped.
+        A prompt with other tokens than the recorded one has left the recorded conversation, whose rest is dropped.
         """
         known = None if scope is None else self._known.get(scope)
         if known is None or not known.prefix:
@@ -145,22 +141,21 @@ def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
 
 @dataclass
 class _Usage:
-    """Calls and tokens of an attempt so far."""
-
     calls: int = 0
     tokens: int = 0
     marked: bool = False
+    """True if the refusal is recorded."""
 
 
 class RolloutBudgets:
-    """Count calls and tokens of attempts. Used from one event loop.
+    """Count the calls and tokens of attempts. Used from one event loop.
 
-    A call is counted when it begins, with its prompt; calls that run at once each see what was left when they began, so
-    that together they may pass the bound by what the last of them sample.
+    A call is counted with its prompt when it begins. Concurrent calls each see the budget at their beginning, so that
+    together they may exceed it by their sampled tokens.
 
     Args:
         limits: the bounds.
-        store: tells where the mark is left; None leaves none.
+        store: returns the store in which a refusal is recorded; None records none.
     """
 
     def __init__(self, limits: RolloutLimits, store: Callable[[], LightningStore | None]) -> None:
@@ -174,15 +169,18 @@ class RolloutBudgets:
         return self._limits.max_rollout_tokens is not None
 
     async def begin(self, attempt: CallScope, prompt_tokens: int = 0) -> int | None:
-        """Count a call and its prompt; return how many tokens may be sampled, None if any number may.
+        """Count a call and its prompt; return the maximum number of sampled tokens, None without a bound.
 
         Raises:
-            RolloutBudgetError: there is nothing left for it; the attempt is marked.
+            RolloutBudgetError: the budget is used up. The first refusal is recorded.
         """
         limits = self._limits
         if attempt is None or (limits.max_rollout_calls is None and limits.max_rollout_tokens is None):
             return None
-        used = self._of(attempt)
+        used = self._attempts.setdefault(attempt, _Usage())
+        self._attempts.move_to_end(attempt)
+        if len(self._attempts) > _MAX_BUDGETS:
+            self._attempts.popitem(last=False)
         if limits.max_rollout_calls is not None and used.calls >= limits.max_rollout_calls:
             raise await self._refusal(
                 attempt, used, f"the rollout has made all its LLM calls (max_rollout_calls={limits.max_rollout_calls})"
@@ -202,47 +200,33 @@ class RolloutBudgets:
             self._attempts[attempt].tokens += tokens
 
     def give_back(self, attempt: CallScope, prompt_tokens: int = 0) -> None:
-        """Take back a call that came to nothing, so that trying it again costs nothing."""
+        """Undo the counting of a call that failed, so that a retry costs nothing."""
         if attempt is not None and attempt in self._attempts:
             self._attempts[attempt].calls -= 1
             self._attempts[attempt].tokens -= prompt_tokens
-
-    def _of(self, attempt: tuple[str, str]) -> _Usage:
-        used = self._attempts.setdefault(attempt, _Usage())
-        self._attempts.move_to_end(attempt)
-        if len(self._attempts) > _MOST_BUDGETS:
-            self._attempts.popitem(last=False)
-        return used
 
     async def _refusal(self, attempt: tuple[str, str], used: _Usage, reason: str) -> RolloutBudgetError:
         store = self._store()
         if store is not None and not used.marked:
             used.marked = True
             try:
-                await _mark(store, attempt, reason)
-            except Exception as error:  # any store may stand behind the contract; the agent is stopped all the same
+                span = Span.from_attributes(
+                    attributes={
+                        "exception.type": ROLLOUT_BUDGET_EXCEEDED,
+                        "exception.message": reason,
+                        FAILURE_REASON: reason,
+                    },
+                    rollout_id=attempt[0],
+                    attempt_id=attempt[1],
+                    name=AGL_EXCEPTION,
+                    status=TraceStatus(status_code="ERROR", description=reason),
+                )
+                await store.add_span(span)
+            except Exception as error:  # stores raise anything; the agent is stopped anyway
                 log_failure(logger, error, f"could not mark attempt {attempt[1]} of rollout {attempt[0]} ({reason})")
             else:
                 logger.warning("attempt %s of rollout %s is stopped: %s", attempt[1], attempt[0], reason)
         return RolloutBudgetError(reason)
-
-
-async def _mark(store: LightningStore, attempt: tuple[str, str], reason: str) -> None:
-    rollout_id, attempt_id = attempt
-    sequence_id = await store.get_next_span_sequence_id(rollout_id, attempt_id)
-    span = Span.from_attributes(
-        attributes={
-            "exception.type": ROLLOUT_BUDGET_EXCEEDED,
-            "exception.message": reason,
-            FAILURE_REASON: reason,
-        },
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        sequence_id=sequence_id,
-        name=AGL_EXCEPTION,
-        status=TraceStatus(status_code="ERROR", description=reason),
-    )
-    await store.add_span(span)
 
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
@@ -250,7 +234,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2
 
 @dataclass(frozen=True)
 class CallContext:
-    """The facts that the spans of one call share."""
+    """The part of a recorded call that its answers share."""
 
     rollout_id: str
     attempt_id: str
@@ -263,75 +247,77 @@ class CallContext:
     start_time: float
     """Seconds since the epoch."""
     agent: str | None = None
-    """Name of the agent that made the call, where it carries one."""
+    """Name of the agent, if the request has one."""
     traceparent: str | None = None
-    """W3C trace context of the request, which places the span in the agent's own trace."""
-    asked: Mapping[str, float | int] = field(default_factory=dict)
-    """Settings of the request beside the temperature, under their names in the conventions for generative AI."""
+    """W3C trace context of the request: the span becomes part of the agent's trace."""
+    settings: Mapping[str, float | int] = field(default_factory=dict)
+    """Further sampling settings, under their names in the OpenTelemetry conventions for generative AI."""
 
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """One answer of a call."""
+    """One answer of a recorded call."""
 
     index: int
     message: dict[str, Any]
     """The answer as the agent receives it."""
     finish_reason: str
     token_ids: Sequence[int]
-    """Empty where the model's server does not tell them; then the call cannot be trained."""
+    """Empty if the server does not report them; then the call cannot be trained."""
     logprobs: Sequence[float]
     version: int = 0
-    """Of the policy that sampled it; of several the first."""
+    """Policy version of the first token."""
     versions: Sequence[int] = ()
-    """That of each token; empty where it is the same for all, or not known."""
+    """Policy version of each token; empty if it is unknown or the same for all."""
     forced: Sequence[int] = ()
-    """Indices of the tokens that a constraint left no choice about."""
+    """Indices of the tokens that a constraint determined."""
 
 
-def asked_for(sampling: SamplingParams) -> dict[str, float | int]:
-    """Return what a call asked for beside the temperature: its bound, its seed, and what is not as usual."""
+def sampling_attributes(sampling: SamplingParams) -> dict[str, float | int]:
+    """Return the span attributes of sampling settings: the length bound, the seed, and other values than the default.
+
+    The temperature is recorded apart.
+    """
     settings: dict[str, float | int] = {GenAiAttributes.REQUEST_MAX_TOKENS: sampling.max_tokens}
     if sampling.seed is not None:
         settings[GenAiAttributes.REQUEST_SEED] = sampling.seed
-    for name, value, usual in (
+    for name, value, default in (
         (GenAiAttributes.REQUEST_TOP_P, sampling.top_p, 1.0),
         (GenAiAttributes.REQUEST_TOP_K, sampling.top_k, 0),
         (GenAiAttributes.REQUEST_PRESENCE_PENALTY, sampling.presence_penalty, 0.0),
         (GenAiAttributes.REQUEST_FREQUENCY_PENALTY, sampling.frequency_penalty, 0.0),
         (Attr.REPETITION_PENALTY, sampling.repetition_penalty, 1.0),
     ):
-        if value != usual:
+        if value != default:
             settings[name] = value
     return settings
 
 
 async def record_answer(store: LightningStore, call: CallContext, answer: RecordedAnswer, end_time: float) -> None:
-    """Store the span of one answer; when this returns, the store has it.
+    """Store the span of one answer, in one write, with the next sequence id of the attempt.
 
     Raises:
-        NotFoundError: the store knows no such rollout or attempt.
+        NotFoundError: there is no such rollout or attempt.
         RecordingError: the store failed.
     """
     try:
-        sequence_id = await store.get_next_span_sequence_id(call.rollout_id, call.attempt_id)
         size = size_of([call.messages, call.tools, answer.message], LARGE)
-        await store.add_span(await off_loop(size, lambda: _span(call, answer, sequence_id, end_time)))
+        await store.add_span(await off_loop(size, lambda: _span(call, answer, end_time)))
     except ValueError as error:
-        raise unknown_attempt(error) from error
-    except Exception as error:  # any store may stand behind the contract; the agent must learn of it
+        raise _unknown_attempt(error) from error
+    except Exception as error:  # stores raise anything; the agent must see it
         log_failure(logger, error, f"could not record a call of attempt {call.attempt_id} of rollout {call.rollout_id}")
-        raise not_recorded(error) from error
+        raise _not_recorded(error) from error
 
 
-def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time: float) -> Span:
+def _span(call: CallContext, answer: RecordedAnswer, end_time: float) -> Span:
     parent = _TRACEPARENT.fullmatch(call.traceparent) if call.traceparent else None
     attributes: dict[str, Any] = {
         Attr.SYSTEM: "mini-agentic-rl",
         Attr.OPERATION: "chat",
         Attr.REQUEST_MODEL: call.model,
         Attr.REQUEST_TEMPERATURE: call.temperature,
-        **call.asked,
+        **call.settings,
         Attr.RESPONSE_ID: call.response_id,
         Attr.RESPONSE_MODEL: call.model,
         Attr.FINISH_REASONS: [answer.finish_reason],
@@ -361,22 +347,19 @@ def _span(call: CallContext, answer: RecordedAnswer, sequence_id: int, end_time:
         attributes[Attr.RESPONSE_FORCED_POSITIONS] = list(answer.forced)
     if call.tools:
         attributes[Attr.TOOL_DEFINITIONS] = encode_in_steps(call.tools).decode()
+    resource = {
+        LightningResourceAttributes.ROLLOUT_ID.value: call.rollout_id,
+        LightningResourceAttributes.ATTEMPT_ID.value: call.attempt_id,
+    }
     return Span.from_attributes(
         attributes=attributes,
         rollout_id=call.rollout_id,
         attempt_id=call.attempt_id,
-        sequence_id=sequence_id,
         name=Attr.SPAN_NAME,
         trace_id=parent.group(1) if parent else None,
         parent_id=parent.group(2) if parent else None,
         start_time=call.start_time,
         end_time=end_time,
         status=TraceStatus(status_code="OK"),
-        resource=OtelResource(
-            attributes={
-                LightningResourceAttributes.ROLLOUT_ID.value: call.rollout_id,
-                LightningResourceAttributes.ATTEMPT_ID.value: call.attempt_id,
-                LightningResourceAttributes.SPAN_SEQUENCE_ID.value: sequence_id,
-            }
-        ),
+        resource=OtelResource(attributes=resource),
     )

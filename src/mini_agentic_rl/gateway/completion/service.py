@@ -1,7 +1,7 @@
-"""The gateway over a policy: each chat request is prepared, sampled, read, recorded, remembered and answered.
+"""The backend of the gateway that samples: prepare, sample, read, record, remember and answer each chat request.
 
-A streamed call is sampled in a task of its own, which puts events into a queue. When the client goes away the task is
-cancelled; it records what has come of the answer before it ends.
+A streamed call is sampled in a task of its own, which puts events into a queue. If the client leaves, the task is
+cancelled; it records the beginning of the answer before it ends.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from ..render.renderer import ChatRenderer
 from ..tool_formats import ToolCall
 from .choice import Choice
 from .prepare import Preparation, PreparedChat
-from .record import TOKENS_HELP, CallContext, RecordedAnswer, asked_for, record_answer
+from .record import TOKENS_HELP, CallContext, RecordedAnswer, record_answer, sampling_attributes
 
 logger = logging.getLogger(__name__)
 
 _TOKEN_CHARACTERS: Final = 8
-"""Characters of a body, about, for each token of an answer."""
+"""Estimated characters of a body per token."""
 _LOGPROB_CHARACTERS: Final = 64
-"""Characters, about, for each log-probability in it."""
-_PRESENT: Final = ("attempts", "tokens")
-"""Counters of `ConversationMemory` that describe the present; the rest only grows; `forked` is a sum of others."""
+"""Estimated characters of a body per log-probability."""
+_GAUGES: Final = ("attempts", "tokens")
+"""Counters of `ConversationMemory` that may decrease."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Counters:
 
 @dataclass
 class ChatService:
-    """Answers chat requests from one sampler: a `Backend`. Used from one event loop."""
+    """A `Backend` that answers chat requests from one sampler. Used from one event loop."""
 
     preparation: Preparation
     counters: Counters = field(default_factory=Counters)
@@ -96,7 +96,7 @@ class ChatService:
     def parse(self, dialect: Dialect, body: dict[str, Any], exchange: Exchange) -> tuple[ChatRequest, Sequence[str]]:
         return parse_chat_request(exchange.chat), dialect.left_out(body)
 
-    async def take(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
+    async def begin(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
         call = ChatCall(self, await self.preparation.make(chat, caller, key), exchange)
         if call.streams:
             await call.begin()
@@ -106,7 +106,7 @@ class ChatService:
         self.memory.forget(scope)
 
     def close(self) -> None:
-        """End the process that tries grammars; it is started again when it is needed."""
+        """Stop the process that tries grammars; the next grammar starts it again."""
         self.preparation.close()
 
     def facts(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class ChatService:
             "cached": counters.cached_tokens,
             "completion": counters.completion_tokens,
         }
-        prompts = {kind: count for kind, count in conversations.items() if kind not in (*_PRESENT, "forked")}
+        prompts = {kind: count for kind, count in conversations.items() if kind not in (*_GAUGES, "forked")}
         yield MetricFamily.by_kind("tokens", TOKENS_HELP, tokens)
         yield MetricFamily.by_kind(
             "prompts", "Prompts that began, continued or forked a conversation, and why.", prompts
@@ -133,7 +133,7 @@ class ChatService:
 
     def metric_gauges(self) -> Iterable[MetricFamily]:
         load = self.sampler.load()
-        remembered = {kind: count for kind, count in self.memory.counters().items() if kind in _PRESENT}
+        remembered = {kind: count for kind, count in self.memory.counters().items() if kind in _GAUGES}
         yield MetricFamily.by_kind("sequences", "Answers being sampled, and waiting for their turn.", load.sequences)
         yield MetricFamily.by_kind(
             "kv_blocks", "Blocks of the key/value cache: in use, kept for reuse, free.", load.kv_blocks
@@ -144,12 +144,12 @@ class ChatService:
 
 
 class ChatCall:
-    """One prepared request, and its answer in OpenAI's form.
+    """One prepared request and its answer.
 
     Args:
-        service: answers it.
+        service: the backend.
         prepared: the request.
-        exchange: the same in its dialect.
+        exchange: translates the answer to the dialect of the request.
     """
 
     def __init__(self, service: ChatService, prepared: PreparedChat, exchange: Exchange) -> None:
@@ -158,11 +158,11 @@ class ChatCall:
         self._exchange = exchange
         self._request = prepared.request
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        """Events of a stream; None at its end."""
+        """Server-sent events; None at the end."""
         self._task: asyncio.Task[None] | None = None
         self._first: bytes | None = b""
         self._head: dict[str, Any] = {}
-        """Fields that all chunks of a stream share."""
+        """Fields that all chunks share."""
         self._started: set[int] = set()
         self._sent_tokens = [0] * len(prepared.choices)
         self._sent_calls = [0] * len(prepared.choices)
@@ -170,7 +170,7 @@ class ChatCall:
         self._with_usage = options.include_usage
         self._usage_always = options.include_usage and options.continuous_usage_stats
         self._usage_next = exchange.counts_first or self._usage_always
-        """True if the next chunk reports the token counts so far."""
+        """True if the next chunk reports the token counts."""
 
     @property
     def streams(self) -> bool:
@@ -190,7 +190,7 @@ class ChatCall:
         return await off_loop(size, lambda: encode_in_steps(self._exchange.answer(self._completion())))
 
     async def begin(self) -> None:
-        """Begin to sample; return with the first event, so that an early failure is answered with its HTTP status.
+        """Start sampling a stream and wait for its first event, so that an early failure has its HTTP status.
 
         Raises:
             HttpError: the call failed before anything was sampled.
@@ -208,14 +208,12 @@ class ChatCall:
         assert self._task is not None, "begin() comes first"
         events = self._first
         while events is not None:
-            ready: list[bytes] = [events]
-            events = b""
-            while not self._queue.empty() and events is not None:
+            ready = [events]
+            while events is not None and not self._queue.empty():
                 events = self._queue.get_nowait()
                 ready.append(events or b"")
             yield b"".join(ready)
-            if events is not None:
-                events = await self._queue.get()
+            events = None if events is None else await self._queue.get()
         await self._task
 
     async def end(self) -> None:
@@ -233,11 +231,11 @@ class ChatCall:
             self._queue.put_nowait(None)
 
     async def _run(self) -> None:
-        """Sample all choices; record and remember each as it ends.
+        """Sample all choices; record and remember each at its end.
 
         Raises:
-            HttpError: of the sampler or the recorder.
-            asyncio.CancelledError: the client went away; what was sampled is recorded with reason "cancelled".
+            HttpError: sampling or recording failed.
+            asyncio.CancelledError: the client left; the sampled tokens are recorded with finish reason "cancelled".
         """
         counters, prepared = self._service.counters, self._prepared
         counters.requests += 1
@@ -250,7 +248,7 @@ class ChatCall:
         except asyncio.CancelledError:
             counters.cancelled += 1
             raise
-        except Exception:  # counted, whatever it is, and handed on
+        except Exception:  # count it, whatever it is
             counters.failed += 1
             raise
         finally:
@@ -297,9 +295,9 @@ class ChatCall:
         if choice.token_ids:
             try:
                 await self._record(choice)
-            except RecordingError:  # logged where it was raised; nobody is left to be told
+            except RecordingError:  # it is logged, and the client has gone
                 pass
-            except Exception:  # as little may any other error replace the cancellation
+            except Exception:  # the cancellation must not be replaced
                 logger.exception("could not record a cancelled call (scope %s)", self._prepared.scope)
 
     async def _record(self, choice: Choice) -> None:
@@ -319,7 +317,7 @@ class ChatCall:
             start_time=prepared.start_time,
             agent=prepared.caller.agent,
             traceparent=prepared.caller.traceparent,
-            asked=asked_for(sampling),
+            settings=sampling_attributes(sampling),
         )
         answer = RecordedAnswer(
             index=choice.index,
@@ -334,7 +332,7 @@ class ChatCall:
         await record_answer(store, call, answer, time.time())
 
     def _emit(self, choice: Choice, parts: list[AnswerPart], complete: bool = False) -> None:
-        """Put the new parts of a choice into the stream; `complete` once it is complete and recorded."""
+        """Put the new parts of a choice into the stream; `complete` is True once the choice is recorded."""
         if self._task is None:
             return
         request, index = self._request, choice.index
@@ -362,7 +360,7 @@ class ChatCall:
 
     def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
         if not self._head:
-            self._head = self._shared("chat.completion.chunk", max(one.version for one in self._prepared.choices))
+            self._head = self._shared("chat.completion.chunk", max(choice.version for choice in self._prepared.choices))
             if self._with_usage:
                 self._head["usage"] = None
         if self._usage_next and choices:
@@ -373,7 +371,7 @@ class ChatCall:
             self._queue.put_nowait(events)
 
     def _completion(self) -> dict[str, Any]:
-        """Return the body of a complete answer."""
+        """Return the whole `chat.completion`."""
         request, choices = self._request, self._prepared.choices
         bodies = []
         for choice in choices:
@@ -396,7 +394,7 @@ class ChatCall:
         return completion
 
     def _shared(self, kind: str, version: int) -> dict[str, Any]:
-        """Return the fields that every body and chunk has; the fingerprint names the policy version that sampled it."""
+        """Return the fields of every body and chunk; the fingerprint is the policy version."""
         return {
             "id": self._prepared.response_id,
             "object": kind,
@@ -406,7 +404,7 @@ class ChatCall:
         }
 
     def _usage(self) -> dict[str, Any]:
-        """Return the token counts; with several choices the prompt counts once."""
+        """Return the token counts; the prompt is counted once for all choices."""
         choices, prompt_tokens = self._prepared.choices, len(self._prepared.prompt_ids)
         completion_tokens = sum(len(choice.token_ids) for choice in choices)
         return {
@@ -418,24 +416,22 @@ class ChatCall:
 
 
 def _logprobs(renderer: ChatRenderer, choice: Choice, start: int = 0) -> dict[str, Any]:
-    """Return the log-probabilities from token `start` on, one entry for each sampled id, the end token included."""
+    """Return the log-probabilities from token `start` on, one entry per sampled token including the end token."""
+
+    def entry(token_id: int, value: float) -> dict[str, Any]:
+        text, content = renderer.token_text(token_id)
+        return {"token": text, "logprob": max(value, -9999.0), "bytes": content}  # OpenAI has -9999.0 for -infinity
+
     content = []
     for position in range(start, len(choice.token_ids)):
-        entry = _token(renderer, choice.token_ids[position], choice.logprobs[position])
         top = choice.top_logprobs[position] if choice.top_logprobs else ()
-        entry["top_logprobs"] = [_token(renderer, token_id, value) for token_id, value in top]
-        content.append(entry)
+        alternatives = [entry(token_id, value) for token_id, value in top]
+        content.append({**entry(choice.token_ids[position], choice.logprobs[position]), "top_logprobs": alternatives})
     return {"content": content, "refusal": None}
 
 
-def _token(renderer: ChatRenderer, token_id: int, value: float) -> dict[str, Any]:
-    text, content = renderer.token_text(token_id)
-    # JSON has no infinity; OpenAI writes -9999.0 for what is out of reach.
-    return {"token": text, "logprob": max(value, -9999.0), "bytes": content}
-
-
 def _chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, calls_before: int) -> dict[str, Any]:
-    """Return the new parts of a streamed choice; `calls_before` is how many tool calls it has had already."""
+    """Return the new parts of a streamed choice, which has made `calls_before` tool calls already."""
     delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
     text = "".join(part for part in parts if isinstance(part, str))
     if text:
@@ -452,7 +448,7 @@ def _chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, c
 
 
 async def _replay(record: CompletionRecord) -> AsyncGenerator[TokenDelta, None]:
-    """Yield the tokens of a recorded call, each marked as forced: context to the learner, never a term of a loss."""
+    """Yield the tokens of a recorded call, each marked as forced: they are never part of a loss."""
     yield TokenDelta(
         token_ids=tuple(int(token) for token in record.output_ids),
         logprobs=tuple(float(logprob) for logprob in record.logprobs),
@@ -463,7 +459,7 @@ async def _replay(record: CompletionRecord) -> AsyncGenerator[TokenDelta, None]:
 
 
 async def _all(jobs: list[Awaitable[None]]) -> None:
-    """Wait for all; when one fails or the caller is cancelled, the others are cancelled and waited for."""
+    """Await all jobs; if one fails or the caller is cancelled, cancel and await the others."""
     if len(jobs) == 1:
         await jobs[0]
         return

@@ -1,10 +1,9 @@
-"""From the form of an answer to a constraint: tried in another process, then made in this one, once for each form.
+"""From the form of an answer to a constraint on tokens: tried in another process, then compiled in this one.
 
-What a form costs is bounded. Its size is (`rules`). What it takes to compile is: it is compiled for a try in a process
-that the system ends at `max_grammar_seconds` or `max_grammar_mib` (`trial`), and in this process only after that, off
-the event loop and off the interpreter's lock. What its tokens take is (`StepBudget`). Those who ask wait for each other
-in two lanes: a form that takes `trial.QUICK_SECONDS` or less never waits for the whole of a slower one, and at
-most `trial.MAX_WAITING` forms are open at once. So it waits, at worst, for as many tries of that length, two at a time.
+The cost of a form is bounded at each step. Its size is checked in `rules`. It is first compiled in a process that the
+system kills at `max_grammar_seconds` or `max_grammar_mib` (`trial`), and only then in this process, off the event loop
+and without the interpreter's lock. The cost of its tokens is bounded by `StepBudget`. There are two lanes: a form that
+takes at most `trial.QUICK_SECONDS` waits only for others like it, at most `trial.MAX_WAITING`, two at a time.
 """
 
 from __future__ import annotations
@@ -30,66 +29,56 @@ from .rules import ANY_OBJECT, AnswerRule, ValueRule, answer_grammar, schema_wit
 from .trial import AVAILABLE, QUICK_SECONDS, GrammarTrials, NoTrialError, TrialOutcome
 
 MAX_MIB: Final = 1024
-"""Memory of the grammars that are kept, as they were when they were compiled."""
+"""Memory of all kept grammars, measured when they were compiled."""
 REFUSED_SECONDS: Final = 300.0
-"""Seconds for which a refusal is repeated without another try."""
-_MAX_REFUSED: Final = 4096
+"""Seconds for which a refusal is repeated without another trial."""
+_MAX_REFUSALS: Final = 4096
 
 
 @dataclass(frozen=True)
-class _KnownGrammar:
-    grammar: Grammar
-    mib: float
-
-
-@dataclass(frozen=True)
-class _Refused:
+class _Refusal:
     message: str
     field: str | None
     until: float
 
 
 class KnownForms:
-    """Keeps grammars, those used longest ago the shortest, and for a while why others were refused.
+    """Keeps compiled grammars, and for a while the reasons of refusals; the least recently used is dropped first.
 
     Args:
-        max_grammars: how many are kept.
+        max_grammars: maximum number of grammars.
     """
 
     def __init__(self, max_grammars: int) -> None:
         self._max_grammars = max_grammars
-        self._kept: OrderedDict[bytes, _KnownGrammar] = OrderedDict()
-        self._refused: OrderedDict[bytes, _Refused] = OrderedDict()
+        self._grammars: OrderedDict[bytes, tuple[Grammar, float]] = OrderedDict()
+        """Each with its memory in MiB."""
+        self._refusals: OrderedDict[bytes, _Refusal] = OrderedDict()
         self._mib = 0.0
 
     def find(self, key: bytes) -> Grammar | None:
-        """Return the grammar of a form, if it is known.
-
-        Raises:
-            BadRequestError: the form was refused a short while ago.
-        """
-        kept = self._kept.get(key)
-        if kept is not None:
-            self._kept.move_to_end(key)
-            return kept.grammar
-        refused = self._refused.get(key)
-        if refused is not None and time.monotonic() < refused.until:
-            raise BadRequestError(refused.message, param=refused.field)
+        """Return the grammar of a form, if it is known; raises BadRequestError if the form was refused recently."""
+        if key in self._grammars:
+            self._grammars.move_to_end(key)
+            return self._grammars[key][0]
+        refusal = self._refusals.get(key)
+        if refusal is not None and time.monotonic() < refusal.until:
+            raise BadRequestError(refusal.message, param=refusal.field)
         return None
 
     def keep(self, key: bytes, grammar: Grammar, mib: float) -> None:
-        """Keep a grammar that takes so much memory, and drop others for it where they are too many or too large."""
-        self._kept[key] = _KnownGrammar(grammar, mib)
+        """Keep a grammar of this size, and drop others if there are too many."""
+        self._grammars[key] = (grammar, mib)
         self._mib += mib
-        while len(self._kept) > self._max_grammars or (self._mib > MAX_MIB and len(self._kept) > 1):
-            self._mib -= self._kept.popitem(last=False)[1].mib
+        while len(self._grammars) > self._max_grammars or (self._mib > MAX_MIB and len(self._grammars) > 1):
+            self._mib -= self._grammars.popitem(last=False)[1][1]
 
     def refuse(self, key: bytes, refusal: BadRequestError) -> None:
         """Remember why a form was refused."""
-        self._refused.pop(key, None)
-        self._refused[key] = _Refused(refusal.message, refusal.param, time.monotonic() + REFUSED_SECONDS)
-        if len(self._refused) > _MAX_REFUSED:
-            self._refused.popitem(last=False)
+        self._refusals.pop(key, None)
+        self._refusals[key] = _Refusal(refusal.message, refusal.param, time.monotonic() + REFUSED_SECONDS)
+        if len(self._refusals) > _MAX_REFUSALS:
+            self._refusals.popitem(last=False)
 
 
 logger = logging.getLogger(__name__)
@@ -99,17 +88,17 @@ _ENDED: Final = {
     "memory": "compiling it takes more than {0.max_grammar_mib} MiB of memory (max_grammar_mib)",
 }
 _PATIENCE: Final = 60.0
-"""Seconds to wait for an outcome beside the processor time that a try may take: others may have the processor."""
+"""Seconds to wait for an outcome beside its CPU time, on a busy machine."""
 
 
 class ConstraintCompiler:
-    """Compiles, and keeps what it compiled and what it refused. Used from one event loop at a time.
+    """Compiles forms, and keeps grammars and refusals. Used from one event loop at a time.
 
     Args:
-        tokenizer: the model's tokenizer; read when the first form is asked for.
-        end_ids: ids that end an answer, the one to write first.
-        max_grammars: how many are kept; the one used longest ago is dropped first.
-        limits: what a form may take to be compiled.
+        tokenizer: the model's tokenizer; read for the first form.
+        end_ids: ids that end an answer, the preferred one first.
+        max_grammars: maximum number of kept grammars.
+        limits: limits of compiling a form.
     """
 
     def __init__(
@@ -131,17 +120,18 @@ class ConstraintCompiler:
         self._trials = GrammarTrials(
             lambda: self._read_vocabulary().definition(), [id_ for id_ in end_ids if id_ < len(tokenizer)], self._limits
         )
-        # What is quick does not wait for what is slow, here too.
+        # Quick forms do not wait for slow ones, here too.
         self._quick = ThreadPoolExecutor(1, "grammar")
         self._slow = ThreadPoolExecutor(1, "large-grammar")
 
     async def compile(self, rule: AnswerRule) -> Callable[[], TokenConstraint] | None:
-        """Return what begins a continuation of this form; None where the form is a tool's promise that cannot be kept,
-        because the tokenizer cannot be read. Nothing more is computed once all who asked for a form were cancelled.
+        """Return a function that begins a constraint; None for strict tools if the tokenizer cannot be read.
+
+        The work stops when all callers for a form are cancelled.
 
         Raises:
-            BadRequestError: a schema cannot be compiled, or not within the bounds, or the tokenizer cannot be read;
-                names the field.
+            BadRequestError: a schema cannot be compiled, or not within the limits, or the tokenizer cannot be read;
+                `param` names the field.
             OverloadedError: too many forms are being compiled.
         """
         key = hashlib.blake2b(repr(rule).encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -161,11 +151,11 @@ class ConstraintCompiler:
         return grammar.begin
 
     def close(self) -> None:
-        """End the process that tries grammars; the next form starts one again."""
+        """Stop the process that tries grammars; the next form starts it again."""
         self._trials.close()
 
     async def _wait(self, key: bytes, rule: AnswerRule) -> Grammar:
-        """Wait for the form together with all others who ask for it."""
+        """Wait for a form together with all other callers for it."""
         loop = asyncio.get_running_loop()
         job = self._jobs.get(key)
         if job is None or job.task.get_loop() is not loop:
@@ -176,7 +166,7 @@ class ConstraintCompiler:
             return await asyncio.shield(job.task)
         finally:
             job.waiting -= 1
-            if not job.waiting:  # whoever comes next begins anew, and is not cancelled with this
+            if not job.waiting:  # the next caller must not be cancelled with this job
                 self._forget(key, job.task)
                 job.task.cancel()
 
@@ -203,8 +193,8 @@ class ConstraintCompiler:
         return grammar
 
     async def _tried(self, rule: AnswerRule, vocabulary: Vocabulary) -> tuple[AnswerRule, TrialOutcome]:
-        """Return the form, and what compiling it takes. Arguments of calls may be any object in it where they are not
-        strict and the library cannot take their schemas."""
+        """Return the form and the outcome of its trial. Arguments of calls that are not strict become any object if the
+        library cannot compile their schemas."""
         for _ in range(2):
             outcome = await self._outcome(rule, vocabulary)
             if outcome.ended:
@@ -253,19 +243,19 @@ class ConstraintCompiler:
 
 @dataclass
 class _Job:
-    """A form that is being compiled, and how many wait for it."""
+    """A form that is being compiled, and the number of its callers."""
 
     task: asyncio.Task[Grammar]
     waiting: int = 0
 
 
 def _values(rule: AnswerRule) -> list[ValueRule]:
-    """Return the schemas of a form; the value's is the first."""
+    """Return the schemas of a form, the one of the value first."""
     return [*(() if rule.value is None else (rule.value,)), *(call.arguments for call in rule.calls)]
 
 
 def _loosened(rule: AnswerRule, indices: Sequence[int]) -> AnswerRule:
-    """Return the form with any object for the arguments at these indices of `_values`."""
+    """Return the form with any object as the arguments at these indices of `_values`."""
     first = 0 if rule.value is None else 1
     return replace(
         rule,
@@ -281,7 +271,7 @@ def _text(rule: AnswerRule, vocabulary: Vocabulary) -> str:
 
 
 def _checked_here(rule: AnswerRule) -> TrialOutcome:
-    """Check schemas without a bound, where the system has no forks."""
+    """Check schemas without limits, on systems without forks."""
     loosened = []
     for index, value in enumerate(_values(rule)):
         try:

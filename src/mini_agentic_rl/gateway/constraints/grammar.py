@@ -1,4 +1,4 @@
-"""A compiled grammar, how it follows one continuation, and the model's vocabulary as llguidance reads it."""
+"""A compiled grammar, its state in one answer, and the model's vocabulary for llguidance."""
 
 from __future__ import annotations
 
@@ -21,33 +21,30 @@ if TYPE_CHECKING:
     from ..render.decoding import Tokenizer
 
 _LIMITS = LLParserLimits(verbose_errors=False, max_lexer_states=50_000, step_max_items=15_000)
-"""A state takes 1 to 2 KiB, and is kept as long as the grammar. An item takes some microseconds, and all items of one
-token come before anybody else has a turn: 300 forms at once, told apart by their last field, take up to 15,000."""
+"""A lexer state takes 1 to 2 KiB for the lifetime of the grammar. An item takes microseconds, and the items of one
+token block all other answers: 300 alternatives that differ in their last field take up to 15,000."""
 
 _STEP_SECONDS: Final = 0.002
-"""Processor time that a token may take on average; a usual one takes a tenth of it."""
+"""Mean CPU time of a token; a usual one takes a tenth of it."""
 _AHEAD_SECONDS: Final = 0.08
-"""Processor time by which the tokens of one grammar may go beyond the average: nobody waits longer for their sake."""
+"""CPU time by which the tokens of a grammar may exceed the mean; nobody waits longer for them."""
 _SHARE: Final = 0.1
-"""Part of the time that goes by which the tokens of a grammar may take, on top."""
+"""Share of the elapsed time that is added to the budget."""
 _MOST_CERTAIN: Final = 512
-"""Tokens without a choice that are told at once; a value in a schema may have a hundred thousand."""
+"""Determined tokens that are reported at once; a value in a schema may have a hundred thousand."""
 _LONGEST_TOKEN: Final = 64
-"""Bytes of text that is looked at for the tokens that begin it."""
+"""Bytes of determined text in which its first token is searched."""
 
 
 class GrammarError(Exception):
-    """The grammar cannot be compiled; the message says why."""
+    """The grammar cannot be compiled."""
 
 
 def check_schema(schema: str) -> None:
-    """Compile a schema alone, for its errors only.
+    """Compile a schema alone; raises GrammarError if it is invalid.
 
     Args:
-        schema: JSON text, with the library's options in it.
-
-    Raises:
-        GrammarError: there is one.
+        schema: JSON text, including the library's options.
     """
     grammar = LLMatcher.grammar_from_json_schema(schema)
     failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=_LIMITS)
@@ -56,7 +53,7 @@ def check_schema(schema: str) -> None:
 
 
 def compile_grammar(text: str, tokens: LLTokenizer) -> LLMatcher:
-    """Return a matcher at its beginning, with the work for the first token done: copies of it need not do it again.
+    """Return a matcher at its start. The work for the first token is done, and shared by its copies.
 
     Args:
         text: in llguidance's dialect of Lark.
@@ -74,11 +71,11 @@ def compile_grammar(text: str, tokens: LLTokenizer) -> LLMatcher:
 
 
 class StepBudget:
-    """Processor time that the tokens of one grammar take while others wait for theirs.
+    """Budget of CPU time for the tokens of one grammar, while other answers wait for theirs.
 
-    A schema can be quick to compile and slow to follow. Each token brings `_STEP_SECONDS`, and each second a tenth of
-    one; what they take beyond that is bounded by `_AHEAD_SECONDS` and one token, for all answers of the grammar
-    together. Used on the thread that samples.
+    A schema can be quick to compile and slow to follow. Each token adds `_STEP_SECONDS` to the budget, and each second
+    `_SHARE`. The excess is bounded by `_AHEAD_SECONDS` and one token, for all answers of the grammar together. Used on
+    the sampling thread.
     """
 
     def __init__(self) -> None:
@@ -87,11 +84,7 @@ class StepBudget:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time of the block as that of a token.
-
-        Raises:
-            ConstraintError: it is used up, before the block or by it.
-        """
+        """Charge the time of the block; raises ConstraintError if the budget is used up before or after it."""
         now = time.monotonic()
         self._left = min(_AHEAD_SECONDS, self._left + (now - self._since) * _SHARE)
         self._since = now
@@ -99,7 +92,7 @@ class StepBudget:
             began = time.thread_time()
             try:
                 yield
-            finally:  # what fails has taken its time as well
+            finally:  # a failing token is charged as well
                 self._left += _STEP_SECONDS - (time.thread_time() - began)
         if self._left < 0:
             raise ConstraintError(
@@ -109,14 +102,11 @@ class StepBudget:
 
 
 class Grammar:
-    """Begins continuations that obey one grammar.
+    """A compiled grammar; raises GrammarError if it cannot be compiled.
 
     Args:
         text: in llguidance's dialect of Lark.
         vocabulary: the tokens.
-
-    Raises:
-        GrammarError: it cannot be compiled.
     """
 
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
@@ -125,16 +115,16 @@ class Grammar:
         self._matcher = compile_grammar(text, vocabulary.tokens)
 
     def begin(self) -> GrammarConstraint:
-        """Begin a new continuation. Cheap: what has been learnt about the grammar's tokens is shared by all."""
+        """Return the state for a new answer. Cheap: the tables of the grammar are shared."""
         return GrammarConstraint(self._matcher.deep_copy(), self._vocabulary, self._budget)
 
 
 class GrammarConstraint:
-    """A `TokenConstraint` over a matcher that is its own.
+    """A `TokenConstraint` with its own matcher.
 
-    Where the grammar leaves no choice of the text, as inside of a key, one token is allowed: the one by which the
-    tokenizer itself would write it. Left to chance, the model would spell such text in pieces it was never trained on.
-    (Where the model lacks that token, any spelling will do.)
+    Where the grammar determines the text, as inside of a key, only the token that the tokenizer itself would use is
+    allowed. Otherwise the model might spell the text in tokens that it was never trained on. (If the model lacks that
+    token, any spelling is allowed.)
     """
 
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, budget: StepBudget) -> None:
@@ -151,8 +141,7 @@ class GrammarConstraint:
             return self._allowed(vocabulary)
 
     def certain(self, vocabulary: int) -> Sequence[int]:
-        """See `TokenConstraint.certain`: the rest of the text that has just been found to be without a choice, or its
-        beginning where it is long."""
+        """See `TokenConstraint.certain`: the rest of the determined text, or its beginning if it is long."""
         return list(takewhile(lambda id_: id_ < vocabulary, islice(self._literal, _MOST_CERTAIN)))
 
     def _allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
@@ -180,14 +169,13 @@ class GrammarConstraint:
         self._matcher.consume_token(token_id)
 
     def _as_text(self, certain: list[int]) -> list[int]:
-        """Return ids that the library has found to be certain, up to where it takes the name of a special token for
-        that token though it is text, as in a name or a value of a schema."""
+        """Return the determined ids up to a special token that the library reads in the text of a name or value."""
         if self._special.isdisjoint(certain):
             return certain
         return certain[: self._matcher.validate_tokens(certain)]
 
     def _spellings(self, vocabulary: int) -> list[int]:
-        """Return the ids of text, below `vocabulary`, that begin the text that is certain."""
+        """Return the ids below `vocabulary` whose text begins the determined text."""
         text = self._matcher.compute_ff_bytes()[:_LONGEST_TOKEN]
         starts = (self._tokens.tokenize_bytes(text[:size]) for size in range(1, len(text) + 1))
         ids_found = {ids[0] for ids in starts if len(ids) == 1 and ids[0] < vocabulary}
@@ -201,22 +189,22 @@ class GrammarConstraint:
 
 
 class UnreadableTokenizerError(Exception):
-    """llguidance cannot tell the bytes of this tokenizer's tokens; the message says why."""
+    """llguidance cannot read the bytes of this tokenizer's tokens."""
 
 
 class Vocabulary:
-    """Tokens as bytes. Making it takes up to a second.
+    """The tokens as bytes. Its creation takes up to a second.
 
     Args:
         tokenizer: a fast Hugging Face tokenizer.
-        end_ids: ids that end an answer, the one to write first.
+        end_ids: ids that end an answer, the preferred one first.
 
     Raises:
-        UnreadableTokenizerError: it is of another kind, or nothing ends an answer.
+        UnreadableTokenizerError: the tokenizer is of another kind, or no id ends an answer.
     """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Sequence[int]) -> None:
-        # It imports transformers, which whoever made the tokenizer has imported already.
+        # It imports transformers, which the owner of the tokenizer has imported already.
         from llguidance.hf import from_tokenizer
 
         ends = [id_ for id_ in end_ids if id_ < len(tokenizer)]
@@ -224,19 +212,19 @@ class Vocabulary:
             raise UnreadableTokenizerError("it has no token that ends an answer")
         try:
             self.tokens: LLTokenizer = from_tokenizer(tokenizer, eos_token=ends)
-        except Exception as error:  # foreign tokenizers fail in ways of their own
+        except Exception as error:  # tokenizers raise anything
             raise UnreadableTokenizerError(str(error)) from error
-        self._core: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]  # it has just been read from there
+        self._core: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]  # it was just read
         self.end_ids = frozenset(ends)
         self.end_id = ends[0]
-        """The token that the chat template ends an answer with."""
+        """The token with which the chat template ends an answer."""
         self.special: dict[str, int] = {
             name: id_ for name, id_ in tokenizer.get_added_vocab().items() if self.tokens.is_special_token(id_)
         }
-        """Tokens that are no text, by name."""
+        """Ids of special tokens by name."""
 
     def definition(self) -> str:
-        """Return what a `LLTokenizer` of another process is made from: megabytes of JSON."""
+        """Return megabytes of JSON from which another process creates a `LLTokenizer`."""
         core = copy(self._core)
         core.no_padding()
         core.no_truncation()

@@ -1,15 +1,13 @@
 """The form that a chat request demands of its answer, as a grammar in llguidance's dialect of Lark.
 
-A form is JSON by a schema, text by a grammar of the request's own, tool calls, or text in which calls are well-formed.
-The tool format's `CallShape` tells JSON and calls apart. A format without one, because its arguments are not JSON, has
-no grammar that can demand calls.
+A form is JSON with a schema, text with a grammar, tool calls, or text with well-formed calls in it. The tool format's
+`CallShape` describes calls. A format without a shape, because its arguments are not JSON, cannot be demanded.
 
-Between the tokens of JSON there may be one space, or a line break with an indentation: enough for compact and for
-indented JSON, and bounded, so that a model cannot write white space until its tokens are used up.
+Between the tokens of JSON one space is allowed, or a line break with indentation: enough for compact and indented JSON,
+and a model cannot use up its tokens with white space.
 
-GBNF, the grammars of llama.cpp (and the EBNF of other servers), becomes Lark: rules that do not recur become terminals,
-which are matched as one regular expression; the others stay rules, so that a plain string in them is matched as a
-whole. Work is linear in the text.
+GBNF, the grammar format of llama.cpp (and the EBNF of other servers), is translated to Lark. Rules that are not
+recursive become terminals, which are matched as one regular expression. The translation is linear in the text.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...http import BadRequestError
-from ..dialects import AnswerForm, ChatRequest, FunctionDefinition
+from ..dialects import AnswerForm, ChatRequest
 from ..render.decoding import ThinkTags
-from ..tool_formats import CallShape, ToolFormat
+from ..tool_formats import ToolFormat
 
 _GBNF_TOKEN: Final = re.compile(
     r"""(?P<space>\s+|\#[^\n]*) | (?P<rule>[\w-]+)\s*::= | (?P<name>[a-zA-Z_][\w-]*) | (?P<any>\.)
@@ -38,14 +36,14 @@ _ROOT: Final = "root"
 
 
 class GbnfError(ValueError):
-    """The text is no GBNF; the message says where."""
+    """The text is not GBNF."""
 
 
 def lark_of(text: str) -> str:
-    """Return the grammar in Lark, its `root` as the rule `start`.
+    """Return the grammar in Lark, with `root` as the rule `start`.
 
     Raises:
-        GbnfError: it cannot be read, or refers to a rule that it does not have.
+        GbnfError: it is malformed, or refers to an unknown rule.
     """
     rules: dict[str, list[tuple[str, str]]] = {}
     at, body = 0, None
@@ -65,14 +63,16 @@ def lark_of(text: str) -> str:
     for name in [_ROOT, *(value for body in rules.values() for kind, value in body if kind == "name")]:
         if name not in rules:
             raise GbnfError(f"there is no rule {name!r}")
-    flat = _not_recurring(rules)
+    if not rules[_ROOT]:
+        raise GbnfError(f"the rule {_ROOT!r} is empty: give it a text, a set or a rule")
+    flat = _not_recursive(rules)
     names = {name: f"T{index}" if name in flat else f"r{index}" for index, name in enumerate(rules)}
     lines = [f"{names[name]}: {' '.join(_lark_part(*part, names) for part in body)}" for name, body in rules.items()]
     return "\n".join([f"start: {names[_ROOT]}", *lines, ""])
 
 
-def _not_recurring(rules: dict[str, list[tuple[str, str]]]) -> set[str]:
-    """Return the rules from which no rule is reached that reaches itself."""
+def _not_recursive(rules: dict[str, list[tuple[str, str]]]) -> set[str]:
+    """Return the rules that reach no recursive rule."""
     users: dict[str, set[str]] = {name: set() for name in rules}
     for name, body in rules.items():
         for kind, value in body:
@@ -98,7 +98,7 @@ def _lark_part(kind: str, value: str, names: dict[str, str]) -> str:
         return r"/(.|\n)/"
     if kind == "literal":
         return json.dumps(_ESCAPE.sub(_letter, value), ensure_ascii=False)
-    if kind == "set":  # in a set of Rust's regular expressions, some more letters have a meaning
+    if kind == "set":  # sets of Rust's regular expressions have more special characters
         return f"/[{_IN_SET.sub(lambda one: one[0] if len(one[0]) > 1 else chr(92) + one[0], value)}]/"
     return value.replace(" ", "")
 
@@ -112,39 +112,38 @@ def _letter(escape: re.Match[str]) -> str:
 
 ANY_OBJECT: Final = '{"type": "object"}'
 MAX_SCHEMA_SIZE: Final = 120_000
-"""Characters of the names and values in all schemas of a request, annotations left out. OpenAI's bound is the same."""
+"""Characters of names and values in all schemas of a request, without annotations. OpenAI has the same bound."""
 _ANNOTATIONS: Final = frozenset({"title", "description", "$comment", "examples", "default"})
 _TEXT_MARK: Final = "\ufdd2"
-"""Stands between the letters of a tool's name, so that no special token is read there. Unicode leaves it to programs'
-own use."""
+"""Separates the letters of a tool's name, so that no special token is read in it; a Unicode noncharacter."""
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True)
 class ValueRule:
-    """A JSON value that obeys a schema."""
+    """A JSON value with a schema."""
 
     schema: str
     """JSON text."""
     strict: bool
-    """True if the whole schema must hold; else keywords that the grammar does not know are left out."""
+    """True if the whole schema must hold; otherwise keywords that the grammar cannot express are ignored."""
     field: str
-    """Place in the request that says so."""
+    """The field of the request."""
 
 
 @dataclass(frozen=True)
 class TextRule:
-    """Text that a grammar describes."""
+    """Text with a grammar."""
 
     grammar: str
     """In llguidance's dialect of Lark, with a rule `start`."""
     field: str
-    """Place in the request that says so."""
+    """The field of the request."""
 
 
 @dataclass(frozen=True)
 class CallRule:
-    """A call of one tool: literal text, in which the tool's name is marked as text, its arguments, literal text."""
+    """A call of one tool: literal text with the tool's name (marked as text), arguments, literal text."""
 
     before: str
     arguments: ValueRule
@@ -153,23 +152,23 @@ class CallRule:
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """The form of a whole answer: the value or the text, or one or more of the calls, or text with calls in it."""
+    """The form of a whole answer: a value or text, or calls, or text with calls in it."""
 
     value: ValueRule | None = None
     text: TextRule | None = None
     calls: tuple[CallRule, ...] = ()
     joint: str | None = None
-    """Text between one call and the next; None where there can be one only."""
+    """Text between two calls; None if only one is allowed."""
     opening: str | None = None
-    """If set, text may be written too, and a call begins wherever this is written."""
+    """If set, free text is allowed, and this text begins a call."""
     thought: ThinkTags | None = None
-    """Tags around a thought, which may come first and is free; None where thoughts are part of the answer."""
+    """Tags around a free thought before the answer; None if thoughts are part of the answer."""
     thought_begun: bool = False
-    """True if the prompt has opened the thought."""
+    """True if the prompt opens the thought."""
 
     @property
     def field(self) -> str:
-        """The field of the request that asks for this form."""
+        """The field of the request that demands this form."""
         if self.text is not None:
             return self.text.field
         if self.value is not None:
@@ -180,19 +179,19 @@ class AnswerRule:
 def answer_rule(
     request: ChatRequest, tool_format: ToolFormat, thought: ThinkTags | None = None, thought_begun: bool = False
 ) -> AnswerRule | None:
-    """Return the form that `request` demands; None when it demands none, or `tool_format` has no grammar for it.
+    """Return the form that `request` demands; None if there is none, or `tool_format` has no grammar for it.
 
     Args:
         request: the request.
         tool_format: how calls are written.
-        thought: what stands around thoughts, where they are told apart from the answer.
-        thought_begun: whether the prompt opens the thought.
+        thought: tags around thoughts, if they are separated from the answer.
+        thought_begun: True if the prompt opens the thought.
 
     Raises:
-        BadRequestError: fields that contradict each other, or that `tool_format` cannot serve together.
+        BadRequestError: fields contradict each other, or `tool_format` cannot serve them together.
     """
     _check_size(request)
-    value, text = _asked_rules(request.form)
+    value, text = _form_rules(request.form)
     calls = _call_rules(request, tool_format)
     rule: AnswerRule | None = None
     if request.must_call:
@@ -214,7 +213,7 @@ def answer_rule(
 
 
 def _check_size(request: ChatRequest) -> None:
-    """Refuse schemas that are too large, before any work is done on them."""
+    """Refuse schemas that are too large before they are processed."""
     form = request.form
     if not (form or request.must_call or any(tool.function.strict for tool in request.tools or ())):
         return
@@ -233,7 +232,7 @@ def _check_size(request: ChatRequest) -> None:
 
 
 def _size(schema: Any, bound: int) -> int:
-    """Return the number of characters in names and values; any number above `bound` where they are more."""
+    """Return the number of characters in names and values; any number above `bound` if there are more."""
     size, rest = 0, [schema]
     while rest and size <= bound:
         value = rest.pop()
@@ -243,7 +242,7 @@ def _size(schema: Any, bound: int) -> int:
         elif isinstance(value, Mapping):
             for name, child in value.items():
                 size += len(name)
-                # A property may have such a name too, but then its value is a schema.
+                # A property may have such a name too; then its value is a schema.
                 if name not in _ANNOTATIONS or isinstance(child, Mapping):
                     rest.append(child)
         elif isinstance(value, list):
@@ -252,12 +251,8 @@ def _size(schema: Any, bound: int) -> int:
     return size
 
 
-def _asked_rules(form: AnswerForm | None) -> tuple[ValueRule | None, TextRule | None]:
-    """Return the form that is asked for as the rule of a value, or as that of a text.
-
-    Raises:
-        BadRequestError: a grammar that cannot be read.
-    """
+def _form_rules(form: AnswerForm | None) -> tuple[ValueRule | None, TextRule | None]:
+    """Return the demanded form as a rule of a value or of a text; raises BadRequestError for a malformed grammar."""
     if form is None:
         return None, None
     if form.kind == "json":
@@ -276,7 +271,7 @@ def _asked_rules(form: AnswerForm | None) -> tuple[ValueRule | None, TextRule | 
 
 
 def _whole(pattern: str) -> str:
-    """Return a pattern as it stands between slashes. The answer is matched as a whole, anchors or none."""
+    """Return a pattern as it is written between slashes. The whole answer is matched, with or without anchors."""
     pattern = pattern.removeprefix("^")
     if pattern.endswith("$") and (len(pattern) - len(pattern[:-1].rstrip("\\"))) % 2:
         pattern = pattern[:-1]
@@ -284,7 +279,7 @@ def _whole(pattern: str) -> str:
 
 
 def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule, ...]:
-    """Return the calls that may be made; none when the tool format has no shape for them."""
+    """Return the allowed calls; empty if the tool format has no shape."""
     if request.tool_choice == "none":
         return ()
     rules = []
@@ -292,25 +287,19 @@ def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule
         function = tool.function
         if request.must_call_name not in (None, function.name):
             continue
-        schema = _arguments_schema(function)
+        # Arguments are an object even if the schema does not say so.
+        schema = _NO_PARAMETERS if function.parameters is None else {"type": "object", **function.parameters}
         shape = tool_format.shape(_TEXT_MARK.join(["", *function.name, ""]), schema)
         if shape is None:
             return ()
-        rules.append(_call_rule(shape, bool(function.strict), f"tools[{index}].function.parameters"))
+        field = f"tools[{index}].function.parameters"
+        arguments = ValueRule(json.dumps(shape.schema), bool(function.strict), field)
+        rules.append(CallRule(shape.before, arguments, shape.after))
     return tuple(rules)
 
 
-def _call_rule(shape: CallShape, strict: bool, field: str) -> CallRule:
-    return CallRule(shape.before, ValueRule(json.dumps(shape.schema), strict, field), shape.after)
-
-
-def _arguments_schema(function: FunctionDefinition) -> Mapping[str, Any]:
-    """Return the schema of the arguments, which are an object whether or not it says so."""
-    return _NO_PARAMETERS if function.parameters is None else {"type": "object", **function.parameters}
-
-
 def _joint(request: ChatRequest, tool_format: ToolFormat) -> str | None:
-    """Return what the format writes between calls, where it writes them one after another and several are wanted."""
+    """Return the text between calls, if several are allowed and the format writes them one after another."""
     named = request.must_call and request.tool_choice != "required"
     if named or request.parallel_tool_calls is False:
         return None
@@ -322,7 +311,7 @@ def _joint(request: ChatRequest, tool_format: ToolFormat) -> str | None:
 
 
 def _opening(calls: Sequence[CallRule], tool_format: ToolFormat) -> str:
-    """Return what begins a call amid text: the format's marker, else the beginning of the call itself."""
+    """Return the text that begins a call inside free text: a marker, or else the beginning of the call."""
     before = calls[0].before
     return next((m for m in tool_format.markers if before.startswith(m)), tool_format.forced_prefix(None))
 
@@ -331,24 +320,24 @@ _WHITE_SPACE: Final = r"\n {0,24}| "
 
 
 def schema_with_options(value: ValueRule) -> str:
-    """Return the schema as the library takes it: with options, put in last so that a request cannot set them."""
+    """Return the schema with the library's options, which a request cannot set."""
     schema = json.loads(value.schema)
     schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE, "lenient": not value.strict}
     return json.dumps(schema)
 
 
 def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozenset[int]) -> str:
-    """Return the grammar of a whole answer, as JSON where it refers to a grammar of the request's own.
+    """Return the grammar of a whole answer; as JSON if it includes a grammar of the request.
 
     Args:
         rule: the form of the answer.
-        special: ids of the special tokens, by their names: the model emits these tokens, not the letters of the name.
+        special: ids of special tokens by name; the model emits the token, not the letters of its name.
         end_ids: ids that end an answer.
     """
     answers: list[str] = []
     lines: list[str] = []
     if rule.text is not None:
-        answers.append("@asked")
+        answers.append("@form")
     if rule.value is not None:
         answers.append("value")
         lines.append(f"value: %json {schema_with_options(rule.value)}")
@@ -365,7 +354,7 @@ def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozen
     start = " | ".join(answers)
     tags = rule.thought
     if tags is not None and rule.opening is not None and not rule.thought_begun and tags.open not in special:
-        tags = None  # nothing tells this thought from other free text
+        tags = None  # the thought cannot be separated from other free text
     if tags is not None:
         opens = "" if rule.thought_begun else _literal(tags.open, special)
         start = f"thought{'' if rule.thought_begun else '?'} ({start})"
@@ -377,7 +366,7 @@ def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozen
     text = "\n".join(["%llguidance {}", f"start: {start}", *lines, ""])
     if rule.text is None:
         return text
-    return json.dumps({"grammars": [{"lark_grammar": text}, {"name": "asked", "lark_grammar": rule.text.grammar}]})
+    return json.dumps({"grammars": [{"lark_grammar": text}, {"name": "form", "lark_grammar": rule.text.grammar}]})
 
 
 def _call(index: int, call: CallRule, opening: str, special: Mapping[str, int]) -> list[str]:
@@ -393,23 +382,23 @@ def _call(index: int, call: CallRule, opening: str, special: Mapping[str, int]) 
 
 
 def _text(ids: Collection[int]) -> list[str]:
-    """Return rules for free text, and for the special tokens in it: all that neither end the answer nor shape it."""
+    """Return rules for free text and its special tokens: those that neither end nor structure the answer."""
     return ["TEXT: /(.|\\n)+/", f"special: <[{','.join(map(str, sorted(ids)))}]>" if ids else "special: TEXT"]
 
 
 def _until(name: str, mark: str, special: Mapping[str, int]) -> str:
-    """Return the expression for free text up to and with the first `mark`."""
+    """Return the expression for free text through the first `mark`."""
     last = f"TEXT? {_literal(mark, special)}" if mark in special else f"until_{name}"
     return f"(TEXT? special)* {last}"
 
 
 def _lazy(name: str, mark: str, special: Mapping[str, int]) -> list[str]:
-    """Return the rule that `_until` needs: text that ends as soon as it ends with `mark`."""
+    """Return the rule for `_until`: text that ends with its first `mark`."""
     return [] if mark in special else [f"until_{name}[lazy]: /(.|\\n)*/ {_literal(mark, special)}"]
 
 
 def _literal(text: str, special: Mapping[str, int]) -> str:
-    """Return `text` as a sequence of strings and special tokens; empty for no text."""
+    """Return `text` as a sequence of strings and special tokens."""
     longest_first = sorted(special, key=len, reverse=True)
     parts = re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text) if special else [text]
     return " ".join(

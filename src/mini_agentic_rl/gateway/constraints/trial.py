@@ -1,8 +1,8 @@
-"""Try in a process of its own whether a grammar can be compiled within bounds, before it is compiled in this one.
+"""The client of the process that tries whether a grammar compiles within bounds (`trial_worker.py`).
 
-No signal or thread could end a compilation in the asker's process, and the library's own limits do not bound it: twenty
-patterns that must hold at once take minutes and all the memory there is. What is compiled here in the end has shown
-there how little it takes; the library computes the same for the same grammar.
+A compilation in the server's process could not be interrupted, and the limits of the library do not bound it: twenty
+patterns that must hold at once take minutes and all memory. A grammar is compiled here only after the trial has shown
+its cost.
 """
 
 from __future__ import annotations
@@ -28,44 +28,42 @@ if TYPE_CHECKING:
     from ..settings import GrammarLimits
 
 AVAILABLE: Final = hasattr(os, "fork")
-"""False on Windows, where nothing is tried."""
+"""False on Windows, where there are no trials."""
 QUICK_SECONDS: Final = 0.035
-"""Processor time of a first try: usual forms take a fraction of it."""
+"""CPU time of the first trial; usual grammars take a fraction of it."""
 MAX_WAITING: Final = 64
-"""Questions that may be open at once."""
+"""Maximum number of concurrent trials."""
 _END_SECONDS: Final = 1.0
-"""Seconds for the process to end when it is told to."""
+"""Seconds for the process to end after SIGTERM."""
 
 
 class NoTrialError(RuntimeError):
-    """Report that the process ended, or has too much to do already."""
+    """The process ended, or has too many trials."""
 
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """Tell the outcome of a try."""
+    """The outcome of a trial."""
 
     seconds: float = 0.0
-    """Processor time that it took."""
+    """CPU time of the compilation."""
     mib: float = 0.0
-    """Memory that it took."""
+    """Memory of the compilation."""
     loosened: tuple[int, ...] = ()
-    """Indices of schemas that cannot be compiled, of those that need not be; the grammar was not compiled then."""
+    """Indices of optional schemas that cannot be compiled; then the grammar was not compiled."""
     refused: tuple[int, str] | None = None
-    """Index of a schema that cannot be compiled, or -1 for the grammar, and the reason."""
+    """Index of a schema that cannot be compiled, -1 for the grammar, and the reason."""
     ended: str = ""
-    """The bound that ended it: `time` or `memory`."""
+    """The limit that ended it: `time` or `memory`."""
 
 
 class GrammarTrials:
-    """The process, as its asker sees it: started by the first question, kept, and ended with the object.
-
-    Used from any threads.
+    """Starts the process for the first trial, and stops it when the object is deleted. Thread-safe.
 
     Args:
-        definition: returns the tokenizer, as `Vocabulary.of_definition` takes it.
+        definition: returns the tokenizer as JSON.
         end_ids: ids that end an answer.
-        limits: time and memory of a try.
+        limits: CPU time and memory of a trial.
     """
 
     def __init__(self, definition: Callable[[], str], end_ids: Sequence[int], limits: GrammarLimits) -> None:
@@ -77,14 +75,14 @@ class GrammarTrials:
         self._process: _Process | None = None
 
     def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> Future[TrialOutcome]:
-        """Return what a try will show; cancelling it ends the try. Blocks while the process starts.
+        """Start a trial; cancelling the future ends it. Blocks while the process starts.
 
         Args:
-            schemas: JSON text, and whether it has to be compiled as it is.
-            grammar: what holds all of them.
+            schemas: JSON texts; True for those that must compile.
+            grammar: the grammar with all schemas.
 
         Raises:
-            NoTrialError: too many questions are open.
+            NoTrialError: there are too many trials.
         """
         with self._lock:
             process = self._process
@@ -93,7 +91,7 @@ class GrammarTrials:
             return process.ask(next(self._numbers), {"schemas": list(schemas), "grammar": grammar})
 
     def close(self) -> None:
-        """End the process; the next question starts one again."""
+        """Stop the process; the next trial starts it again."""
         with self._lock:
             if self._process is not None:
                 self._process.close()
@@ -114,7 +112,7 @@ class GrammarTrials:
 
 
 class _Process:
-    """A running process. Whoever asks never waits for it: what is said goes through a thread."""
+    """A running process. One thread writes messages, one reads answers, so that nobody waits for its pipes."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", f"{__package__}.trial_worker"]
@@ -122,9 +120,9 @@ class _Process:
         process = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._process = process
         self._open: dict[int, Future[TrialOutcome]] = {}
-        self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.close = weakref.finalize(self, _end, process, self._said)
-        work = {"said": partial(_write, process, self._said), "heard": partial(_read, process, self._open)}
+        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.close = weakref.finalize(self, _end, process, self._messages)
+        work = {"writer": partial(_write, process, self._messages), "reader": partial(_read, process, self._open)}
         for name, target in work.items():
             threading.Thread(target=target, name=f"grammar-trials-{name}", daemon=True).start()
 
@@ -139,36 +137,36 @@ class _Process:
         self._open[number] = future
         future.add_done_callback(lambda done: self._take_back(number) if done.cancelled() else None)
         self.send({"id": number, **question})
-        if not self.alive:  # it may have ended after the reader had failed all that was open
+        if not self.alive:  # it ended after the reader failed all futures
             _fail(self._open)
         return future
 
     def send(self, message: dict[str, Any]) -> None:
-        self._said.put(message)
+        self._messages.put(message)
 
     def _take_back(self, number: int) -> None:
         self._open.pop(number, None)
         self.send({"take_back": number})
 
 
-def _write(process: subprocess.Popen[bytes], said: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    """Send what is said until there is no more. Like `_read`, holds nothing that would keep the process's owner."""
+def _write(process: subprocess.Popen[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    """Write messages until None. Like `_read`, it has no reference to the owner of the process."""
     assert process.stdin is not None
-    with contextlib.suppress(OSError), process.stdin:  # it has ended, which the reader tells
-        while (message := said.get()) is not None:
+    with contextlib.suppress(OSError), process.stdin:  # the reader reports its end
+        while (message := messages.get()) is not None:
             process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()
 
 
 def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome]]) -> None:
-    """Give each answer to its question until the process ends."""
+    """Deliver answers until the process ends."""
     assert process.stdout is not None
     try:
         with process.stdout:
             for line in process.stdout:
-                # in a frame of its own, so that no question is held until the next answer
+                # in a frame of its own, so that no future is referenced until the next answer
                 _give(open_, json.loads(line))
-    finally:  # a process that is not understood is as good as none
+    finally:  # malformed output ends the process as well
         process.kill()
         _fail(open_)
 
@@ -196,8 +194,8 @@ def _fail(open_: dict[int, Future[TrialOutcome]]) -> None:
                 future.set_exception(NoTrialError("the process that tries grammars has ended"))
 
 
-def _end(process: subprocess.Popen[bytes], said: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    said.put(None)
+def _end(process: subprocess.Popen[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    messages.put(None)
     process.terminate()
     try:
         process.wait(_END_SECONDS)

@@ -1,13 +1,12 @@
-"""The process in which grammars are compiled for a try: each in a fork of its own, which may be killed.
+"""The process that tries grammars: each is compiled in a fork, which the system kills at a limit.
 
     python -m mini_agentic_rl.gateway.constraints.trial_worker
 
-Its first line of input is the tokenizer and the bounds; each further line is a question, or takes one back. Every
-question gets one line of output. A fork has so much processor time, counted by the system and not by the clock, and so
-much memory beyond what this process has; where it asks for more, the system ends it.
+The first line of input has the tokenizer and the limits; each further line starts or cancels a trial. Each trial is
+answered with one line of output. A fork has a limit of CPU time, and of memory beyond that of this process.
 
-What is quick does not wait for what is slow: each question is first tried for `QUICK_SECONDS` and, if that was not
-enough, once more with all of its time, in a lane of its own and with a low priority.
+Quick trials do not wait for slow ones: each first gets `QUICK_SECONDS`, and if that was not enough, the full time in a
+second lane with a low priority.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from llguidance import LLTokenizer
@@ -32,25 +32,25 @@ from .grammar import GrammarError, check_schema, compile_grammar
 from .trial import QUICK_SECONDS
 
 LANE_FORKS: Final = 2
-"""Forks at once in each of the two lanes."""
+"""Concurrent forks in each of the two lanes."""
 _SLOW_NICENESS: Final = 15
-"""Priority of a fork of the slow lane: below that of the sampling, and of what is quick."""
+"""Niceness in the slow lane: sampling and quick trials go first."""
 _LONGEST_MESSAGE: Final = 1000
-"""Characters of a reason that is handed on."""
+"""Characters of a reported reason."""
 
 Answer = dict[str, Any]
 
 
-def try_grammar(question: Answer, tokens: LLTokenizer) -> Answer:
-    """Check the schemas of a question one by one, then compile its grammar.
+def try_grammar(trial: Answer, tokens: LLTokenizer) -> Answer:
+    """Compile the schemas of a trial one by one, then its grammar.
 
     Returns:
-        `refused`: the index of the first schema that cannot be compiled and has to be, or -1 for the grammar, and the
-        reason; else `loosened`: the indices of those that cannot be compiled and need not be. Where there are any, the
+        `refused`: the index of the first required schema that cannot be compiled, or -1 for the grammar, and the
+        reason; otherwise `loosened`: the indices of optional schemas that cannot be compiled. If there are any, the
         grammar was not compiled.
     """
     loosened = []
-    for index, (schema, needed) in enumerate(question["schemas"]):
+    for index, (schema, needed) in enumerate(trial["schemas"]):
         try:
             check_schema(schema)
         except GrammarError as error:
@@ -59,38 +59,38 @@ def try_grammar(question: Answer, tokens: LLTokenizer) -> Answer:
             loosened.append(index)
     if not loosened:
         try:
-            compile_grammar(question["grammar"], tokens)
+            compile_grammar(trial["grammar"], tokens)
         except GrammarError as error:
             return {"refused": [-1, str(error)[:_LONGEST_MESSAGE]]}
     return {"loosened": loosened}
 
 
 @dataclass
-class _Question:
+class _Trial:
     id: int
     value: Answer
     slow: bool = False
     pid: int = 0
     answer: int = -1
-    """File descriptor from which the fork's answer is read."""
+    """File descriptor of the fork's answer."""
 
 
 @dataclass
 class _Lane:
     seconds: float
-    """Processor time of a fork."""
+    """CPU time of a fork."""
     niceness: int = 0
-    waiting: deque[_Question] = field(default_factory=deque)
+    waiting: deque[_Trial] = field(default_factory=deque)
     forks: int = 0
 
 
 class TrialWorker:
-    """Answers questions by forks.
+    """Runs trials in forks.
 
     Args:
-        attempt: answers one; called in the fork.
-        seconds: processor time of a fork.
-        mib: memory that it may take.
+        attempt: runs a trial; called in the fork.
+        seconds: CPU time of a fork.
+        mib: memory of a fork.
     """
 
     def __init__(self, attempt: Callable[[Answer], Answer], seconds: float, mib: int) -> None:
@@ -99,23 +99,23 @@ class TrialWorker:
         self._mib = mib
         self._quick = _Lane(min(QUICK_SECONDS, seconds))
         self._slow = _Lane(seconds, _SLOW_NICENESS)
-        self._running: dict[int, _Question] = {}
+        self._running: dict[int, _Trial] = {}
 
     def ask(self, id_: int, value: Answer) -> None:
-        """Put a question into the quick lane."""
-        self._quick.waiting.append(_Question(id_, value))
+        """Start a trial in the quick lane."""
+        self._quick.waiting.append(_Trial(id_, value))
         self._start_waiting()
 
     def take_back(self, id_: int) -> None:
-        """Forget a question; its fork is killed."""
+        """Cancel a trial; its fork is killed."""
         for lane in (self._quick, self._slow):
-            lane.waiting = deque(question for question in lane.waiting if question.id != id_)
-        for question in self._running.values():
-            if question.id == id_:
-                os.kill(question.pid, signal.SIGKILL)
+            lane.waiting = deque(trial for trial in lane.waiting if trial.id != id_)
+        for trial in self._running.values():
+            if trial.id == id_:
+                os.kill(trial.pid, signal.SIGKILL)
 
     def reap(self) -> None:
-        """Answer for the forks that have ended, and start those that waited for them."""
+        """Answer for ended forks, and start waiting trials."""
         while self._running:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -123,19 +123,19 @@ class TrialWorker:
                 break
             if pid == 0:
                 break
-            question = self._running.pop(pid)
-            lane = self._slow if question.slow else self._quick
+            trial = self._running.pop(pid)
+            lane = self._slow if trial.slow else self._quick
             lane.forks -= 1
-            with os.fdopen(question.answer, "rb") as stream:
+            with os.fdopen(trial.answer, "rb") as stream:
                 line = stream.read()
             code = os.waitstatus_to_exitcode(status)
-            if code == -signal.SIGPROF and not question.slow and self._slow.seconds > self._quick.seconds:
-                question.slow = True
-                self._slow.waiting.append(question)
+            if code == -signal.SIGPROF and not trial.slow and self._slow.seconds > self._quick.seconds:
+                trial.slow = True
+                self._slow.waiting.append(trial)
             elif code == 0:
-                _tell({"id": question.id, **json.loads(line)})
+                _tell({"id": trial.id, **json.loads(line)})
             else:
-                _tell({"id": question.id, "ended": "time" if code == -signal.SIGPROF else "memory"})
+                _tell({"id": trial.id, "ended": "time" if code == -signal.SIGPROF else "memory"})
         self._start_waiting()
 
     def end(self) -> None:
@@ -149,31 +149,31 @@ class TrialWorker:
             while lane.waiting and lane.forks < LANE_FORKS:
                 self._fork(lane.waiting.popleft(), lane)
 
-    def _fork(self, question: _Question, lane: _Lane) -> None:
-        question.answer, theirs = os.pipe()
+    def _fork(self, trial: _Trial, lane: _Lane) -> None:
+        trial.answer, theirs = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _run_fork(self._attempt, question.value, theirs, lane, self._mib, self._pid)
+            _run_fork(self._attempt, trial.value, theirs, lane, self._mib, self._pid)
         os.close(theirs)
-        question.pid = pid
-        self._running[pid] = question
+        trial.pid = pid
+        self._running[pid] = trial
         lane.forks += 1
 
 
 def _run_fork(
     attempt: Callable[[Answer], Answer], value: Answer, answer: int, lane: _Lane, mib: int, worker: int
 ) -> None:
-    """Answer within bounds, and end: the code after the fork is never reached."""
+    """Run a trial within its limits and exit; never returns."""
     status = 1
     try:
         _die_with(worker)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # last words of a library without memory
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # messages of a library that runs out of memory
         os.nice(lane.niceness)
         _confine(mib)
         before = _peak()
-        signal.setitimer(signal.ITIMER_PROF, lane.seconds)  # its signal ends the process, in whatever code it is
+        signal.setitimer(signal.ITIMER_PROF, lane.seconds)  # its signal ends the process in any code
         began = time.process_time()
         outcome = attempt(value)
         outcome["seconds"], outcome["mib"] = time.process_time() - began, (_peak() - before) / 2**20
@@ -184,7 +184,7 @@ def _run_fork(
 
 
 def _die_with(worker: int) -> None:
-    """Have the kernel kill this fork when the worker is gone, which then cannot."""
+    """Have the kernel kill this fork when the worker dies."""
     if not DEATH_SIGNAL:
         return
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -193,7 +193,7 @@ def _die_with(worker: int) -> None:
 
 
 def _peak() -> int:
-    """Return the most bytes of memory that this process has had."""
+    """Return the peak memory of this process in bytes."""
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
@@ -204,7 +204,7 @@ def _confine(mib: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # macOS has no such limit
+    if sys.platform == "linux":  # macOS lacks it
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
         allowed = pages * os.sysconf("SC_PAGE_SIZE") + (mib << 20)
@@ -218,13 +218,13 @@ def _tell(answer: Answer) -> None:
 
 
 class _Input:
-    """The lines that have come so far."""
+    """Splits the input into lines."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def read(self) -> list[Answer] | None:
-        """Return the next messages, once some of the input can be read; None at its end."""
+        """Return the next messages, once input is readable; None at its end."""
         data = os.read(0, 2**20)
         if not data:
             return None
@@ -237,8 +237,8 @@ class _Input:
 
 
 def main() -> None:
-    """Answer until the input ends, or SIGTERM comes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to a whole process group; the asker ends this process
+    """Run trials until the input ends or SIGTERM arrives."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the server ends this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     ended, ending = os.pipe()
     os.set_blocking(ended, False)
@@ -262,7 +262,8 @@ def main() -> None:
                     return
                 for message in messages:
                     if worker is None:
-                        worker = _open(message)
+                        tokens = LLTokenizer(message["tokenizer"], eos_token=message["end_ids"])
+                        worker = TrialWorker(partial(try_grammar, tokens=tokens), message["seconds"], message["mib"])
                     elif "take_back" in message:
                         worker.take_back(message["take_back"])
                     else:
@@ -270,11 +271,6 @@ def main() -> None:
     finally:
         if worker is not None:
             worker.end()
-
-
-def _open(setup: Answer) -> TrialWorker:
-    tokens = LLTokenizer(setup["tokenizer"], eos_token=setup["end_ids"])
-    return TrialWorker(lambda question: try_grammar(question, tokens), setup["seconds"], setup["mib"])
 
 
 if __name__ == "__main__":

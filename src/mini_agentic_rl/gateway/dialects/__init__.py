@@ -1,19 +1,20 @@
-"""Wire formats that agents speak, each over the one form that is served inside, OpenAI's chat completions.
+"""Wire formats that agents speak, as translations to and from OpenAI's chat completions.
 
-A dialect turns its request into the body of a chat request, which `parse_chat_request` checks, and turns the answer,
-whole or chunk by chunk, into its own shape. `anthropic.py` shows all of one: its request is checked and rewritten, and
-an exchange makes the message from what `ChatReader` reads in chat completions.
+A dialect turns its request into the body of a chat request, which `parse_chat_request` validates, and turns the answer,
+whole or chunk by chunk, into its own form. `anthropic.py` is a complete example: it validates and rewrites the request,
+and an exchange builds the message from what `ChatReader` reads.
 
-A new dialect is a file with a `Dialect` (`base.py`), and a place in `shared_dialects`. Both gateways then serve it at
-its path and below each rollout's URL, under the same keys, limits and records as every other. The tests of all dialects
-(`tests/gateway/dialects/test_any_body.py`, `tests/gateway/test_fuzz.py`) cover it as well.
+A new dialect is a file with a `Dialect` (`base.py`) and an entry in `shared_dialects`. Both gateways then serve it, at
+its path and below each rollout's URL, with the same keys, limits and records. The tests of all dialects
+(`tests/gateway/dialects/test_any_body.py`, `tests/gateway/test_fuzz.py`) include it.
 """
 
 from .anthropic import AnthropicDialect
-from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup, assistant_message
+from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, StreamOptions, parse_chat_request
 from .completions import CompletionsDialect
 from .parameters import AnswerForm
+from .reader import ChatReader
 from .responses import ResponsesDialect
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "CallScope",
     "Caller",
     "ChatDialect",
+    "ChatReader",
     "ChatRequest",
     "CompletionsDialect",
     "Counting",
@@ -31,15 +33,14 @@ __all__ = [
     "Lookup",
     "ResponsesDialect",
     "StreamOptions",
-    "assistant_message",
     "parse_chat_request",
     "shared_dialects",
 ]
 
 
 def shared_dialects() -> list[Dialect]:
-    """Return new dialects for one server, which may remember what they answered. Every gateway serves them.
+    """Return new dialects for one server. They may remember answers.
 
-    `CompletionsDialect`, whose prompts are no chat, is not among them: only a gateway that samples can serve it.
+    `CompletionsDialect` is not included: its prompts are not chats, and only a gateway that samples can serve it.
     """
     return [ChatDialect(), ResponsesDialect(), AnthropicDialect()]

@@ -1,7 +1,7 @@
-"""Anthropic's messages: content blocks, and results of tools in the user's turns.
+"""Anthropic's messages: content blocks, and tool results in the user's turns.
 
-Blocks of one assistant message become one chat message, as it was recorded. Results of tools become messages of their
-own. The answer grows out of a chat completion, whole or chunk by chunk.
+The blocks of one assistant message become one chat message, as it was recorded. Each tool result becomes a message. The
+answer grows out of a chat completion, whole or chunk by chunk.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
+from ..render.messages import assistant_message
 from ..tool_formats import parse_arguments
 from .base import (
     AnswerItem,
-    CallDelta,
     CallScope,
     Counting,
     Dialect,
     ItemExchange,
     ItemKind,
     Json,
-    assistant_message,
     renamed,
     sent,
     served_tools,
@@ -33,9 +32,10 @@ from .base import (
 )
 from .chat import Thinking
 from .parameters import passed_on
+from .reader import CallDelta
 
 TOOL_KINDS: Final = ("custom", None, "")
-"""Values of a tool's `type` that can be served."""
+"""Values of a tool's `type` that are served."""
 
 CHAT_FIELDS: Final = {
     "stop": "stop_sequences",
@@ -58,7 +58,7 @@ class GivenMessage(Body):
 
 
 class ToolChoice(Body):
-    """True if tools are to be used, and which."""
+    """Whether tools are used, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -66,27 +66,27 @@ class ToolChoice(Body):
 
 
 class Metadata(Body):
-    """The user who asks."""
+    """Metadata of the request."""
 
     user_id: str | None = None
 
 
 class ThinkingOptions(Thinking):
-    """Switch of the model's thinking, and about how much of it."""
+    """Switch for the model's thinking, and its approximate amount."""
 
     budget_tokens: int | None = Field(default=None, ge=1)
-    """Tokens; they choose the effort, and bound nothing."""
+    """Tokens; they select the effort and are not a bound."""
 
 
 class OutputConfig(Body):
-    """The wanted form of the answer."""
+    """The form of the answer."""
 
     format: dict[str, Any] | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class MessagesRequest(Body):
-    """`POST /v1/messages`. None stands for the default."""
+    """`POST /v1/messages`. None means the default."""
 
     model: str
     messages: list[GivenMessage] = Field(min_length=1, fail_fast=True)
@@ -101,7 +101,7 @@ class MessagesRequest(Body):
     metadata: Metadata | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
-    """`output_config.format`, as it was called first."""
+    """The earlier name of `output_config.format`."""
     thinking: ThinkingOptions | None = None
     stream: bool | None = None
     return_token_ids: bool | None = None
@@ -111,18 +111,19 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
     """Return the chat request.
 
     Args:
-        request: the checked request.
-        body: what was sent, for the sampling options that chat completions have and the messages API lacks.
-        messages: the conversation, system text included.
+        request: the validated request.
+        body: the request as it was sent, for sampling options that only chat completions have.
+        messages: the conversation including system text.
 
     Raises:
-        BadRequestError: a tool or a form of text that cannot be had here; `param` names it.
+        BadRequestError: a tool or a form of text is not served; `param` names it.
     """
     tools = [_tool(tool, where) for where, tool in served_tools(request.tools, TOOL_KINDS)]
     choice = request.tool_choice
+    demanded = choice is not None and choice.type in ("any", "tool")
     options = {
         "tools": tools or None,
-        "tool_choice": _tool_choice(choice, tools),
+        "tool_choice": _tool_choice(choice) if choice is not None and (tools or demanded) else None,
         "parallel_tool_calls": False if tools and choice is not None and choice.disable_parallel_tool_use else None,
         "stop": request.stop_sequences or None,
         "temperature": request.temperature,
@@ -133,7 +134,7 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
         "user": request.metadata.user_id if request.metadata else None,
         **passed_on(body),
     }
-    if messages[-1]["role"] == "assistant":  # it is begun here, and goes on in the answer
+    if messages[-1]["role"] == "assistant":  # the answer continues it
         options |= {"continue_final_message": True, "add_generation_prompt": False}
     if request.stream:
         options |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -142,13 +143,13 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
 
 
 def _effort(request: MessagesRequest) -> str | None:
-    """Return how much the model is to think; None leaves it to the model."""
+    """Return the reasoning effort; None leaves it to the model."""
     thinking = request.thinking
-    asked = None if request.output_config is None else request.output_config.effort
+    effort = None if request.output_config is None else request.output_config.effort
     if thinking is not None and thinking.type == "disabled":
         return "none"
-    if asked is not None or thinking is None or thinking.type != "enabled":
-        return asked
+    if effort is not None or thinking is None or thinking.type != "enabled":
+        return effort
     budget = thinking.budget_tokens or _MEDIUM
     return "low" if budget < _MEDIUM else "medium" if budget < _HIGH else "high"
 
@@ -169,18 +170,10 @@ def _tool(tool: Mapping[str, Any], where: str) -> Json:
     return {"type": "function", "function": {**kept, "parameters": tool["input_schema"]}}
 
 
-def _tool_choice(choice: ToolChoice | None, tools: Sequence[Json]) -> Any:
-    if choice is None or (choice.type in ("auto", "none") and not tools):
-        return None
-    if choice.type in ("auto", "none"):
-        return choice.type
-    if not tools:
-        raise BadRequestError(f"tool_choice: {choice.type!r} needs tools", param="tool_choice")
-    if choice.type == "any":
-        return "required"
-    if choice.name not in [tool["function"]["name"] for tool in tools]:
-        raise BadRequestError(f"tool_choice.name: {choice.name!r} is not among the tools", param="tool_choice.name")
-    return {"type": "function", "function": {"name": choice.name}}
+def _tool_choice(choice: ToolChoice) -> Any:
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name or ""}}
+    return "required" if choice.type == "any" else choice.type
 
 
 def _response_format(request: MessagesRequest) -> Json | None:
@@ -197,17 +190,17 @@ def _response_format(request: MessagesRequest) -> Json | None:
 
 _MEDIUM: Final = 4_096
 _HIGH: Final = 16_384
-"""Budgets in tokens from which on the effort is medium, and high."""
+"""Thinking budgets in tokens from which on the effort is medium and high."""
 
 INVALID_JSON: Final = "INVALID_JSON"
-"""The one field of a tool's input that holds arguments which are no JSON object, as Anthropic's guides name it."""
+"""The field of a tool's input for arguments that are not a JSON object, as in Anthropic's guides."""
 
 
 def chat_messages(request: MessagesRequest) -> list[Json]:
     """Return the conversation, system text first.
 
     Raises:
-        BadRequestError: a block that cannot be read; `param` says which.
+        BadRequestError: a block that cannot be read; `param` names it.
     """
     messages: list[Json] = []
     if request.system:
@@ -224,7 +217,7 @@ def chat_messages(request: MessagesRequest) -> list[Json]:
 
 
 def _from_user(given: GivenMessage, where: str) -> list[Json]:
-    """Return results of tools first, which is where the API wants them, then what the user says."""
+    """Return tool results, which the API requires first, then the user's text."""
     if isinstance(given.content, str):
         return [{"role": "user", "content": given.content}]
     results: list[Json] = []
@@ -237,11 +230,10 @@ def _from_user(given: GivenMessage, where: str) -> list[Json]:
             parts.append(_image(block, at))
         else:
             parts.append({"type": "text", "text": _text_of(block, at)})
+    content: str | list[Json] = parts
     if all(part["type"] == "text" for part in parts):
-        said: str | list[Json] = "\n".join(part["text"] for part in parts)
-    else:
-        said = parts
-    return [*results, {"role": "user", "content": said}] if parts or not results else results
+        content = "\n".join(part["text"] for part in parts)
+    return [*results, {"role": "user", "content": content}] if parts or not results else results
 
 
 def _from_assistant(given: GivenMessage, where: str) -> Json:
@@ -276,7 +268,7 @@ def _result(block: Mapping[str, Any], where: str) -> Json:
         raise BadRequestError(f"{where}.tool_use_id: expected the id of a call", param=f"{where}.tool_use_id")
     content = block.get("content")
     text = "" if content is None else _text(content, f"{where}.content", "\n")
-    if block.get("is_error") is True:  # chat's results have no such mark, so the model is told in words
+    if block.get("is_error") is True:  # chat completions have no such field
         text = f"error: {text}"
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
@@ -314,7 +306,7 @@ _DELTAS: Final = {
     "reasoning": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
-"""Type and field of the delta that reports a piece of each kind of block."""
+"""Type and text field of the delta of each kind of block."""
 _ERRORS: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -333,8 +325,8 @@ class ContentBlock(AnswerItem):
 
     @property
     def signature(self) -> str:
-        """Digest of the thinking, empty as long as there is none. Some clients drop thinking that has no signature;
-        nothing here checks it."""
+        """Digest of the thinking; empty without thinking. Some clients drop thinking that has no signature; the server
+        does not check it."""
         return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest() if self.text else ""
 
     def body(self) -> Json:
@@ -365,7 +357,7 @@ class ContentBlock(AnswerItem):
 
 
 class MessagesExchange(ItemExchange):
-    """One request, and the message that answers it."""
+    """One request and the message that answers it."""
 
     counts_first = True
 
@@ -397,7 +389,7 @@ class MessagesExchange(ItemExchange):
         return server_sent(_refusal(error), "error")
 
     def begin(self) -> list[Json]:
-        """Return the first event, once. Its usage is as far as the first chunk tells; `message_delta` has the whole."""
+        """Return the first event, once. It has the usage of the first chunk; `message_delta` has the final usage."""
         if self._begun:
             return []
         self._begun = True
@@ -408,31 +400,34 @@ class MessagesExchange(ItemExchange):
         return ContentBlock(kind, len(self.items), call)
 
     def _stop(self) -> Json:
-        completion = self.completion
-        sequence = completion.stop_string if completion.finish_reason == "stop" else None
+        choice = self.reader.first
+        sequence = choice.stop_string if choice.finish_reason == "stop" else None
         if sequence is not None and sequence in (self._request.stop_sequences or ()):
             return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
-        return {"stop_reason": _STOP_REASONS.get(completion.finish_reason or "", "end_turn"), "stop_sequence": None}
+        return {
+            "stop_reason": _STOP_REASONS.get(choice.finish_reason or "", "end_turn"),
+            "stop_sequence": None,
+        }
 
     def _token_ids(self) -> Json:
-        return {"token_ids": self.completion.token_ids} if self._request.return_token_ids else {}
+        return {"token_ids": self.reader.first.token_ids} if self._request.return_token_ids else {}
 
     def _usage(self) -> Json:
-        completion = self.completion
+        reader = self.reader
         return {
-            "input_tokens": max(0, completion.prompt_tokens - completion.cached_tokens),
+            "input_tokens": max(0, reader.prompt_tokens - reader.cached_tokens),
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": completion.cached_tokens,
-            "output_tokens": completion.completion_tokens,
+            "cache_read_input_tokens": reader.cached_tokens,
+            "output_tokens": reader.completion_tokens,
         }
 
     def _head(self) -> Json:
         if not self._id:
-            self._id = "msg_" + (self.completion.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
-        model = self.completion.model or self._request.model
+            self._id = "msg_" + (self.reader.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
+        model = self.reader.model or self._request.model
         head: Json = {"id": self._id, "type": "message", "role": "assistant", "model": model}
         with_ids = self._request.return_token_ids
-        return {**head, "prompt_token_ids": self.completion.prompt_token_ids} if with_ids else head
+        return {**head, "prompt_token_ids": self.reader.prompt_ids} if with_ids else head
 
 
 class AnthropicDialect(Dialect):
@@ -443,7 +438,12 @@ class AnthropicDialect(Dialect):
     tool_kinds = TOOL_KINDS
 
     def __init__(self) -> None:
-        self.counting = Counting(f"{self.path}/count_tokens", self._to_count, lambda tokens: {"input_tokens": tokens})
+        self.counting = Counting(
+            f"{self.path}/count_tokens",
+            # A request that is only counted needs no max_tokens.
+            lambda body, scope, key: self.open({**body, "max_tokens": 2**31}, scope, key).chat,
+            lambda tokens: {"input_tokens": tokens},
+        )
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> MessagesExchange:
         request = checked(MessagesRequest, body)
@@ -451,10 +451,6 @@ class AnthropicDialect(Dialect):
 
     def refusal(self, error: HttpError) -> Json:
         return _refusal(error)
-
-    def _to_count(self, body: Json, scope: CallScope, key: str) -> Json:
-        """Return the chat request of one that is only counted, and so need not say how long its answer may be."""
-        return self.open({**body, "max_tokens": 2**31}, scope, key).chat
 
 
 def _refusal(error: HttpError) -> Json:

@@ -1,8 +1,8 @@
-"""What dialects have in common: requests that become chat requests, and answers read from chat completions.
+"""Base classes of dialects.
 
-A dialect is a wire format that agents speak. Its request becomes the body of a chat request, the one form that is
-served inside; the answer, whole or chunk by chunk, goes back in the dialect's own shape. Both gateways, the one over a
-policy and the one over upstreams, serve every dialect.
+A dialect is a wire format that agents speak. It turns a request into the body of a chat request, and the chat
+completion, whole or chunk by chunk, into an answer of its own form. The gateway on a policy and the proxy serve all of
+them.
 """
 
 from __future__ import annotations
@@ -10,123 +10,118 @@ from __future__ import annotations
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from inspect import isclass
 from io import StringIO
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
-from ...chat_messages import thought_of
 from ...http import ANYBODY, Body, HttpError, encode
 from ..errors import UnavailableError
 from .parameters import unknown_fields
+from .reader import CallDelta, ChatReader
 
 Json: TypeAlias = dict[str, Any]
 ItemKind = Literal["reasoning", "text", "call"]
 CallScope: TypeAlias = tuple[str, str] | None
-"""(rollout id, attempt id) of the rollout that a call belongs to; None for a call outside of any."""
+"""(rollout id, attempt id) that a call belongs to; None outside of rollouts."""
 
-_MOST_ITEMS: Final = 1000
-"""Most items (text, reasoning, calls) of one answer in the dialects that have such."""
-_LONGEST_NAME: Final = 200
+_MAX_ITEMS: Final = 1000
+"""Items (text, reasoning, calls) of one answer."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who makes a call."""
+    """The sender of a call."""
 
     scope: CallScope = None
-    """(rollout id, attempt id) that it belongs to; None outside of any rollout."""
     agent: str | None = None
-    """Name of the agent, where the call carries one."""
+    """Name of the agent, if the request has one."""
     traceparent: str | None = None
     """W3C trace context of the request."""
 
 
 class Exchange(Protocol):
-    """One request and its answer, both in the dialect and as chat completions."""
+    """One request with its answer: translates both between the dialect and chat completions."""
 
     counts_first: ClassVar[bool]
-    """True if the first event of a stream reports how many tokens the prompt has."""
+    """True if the first event of a stream reports the number of prompt tokens."""
 
     @property
     def chat(self) -> Json:
-        """The body of the chat request that is served."""
+        """The body of the chat request."""
 
     def answer(self, completion: Json) -> Json:
-        """Return the body of the answer, from a whole `chat.completion`."""
+        """Return the body of the answer, given a whole `chat.completion`."""
 
     def events(self, chunk: Json) -> bytes:
-        """Return the server-sent events for the next `chat.completion.chunk`; may be none."""
+        """Return the server-sent events for the next `chat.completion.chunk`; may be empty."""
 
     def end(self) -> bytes:
-        """Return the events after the last chunk of a stream that is complete."""
+        """Return the events after the last chunk of a complete stream."""
 
     def failed(self, error: HttpError) -> bytes:
-        """Return the events that end a stream which failed on its way."""
+        """Return the events that end a stream with an error."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A further path of a dialect, answered from what it remembers."""
+    """A path of a dialect that reads or deletes a kept answer."""
 
     method: str
     path: str
-    """Has `{id}` in it."""
-    answer: Callable[[str, CallScope, str, Mapping[str, str]], Json]
-    """The body of the answer for that id, the scope of the URL, the key of the client and the query of the URL; raises
-    a HttpError where there is none, or it is another's."""
+    """Contains `{id}`."""
+    answer: Callable[[str, CallScope, str], Json]
+    """Returns the body for an id, the scope of the URL and the client's API key; raises a HttpError if the answer is
+    not kept, or belongs to somebody else."""
 
 
 @dataclass(frozen=True)
 class Counting:
-    """A path of a dialect that tells how many tokens the prompt of a request has."""
+    """A path of a dialect that counts the tokens of a prompt."""
 
     path: str
     chat: Callable[[Json, CallScope, str], Json]
-    """The chat request of the body that was sent, under a scope and with a key; raises a HttpError where it cannot be
-    read."""
+    """Returns the chat request for a body, a scope and an API key; raises a HttpError if it is malformed."""
     answer: Callable[[int], Json]
-    """The body of the answer."""
+    """Returns the body of the answer."""
 
 
 class Dialect(ABC):
-    """Opens exchanges. Used from one event loop; what it remembers between requests is bounded."""
+    """A wire format. Used from one event loop; its memory is bounded."""
 
     path: str
-    """The path that it is served at, e.g. `/v1/chat/completions`."""
+    """The path at which it is served, e.g. `/v1/chat/completions`."""
     request: ClassVar[type[Body]]
-    """Its requests, checked."""
+    """The model that validates requests."""
     further: ClassVar[Collection[str]] = ()
-    """Fields of its requests that are read beside those."""
+    """Fields of requests that are read beside those of `request`."""
     tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
-    """Values of a tool's `type` that can be served."""
+    """Values of a tool's `type` that are served."""
     lookups: Sequence[Lookup] = ()
-    """Paths beside it, for a dialect that remembers what it has answered."""
     counting: Counting | None = None
-    """The path at which prompts are counted; None where the dialect has no such thing."""
 
     @abstractmethod
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> Exchange:
         """Read a request.
 
         Args:
-            body: the JSON object that was sent.
-            scope: the attempt whose request it is.
-            key: the client's, which alone reaches again what is kept of this request.
+            body: the JSON object.
+            scope: the attempt that sends it.
+            key: the client's API key; only this client can look up what is kept of the request.
 
         Raises:
             HttpError: the request cannot be served; a BadRequestError names the field in `param`.
         """
 
     def left_out(self, body: Json) -> list[str]:
-        """Return what a request asks for that its answer does not take into account: unknown fields, also of objects in
-        it, and tools of other kinds beside those that can be served."""
-        known = self.request.model_fields
-        ignored = unknown_fields(body, {*known, *self.further})
-        for name, info in known.items():
-            inner = {one.alias or key for kind in _bodies(info.annotation) for key, one in kind.model_fields.items()}
-            value = body.get(name)
+        """Return the parts of a request that are ignored: unknown fields, also of objects in it, and tools of kinds
+        that are not served."""
+        known = _fields(self.request)
+        ignored = unknown_fields(body, known.keys() | self.further if self.further else known)
+        for name, value in body.items():
+            inner = known.get(name)
             if inner and isinstance(value, dict):
                 ignored += [f"{name}.{key}" for key in value if key not in inner and value[key] is not None]
         tools = body.get("tools")
@@ -134,56 +129,49 @@ class Dialect(ABC):
         return [*ignored, *(f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds)]
 
     def refusal(self, error: HttpError) -> Json:
-        """Return the body that tells of an error; OpenAI's, where the dialect has no other."""
+        """Return the body that reports an error; by default in OpenAI's form."""
         return error.body()
 
     def forget(self, scope: CallScope, key: str) -> None:  # noqa: B027  # most dialects remember nothing
-        """Drop what is remembered of an attempt."""
+        """Drop all memory of an attempt."""
 
 
-def _bodies(annotation: Any) -> list[type[Body]]:
-    """Return the objects that a field may be."""
-    return [kind for kind in (annotation, *get_args(annotation)) if isclass(kind) and issubclass(kind, Body)]
-
-
-def assistant_message(text: str, reasoning: str | None, calls: Sequence[Json]) -> Json:
-    """Return an answer as chat completions have it; its content is null where it does nothing but call."""
-    message: Json = {"role": "assistant", "content": text or (None if calls else "")}
-    if reasoning is not None:
-        message["reasoning_content"] = reasoning
-    if calls:
-        message["tool_calls"] = list(calls)
-    return message
+@cache
+def _fields(request: type[Body]) -> dict[str, frozenset[str]]:
+    """Return the fields of a request, each with the fields of the objects that it may be."""
+    fields = {}
+    for name, info in request.model_fields.items():
+        bodies = [kind for kind in (info.annotation, *get_args(info.annotation)) if isclass(kind)]
+        inner = [kind.model_fields for kind in bodies if issubclass(kind, Body)]
+        fields[name] = frozenset(field.alias or key for each in inner for key, field in each.items())
+    return fields
 
 
 def served_tools(tools: Sequence[Json] | None, kinds: Collection[str | None]) -> list[tuple[str, Json]]:
-    """Return the tools of the kinds that are served, each with its place; all of them where there is no such one, so
-    that whoever reads them says what is wrong."""
+    """Return the tools of the served kinds, each after its place in the request; all tools if none is served, so that
+    the validation reports them."""
     placed = [(f"tools[{index}]", tool) for index, tool in enumerate(tools or ())]
-    return [one for one in placed if one[1].get("type") in kinds] or placed
+    return [(place, tool) for place, tool in placed if tool.get("type") in kinds] or placed
 
 
 def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
-    """Return an error of the chat request in the words of a dialect.
+    """Return an error of the chat request with the field names of a dialect.
 
     Args:
-        names: what the dialect calls a field of the chat request, where it calls it otherwise; `[]` is any index.
+        names: the dialect's names of fields of the chat request, where they differ; `[]` stands for any index.
     """
     param = error.param or ""
     plain, indices = re.sub(r"\[\d+\]", "[]", param), iter(re.findall(r"\[\d+\]", param))
-    field = next((name for name in sorted(names, key=len, reverse=True) if _is_in(plain, name)), None)
-    if field is None:
+    inside = [name for name in names if plain == name or plain.startswith((f"{name}.", f"{name}["))]
+    if not inside:
         return error
+    field = max(inside, key=len)
     renamed_param = re.sub(r"\[\]", lambda _: next(indices), names[field])
     path, _, rest = error.message.partition(":")
     message = f"{renamed_param}:{rest}" if path in (field, error.param) else error.message
     new = HttpError(message, param=renamed_param, code=error.code, kind=error.kind)
     new.status = error.status
     return new
-
-
-def _is_in(path: str, field: str) -> bool:
-    return path == field or path.startswith((f"{field}.", f"{field}["))
 
 
 def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:
@@ -193,135 +181,21 @@ def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:
 
 
 def sent(events: Sequence[Json]) -> bytes:
-    """Return server-sent events that are named by their type."""
+    """Return server-sent events that are named after their type."""
     return b"".join(server_sent(event, event["type"]) for event in events)
-
-
-@dataclass(frozen=True)
-class CallDelta:
-    """A tool call, or a further piece of one."""
-
-    index: int
-    """Number of the call in the answer."""
-    id: str
-    name: str
-    arguments: str
-    """JSON text, or a piece of it."""
-
-
-@dataclass(frozen=True)
-class AnswerDelta:
-    """An addition to the answer."""
-
-    reasoning: str = ""
-    text: str = ""
-    calls: tuple[CallDelta, ...] = ()
-    logprobs: tuple[Json, ...] = ()
-    """Entries of OpenAI's `logprobs.content`."""
-
-
-@dataclass
-class ChatReader:
-    """One answer as it arrives."""
-
-    id: str = ""
-    created: int = 0
-    model: str = ""
-    finish_reason: str | None = None
-    stop_string: str | None = None
-    """The stop string that ended it, where the server tells (`stop_reason`, as vLLM names it)."""
-    prompt_token_ids: list[int] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    usage: Json = field(default_factory=dict)
-
-    def take(self, body: Json) -> AnswerDelta:
-        """Read a `chat.completion` or a `chat.completion.chunk`; return what it adds."""
-        self.id = self.id or _text(body.get("id"))[:_LONGEST_NAME]
-        self.model = self.model or _text(body.get("model"))[:_LONGEST_NAME]
-        self.created = self.created or _count(body.get("created"))
-        self.prompt_token_ids = self.prompt_token_ids or _ids(body.get("prompt_token_ids"))
-        self.usage = _object(body.get("usage")) or self.usage
-        for choice in _objects(body.get("choices")):
-            if not choice.get("index"):
-                return self._take_choice(choice)
-        return AnswerDelta()
-
-    def _take_choice(self, choice: Json) -> AnswerDelta:
-        self.finish_reason = _text(choice.get("finish_reason")) or self.finish_reason
-        self.stop_string = _text(choice.get("stop_reason")) or self.stop_string
-        self.token_ids += _ids(choice.get("token_ids"))
-        said = _object(choice.get("message")) or _object(choice.get("delta"))
-        return AnswerDelta(
-            reasoning=thought_of(said) or "",
-            text=_text(said.get("content")),
-            calls=tuple(_calls(said.get("tool_calls"))),
-            logprobs=tuple(_objects(_object(choice.get("logprobs")).get("content"))),
-        )
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, as the server counts them."""
-        return _count(self.usage.get("prompt_tokens"))
-
-    @property
-    def completion_tokens(self) -> int:
-        """Tokens of the answer, as the server counts them."""
-        return _count(self.usage.get("completion_tokens"))
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens of the prompt that were not computed again."""
-        return _count(_object(self.usage.get("prompt_tokens_details")).get("cached_tokens"))
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """Tokens of the answer that are reasoning."""
-        return _count(_object(self.usage.get("completion_tokens_details")).get("reasoning_tokens"))
-
-
-def _calls(value: Any) -> Iterator[CallDelta]:
-    for position, call in enumerate(_objects(value)):
-        function = _object(call.get("function"))
-        index = call.get("index")
-        yield CallDelta(
-            index=index if isinstance(index, int) else position,
-            id=_text(call.get("id")),
-            name=_text(function.get("name")),
-            arguments=_text(function.get("arguments")),
-        )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
-
-
-def _object(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: Any) -> list[Json]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _ids(value: Any) -> list[int]:
-    return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
 
 
 class AnswerItem(ABC):
     """One item of an answer: reasoning, text or a call. It is opened, grows by pieces of text, and is closed.
 
     Args:
-        kind: what it is.
-        index: its place among the items.
+        kind: its kind.
+        index: its position among the items.
         call: the first piece of a call; None for other kinds.
     """
 
     call_prefix: ClassVar[str] = "call_"
-    """Beginning of the id of a call that the server gives none."""
+    """Prefix of the id of a call to which the server gives none."""
 
     def __init__(self, kind: ItemKind, index: int, call: CallDelta | None = None) -> None:
         self.kind = kind
@@ -332,7 +206,7 @@ class AnswerItem(ABC):
 
     @property
     def text(self) -> str:
-        """The text so far; the arguments of a call."""
+        """The text so far; for a call its arguments."""
         return self._text.getvalue()
 
     def add(self, text: str) -> list[Json]:
@@ -350,11 +224,11 @@ class AnswerItem(ABC):
 
     @abstractmethod
     def end(self, status: str) -> list[Json]:
-        """Return the events that close the item, with the status that it ends in."""
+        """Return the events that close the item with this status."""
 
     @abstractmethod
     def body(self) -> Json:
-        """Return the item as it stands."""
+        """Return the item in its current state."""
 
 
 class ItemExchange(ABC):
@@ -368,7 +242,7 @@ class ItemExchange(ABC):
 
     def __init__(self, chat: Json) -> None:
         self.chat = chat
-        self.completion = ChatReader()
+        self.reader = ChatReader()
         self.items: list[AnswerItem] = []
         self.calls: dict[int, AnswerItem] = {}
         """The calls among the items, by their number in the chat completion."""
@@ -383,12 +257,12 @@ class ItemExchange(ABC):
         """Return the next item."""
 
     def take(self, body: Json) -> list[Json]:
-        """Read a chat completion or a chunk of one; return the events that report it.
+        """Read a chat completion or a chunk; return the events that report it.
 
         Raises:
-            UnavailableError: an upstream went on with a tool call after it had begun another item, or sent too many.
+            UnavailableError: an upstream interleaved the parts of several calls, or sent too many items.
         """
-        delta = self.completion.take(body)
+        delta = self.reader.take(body)
         events = self.begin()
         if delta.reasoning:
             events += self._add_text("reasoning", delta.reasoning)
@@ -413,13 +287,9 @@ class ItemExchange(ABC):
         return events + self.items[-1].add(text)
 
     def add_item(self, kind: ItemKind, call: CallDelta | None = None) -> list[Json]:
-        """Close the open item and open the next one; return the events.
-
-        Raises:
-            UnavailableError: there are too many items.
-        """
-        if len(self.items) == _MOST_ITEMS:
-            raise UnavailableError(f"the model's server went back and forth between more than {_MOST_ITEMS} parts")
+        """Close the open item and open the next one; return the events."""
+        if len(self.items) == _MAX_ITEMS:
+            raise UnavailableError(f"the model's server went back and forth between more than {_MAX_ITEMS} parts")
         events = self.close_item("completed")
         self._open = self.new_item(kind, call)
         self.items.append(self._open)

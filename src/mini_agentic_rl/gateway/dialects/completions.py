@@ -1,6 +1,6 @@
-"""OpenAI's text completions: a prompt as text or as token ids, sampled after as it is, without a chat template.
+"""OpenAI's text completions: the prompt is text or token ids, without a chat template (`ChatRequest.raw_prompt`).
 
-Harnesses that render their prompts themselves ask so. Only a gateway that samples can serve it: see `raw_prompt`.
+Evaluation harnesses that render prompts themselves use it. Only a gateway that samples serves it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .chat import DONE
 from .parameters import passed_on
 
 _USUAL_TOKENS: Final = 16
-"""Tokens of an answer where the request says nothing: OpenAI's default."""
+"""OpenAI's default of `max_tokens`."""
 
 _AS_CHAT: Final = (
     *("model", "temperature", "top_p", "n", "stop", "stream", "stream_options", "response_format"),
     *("continue_final_message", "add_generation_prompt"),
 )
-"""Fields that mean what they mean in a chat request, which checks them."""
+"""Fields with the same meaning in a chat request, which validates them."""
 
 
 class CompletionRequest(Body):
-    """The fields of `POST /v1/completions` that a chat request does not have, or has otherwise."""
+    """The fields of `POST /v1/completions` that a chat request lacks, or has in another form."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
     max_tokens: int | None = Field(default=None, ge=1)
@@ -53,7 +53,7 @@ class CompletionsDialect(Dialect):
         chat: Json = {name: body[name] for name in _AS_CHAT if name in body} | passed_on(body, but=("echo", "best_of"))
         chat |= {
             "messages": [{"role": "user", "content": ""}],
-            "raw_prompt": _one(request.prompt),
+            "raw_prompt": _single_prompt(request.prompt),
             "max_tokens": request.max_tokens or _USUAL_TOKENS,
         }
         if request.logprobs is not None:
@@ -68,13 +68,13 @@ class CompletionExchange:
     counts_first: ClassVar[bool] = False
     chat: Json
     offset: int = 0
-    """Characters that a streamed answer has had so far."""
+    """Characters of the answer so far, for `text_offset`."""
 
     def answer(self, completion: Json) -> Json:
-        return self._told(completion, "message")
+        return self._translated(completion, "message")
 
     def events(self, chunk: Json) -> bytes:
-        return server_sent(self._told(chunk, "delta"))
+        return server_sent(self._translated(chunk, "delta"))
 
     def end(self) -> bytes:
         return DONE
@@ -82,14 +82,14 @@ class CompletionExchange:
     def failed(self, error: HttpError) -> bytes:
         return server_sent(error.body())
 
-    def _told(self, answer: Json, said: str) -> Json:
+    def _translated(self, answer: Json, part: str) -> Json:
         prompt_ids = answer.get("prompt_token_ids")
         kept = {name: value for name, value in answer.items() if name != "prompt_token_ids"}
         choices = []
         for choice in answer["choices"]:
             body = {
                 "index": choice["index"],
-                "text": choice[said].get("content") or "",
+                "text": choice[part].get("content") or "",
                 "logprobs": self._logprobs(choice.get("logprobs")),
                 "finish_reason": choice["finish_reason"],
             }
@@ -117,18 +117,15 @@ class CompletionExchange:
         }
 
 
-def _one(prompt: str | list[int] | list[str] | list[list[int]]) -> str | list[int]:
-    """Return the one prompt of a request.
-
-    Raises:
-        BadRequestError: it has none, or several.
-    """
+def _single_prompt(prompt: str | list[int] | list[str] | list[list[int]]) -> str | list[int]:
+    """Return the only prompt of a request; raises BadRequestError if there are none or several."""
     if isinstance(prompt, str):
         return prompt
     ids = [item for item in prompt if isinstance(item, int)]
     if ids:
         return ids
-    given = [item for item in prompt if not isinstance(item, int)]
-    if len(given) != 1 or not given[0]:
-        raise BadRequestError(f"prompt: expected one prompt, not {len(given)}: make a request for each", param="prompt")
-    return given[0]
+    prompts = [item for item in prompt if not isinstance(item, int)]
+    if len(prompts) != 1 or not prompts[0]:
+        message = f"prompt: expected one prompt, not {len(prompts)}: make a request for each"
+        raise BadRequestError(message, param="prompt")
+    return prompts[0]

@@ -1,7 +1,7 @@
-"""Fields that OpenAI's API lacks or has in another form: those of vLLM, SGLang and llama.cpp, whose clients come here.
+"""Request fields of vLLM, SGLang and llama.cpp that OpenAI's API lacks or spells differently.
 
-A field is served, refused by name, or named in the answer's `X-Ignored-Parameters`; none is dropped in silence. The
-form of an answer has many spellings, which are read as one `AnswerForm`.
+A field is served, refused by name, or reported in the answer's header `X-Ignored-Parameters`; none is dropped silently.
+The many spellings of the form of an answer are read as one `AnswerForm`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ Text = Annotated[str, Field(min_length=1)]
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """Form of an answer: JSON by a schema, text by a regular expression or a grammar, or one of some texts."""
+    """The form of an answer: JSON with a schema, text with a regular expression or grammar, or one of several texts."""
 
     kind: FormKind
     value: Any
     """A schema (None for any object), a regular expression, texts, or a grammar in GBNF or in Lark."""
     strict: bool
-    """True if all of a schema must hold; else keywords that cannot be checked while sampling are left out."""
+    """True if the whole schema must hold; otherwise keywords that the grammar cannot express are ignored."""
     field: str
-    """The place in the request that asks for it."""
+    """The field of the request."""
 
 
 class JsonSchemaFormat(Body):
-    """The schema that the answer has to obey; without one it is any object."""
+    """The schema of the answer; without one any object is allowed."""
 
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 
 class ResponseFormat(Body):
-    """The wanted form of the answer. llama.cpp has the schema beside the type, as `schema`."""
+    """OpenAI's form of the answer. llama.cpp has the schema beside the type, as `schema`."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchemaFormat | None = None
@@ -71,7 +71,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """The form as vLLM has it now; fields that it has beside these are refused unless they ask for nothing."""
+    """The form of the answer as in vLLM. Other fields of vLLM are refused unless they are null or false."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -99,7 +99,7 @@ _FIELDS: Final[Mapping[FormKind, tuple[str, ...]]] = {
 
 
 class FormFields(Body):
-    """The fields of a chat request that ask for a form."""
+    """The fields of a chat request that set the form of the answer."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -115,7 +115,7 @@ class FormFields(Body):
 
     @property
     def form(self) -> AnswerForm | None:
-        """The form that the answer has to take; None where that is free."""
+        """The form of the answer; None if it is free."""
         return self._form
 
     @model_validator(mode="after")
@@ -138,11 +138,7 @@ class FormFields(Body):
 
 
 def _forms(fields: Body, where: str) -> Iterator[AnswerForm]:
-    """Yield the forms that are asked for in `_FIELDS`.
-
-    Raises:
-        BadRequestError: text that should be a JSON schema is none.
-    """
+    """Yield the forms in the fields of `_FIELDS`; raises BadRequestError for text that is not a JSON schema."""
     for kind, name in [(kind, name) for kind, names in _FIELDS.items() for name in names]:
         value = getattr(fields, name, None)
         if value is None:
@@ -156,39 +152,33 @@ def _forms(fields: Body, where: str) -> Iterator[AnswerForm]:
         yield AnswerForm(kind, value, True, field)
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-SERVED: Final = _names(
+SERVED: Final = frozenset(
     """seed top_k min_p logit_bias presence_penalty frequency_penalty repetition_penalty repeat_penalty min_tokens
     stop_token_ids ignore_eos return_token_ids structured_outputs guided_json guided_regex guided_choice guided_grammar
-    json_schema grammar regex ebnf"""
+    json_schema grammar regex ebnf""".split()  # noqa: SIM905
 )
-"""Sampling options and forms of answers that every dialect takes: they mean what they mean in a chat request."""
+"""Sampling options and forms of answers with the same meaning in every dialect."""
 
 TEMPLATE: Final = frozenset({"chat_template_kwargs", "enable_thinking"})
-"""Settings of the chat template. The dialects of conversations take them."""
+"""Settings of the chat template, for the dialects of conversations."""
 
-_INDIFFERENT: Final = _names(
+_INDIFFERENT: Final = frozenset(
     """user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention prediction
     request_id rid priority cache_salt cache_prompt id_slot guided_decoding_backend spaces_between_special_tokens
     stream_reasoning timings_per_token return_progress mirostat_tau mirostat_eta dynatemp_exponent xtc_threshold
-    dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"""
+    dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers""".split()  # noqa: SIM905
 )
-"""Fields that change nothing in what is answered: accounting, caches, and details of samplers that are refused."""
+"""Fields that do not change the answer: accounting, caches, and details of sampling methods that are refused."""
 
 _NOTHING: Final[tuple[Any, ...]] = (None, False, 0, 0.0, "", [], {})
 _NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     **dict.fromkeys(
-        _names(
-            """use_beam_search echo include_stop_str_in_output bad_words allowed_token_ids logits_processors
+        """use_beam_search echo include_stop_str_in_output bad_words allowed_token_ids logits_processors
         logits_processor custom_logit_processor custom_params documents chat_template structural_tag
         guided_whitespace_pattern return_tokens_as_token_ids return_hidden_states stop_regex no_stop_trim lora_path
         lora session_params mm_processor_kwargs media_io_kwargs thinking_token_budget kv_transfer_params vllm_xargs
         mirostat dynatemp_range xtc_probability dry_multiplier n_probs post_sampling_probs samplers t_max_predict_ms
-        n_predict top_a audio mcp_servers"""
-        ),
+        n_predict top_a audio mcp_servers functions function_call""".split(),  # noqa: SIM905
         _NOTHING,
     ),
     "prompt_logprobs": (None, False),
@@ -206,16 +196,11 @@ _NOT_SERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "tfs_z": (None, 1, 1.0),
     "top_n_sigma": (None, -1, -1.0, 0),
 }
-"""Fields that are known and not served, each with the values that ask for nothing."""
+"""Known fields that are not served, with the values that have no effect."""
 
 
 def passed_on(body: Mapping[str, Any], but: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields of a body that its dialect hands to the chat request as they are.
-
-    Args:
-        body: the body of a request.
-        but: fields that mean something else in this dialect.
-    """
+    """Return the fields of a body that are copied to the chat request, except `but`, which the dialect reads."""
     return {
         name: value
         for name, value in body.items()
@@ -224,22 +209,14 @@ def passed_on(body: Mapping[str, Any], but: Collection[str] = ()) -> dict[str, A
 
 
 def refuse_not_served(body: Mapping[str, Any]) -> None:
-    """Refuse a chat request that asks for something which is not served.
-
-    Raises:
-        BadRequestError: names the field.
-    """
+    """Raise a BadRequestError that names the field if a chat request has an option that is not served."""
     for name, value in body.items():
         if name in _NOT_SERVED and not any(type(value) is type(one) and value == one for one in _NOT_SERVED[name]):
-            raise BadRequestError(f"{name} is not served here: leave it out", param=name)
+            instead = "send tools" if name in ("functions", "function_call") else "leave it out"
+            raise BadRequestError(f"{name} is not served here: {instead}", param=name)
 
 
 def unknown_fields(body: Mapping[str, Any], known: Collection[str]) -> list[str]:
-    """Return the fields of a body that have no effect because nothing here knows them.
-
-    Args:
-        body: the body of a request.
-        known: the fields of its dialect.
-    """
+    """Return the fields of a body that are unknown, given the fields of its dialect."""
     others = (known, SERVED, TEMPLATE, _NOT_SERVED, _INDIFFERENT)
     return [name for name, value in body.items() if value is not None and not any(name in names for names in others)]

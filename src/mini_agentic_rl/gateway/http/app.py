@@ -1,8 +1,8 @@
-"""The application of a gateway: one path for every request, in every dialect, over a policy and over upstreams.
+"""The ASGI application of both gateways: the same steps for every request, in every dialect.
 
-    authenticate    the admission has checked the key; `caller_of` reads which attempt makes the call
-    parse           the dialect makes a chat request of the body, in a thread where the body is large
-    take            the backend (`Backend`) renders it, holds it to its limits and begins to answer, or refuses
+    authenticate    the admission checks the key; `caller_of` reads the attempt
+    parse           the dialect translates the body to a chat request, in a thread if the body is large
+    begin           the backend (`Backend`) renders the request, applies its limits, and begins to sample, or refuses
     answer          whole, or as server-sent events (`AnswerStream`), in the dialect; the backend has recorded it
 
 Each dialect is served at its own path and below the URL of each attempt, `/rollout/{rollout_id}/attempt/{attempt_id}`.
@@ -43,8 +43,11 @@ from ...http import (
     read_json,
     unless_disconnected,
 )
+from ...plugins import load_part
+from ...store import LightningStore
 from ..dialects import Caller, CallScope, ChatRequest, Dialect, Exchange, parse_chat_request
 from ..errors import BodyBeyondContextError, UnknownModelError, UnnamedCallError
+from ..settings import GatewayLimits, SessionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -53,20 +56,20 @@ Json = dict[str, Any]
 
 _PREFIXES: Final = ("", "/rollout/{rollout_id}/attempt/{attempt_id}")
 _ANTHROPIC: Final = "anthropic-version"
-"""Header that Anthropic's clients send with every request."""
-_MOST_NAMES: Final = 32
+"""Header of all requests of Anthropic's clients."""
+_MAX_NAMES: Final = 32
 _LONGEST_NAME: Final = 80
-_MOST_LOGGED: Final = 1000
+_MAX_LOGGED: Final = 1000
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _EVENT_HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _BYTES_PER_TOKEN: Final = 16
-"""More than a token stands for on the mean, in JSON: Chinese in escapes of six bytes comes closest, with about ten."""
-_BYTES_BESIDE: Final = 64 * 1024
-"""For what is no part of the prompt: sampling settings, metadata, a schema of the answer."""
+"""Upper bound of the mean bytes of JSON per token; Chinese in escapes of six bytes has about ten."""
+_OTHER_BYTES: Final = 64 * 1024
+"""For fields beside the prompt: sampling settings, metadata, a schema of the answer."""
 
 
 class Call(Protocol):
-    """A request that a backend has taken. `whole` or `events`, and then `end` whatever happened."""
+    """A request that a backend answers: `whole` or `events`, and finally `end` in any case."""
 
     @property
     def streams(self) -> bool:
@@ -74,38 +77,30 @@ class Call(Protocol):
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What the request asks for that has no effect."""
+        """Fields of the request that have no effect."""
 
     async def whole(self) -> bytes:
-        """Return the body of the whole answer; the store has the record by then.
-
-        Raises:
-            HttpError: it failed, or could not be recorded.
-        """
+        """Return the body of the whole answer, which has been recorded; raises a HttpError if it failed."""
 
     def events(self) -> AsyncGenerator[bytes, None]:
-        """Yield the server-sent events of the answer; the store has the record before the last one.
-
-        Raises:
-            HttpError: it failed, or could not be recorded.
-        """
+        """Yield the server-sent events; the answer is recorded before the last. Raises a HttpError if it failed."""
 
     async def end(self) -> None:
-        """Give up what the call holds, and record what has come of an answer that was broken off."""
+        """Release the call, and record the beginning of an interrupted answer."""
 
 
 class Backend(Protocol):
-    """Answers the requests of a gateway: a policy that samples, or upstreams. Used from one event loop."""
+    """Answers the requests of a gateway, by sampling or by asking upstreams. Used from one event loop."""
 
     title: str
     about: str
-    """How the server is used, for the page that a browser is shown."""
+    """Usage of the server, for the page that browsers show."""
     owner: str
     """`owned_by` in the list of models."""
 
     @property
     def models(self) -> Sequence[str]:
-        """Names that may be asked for."""
+        """Names of the served models."""
 
     @property
     def records(self) -> bool:
@@ -113,51 +108,47 @@ class Backend(Protocol):
 
     @property
     def context_length(self) -> int | None:
-        """Tokens that a model may see; None where that is not known."""
+        """Context length in tokens; None if it is unknown."""
 
     @property
     def dialects(self) -> Sequence[Dialect]:
-        """The wire formats that are served."""
+        """The served dialects."""
 
     @property
     def count(self) -> Callable[[ChatRequest], Awaitable[int]] | None:
-        """Returns the tokens of the prompt of a chat request, or raises a HttpError; None where they are not known."""
+        """Counts the prompt tokens of a chat request, or raises a HttpError; None if they are unknown."""
 
     def parse(self, dialect: Dialect, body: Json, exchange: Exchange) -> tuple[Any, Sequence[str]]:
-        """Check a chat request, in some thread; return it for `take`, and what the body asks for without effect.
+        """Validate a chat request, in any thread; return it for `begin`, and the ignored fields of the body.
 
         Raises:
             BadRequestError: a field has a bad value; `param` names it.
         """
 
-    async def take(self, chat: Any, exchange: Exchange, caller: Caller, key: str) -> Call:
-        """Return a request whose answer has begun, or which can be answered whole.
-
-        Raises:
-            HttpError: it cannot be answered.
-        """
+    async def begin(self, chat: Any, exchange: Exchange, caller: Caller, key: str) -> Call:
+        """Begin to answer a request; raises a HttpError if it cannot be answered."""
 
     def forget(self, scope: CallScope) -> None:
-        """Drop what is remembered of an attempt."""
+        """Drop all memory of an attempt."""
 
     def facts(self) -> Json:
-        """Return what `/health` reports."""
+        """Return the facts that `/health` reports."""
 
     def metric_counters(self) -> Iterable[MetricFamily]:
-        """Return metrics that only grow."""
+        """Return metrics that never decrease."""
 
     def metric_gauges(self) -> Iterable[MetricFamily]:
-        """Return metrics of the present."""
+        """Return metrics of the current state."""
 
 
 class SessionGate(Protocol):
-    """The sessions of agents in use, for a gateway: an optional part (`apps.learning`). Used from one event loop."""
+    """Sessions of deployed agents, an optional part (`apps.learning`). Used from one event loop."""
 
     async def caller(self, request: Request, key: str, caller: Caller) -> Caller:
-        """Return who makes a request with an API key: `caller`, in the session that the request's headers name.
+        """Return `caller`, or the attempt of the session in the request's headers.
 
         Raises:
-            HttpError: a header cannot be read, or the session is that of another key.
+            HttpError: a header is malformed, or the session belongs to another key.
         """
 
     def add_routes(
@@ -167,24 +158,35 @@ class SessionGate(Protocol):
         metrics: RequestMetrics,
         forget: Callable[[CallScope, str], None],
     ) -> None:
-        """Add the routes of sessions, for admitted requests. `forget` drops what the gateway remembers of an attempt,
-        given its scope and the API key."""
+        """Add the routes of sessions. `forget` drops the memory of an attempt, given its scope and the API key."""
 
 
 def create_app(
     backend: Backend,
-    admission: Admission,
-    sessions: SessionGate | None = None,
+    limits: GatewayLimits,
+    *,
+    api_keys: Sequence[str] = (),
+    store: LightningStore | None = None,
+    sessions: SessionSettings | None = None,
     close: Callable[[], Awaitable[None]] | None = None,
-) -> Starlette:
-    """Return the ASGI application.
+) -> tuple[Starlette, Admission]:
+    """Return the ASGI application of a gateway, and its admission.
 
     Args:
         backend: answers the requests.
-        admission: lets them in.
-        sessions: knows the sessions that requests belong to; None where there are none.
+        limits: limits of requests.
+        api_keys: keys that are accepted; without any no key is needed.
+        store: keeps the sessions.
+        sessions: settings of sessions of deployed agents; None keeps no sessions.
         close: called when the application ends.
+
+    Raises:
+        ValueError: sessions without a store.
     """
+    if sessions is not None and store is None:
+        raise ValueError("sessions are kept in a store: give one")
+    admission = Admission(limits, api_keys, refuse_when_paused=limits.when_paused == "refuse")
+    gate: SessionGate | None = None if sessions is None else load_part("learning").session_gate(store, sessions)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -198,16 +200,18 @@ def create_app(
 
     def add(method: str, path: str, endpoint: Endpoint, dialect: Dialect | None = None) -> None:
         name = "models" if dialect is None else path.rpartition("/v1/")[2]
-        respond = openai_response if dialect is None else dialect_response(dialect)
-        admitted = AdmittedEndpoint(name, endpoint, admission, metrics, respond)
+        refuse = openai_response
+        if dialect is not None:
+            refuse = lambda error: json_response(dialect.refusal(error), error.status, error.headers)  # noqa: E731
+        admitted = AdmittedEndpoint(name, endpoint, admission, metrics, refuse)
         for prefix in _PREFIXES:
             app.router.routes.append(Route(prefix + path, admitted, methods=[method]))
 
     async def identify(request: Request) -> tuple[str, Caller]:
-        """Return the API key, which the admission has checked, and who makes the request."""
+        """Return the API key, which the admission has checked, and the caller."""
         key: str = request.state.api_key
         caller = caller_of(request, backend.records)
-        return key, caller if sessions is None else await sessions.caller(request, key, caller)
+        return key, caller if gate is None else await gate.caller(request, key, caller)
 
     async def read(request: Request, parse: Callable[[Json], T]) -> T:
         return await _read(request, admission.limits, parse, backend.context_length)
@@ -223,7 +227,7 @@ def create_app(
             exchange, chat, left_out = await read(request, parse)
             if admission.paused:
                 await unless_disconnected(admission.opened(), request.receive)
-            call = await unless_disconnected(backend.take(chat, exchange, caller, key), request.receive)
+            call = await unless_disconnected(backend.begin(chat, exchange, caller, key), request.receive)
             headers = ignored.headers([*left_out, *call.left_out])
             if call.streams:
                 return AnswerStream(call, exchange, headers)
@@ -241,7 +245,7 @@ def create_app(
 
             async def look_up(request: Request, lookup: Any = lookup) -> Response:
                 key, caller = await identify(request)
-                return json_response(lookup.answer(request.path_params["id"], caller.scope, key, request.query_params))
+                return json_response(lookup.answer(request.path_params["id"], caller.scope, key))
 
             add(lookup.method, lookup.path, look_up, dialect)
         if dialect.counting is not None and backend.count is not None:
@@ -258,35 +262,23 @@ def create_app(
         for dialect in backend.dialects:
             dialect.forget(scope, key)
 
-    if sessions is not None:
-        sessions.add_routes(app, admission, metrics, forget)
+    if gate is not None:
+        gate.add_routes(app, admission, metrics, forget)
     models, model = _model_endpoints(backend)
     add("GET", "/v1/models", models)
     add("GET", "/v1/models/{model:path}", model)
     _add_health(app, admission, metrics, backend)
-    return app
-
-
-def dialect_response(dialect: Dialect) -> Callable[[HttpError], Response]:
-    """Return what makes the responses that report errors in a dialect."""
-    return lambda error: json_response(dialect.refusal(error), error.status, error.headers)
+    return app, admission
 
 
 async def _read(request: Request, limits: RequestLimits, parse: Callable[[Json], T], context_length: int | None) -> T:
-    """Return what `parse` makes of the JSON object in the body, which is not read where no prompt that fits is so long.
+    """Read the JSON object in the body and return `parse` of it, called in any thread.
 
-    Args:
-        request: its body has not been read yet.
-        limits: bound it.
-        parse: makes something of the object; called in some thread.
-        context_length: tokens that the model may see; None where that is not known.
-
-    Raises:
-        HttpError: as `read_json` and `parse` do; a BodyBeyondContextError where the prompt cannot fit.
+    A body that is too long for any prompt that fits into the context is refused with a BodyBeyondContextError.
     """
     bound = limits.max_body_bytes
     if context_length is not None:
-        bound = min(bound, context_length * _BYTES_PER_TOKEN + _BYTES_BESIDE)
+        bound = min(bound, context_length * _BYTES_PER_TOKEN + _OTHER_BYTES)
     try:
         return await read_json(request, bound, parse, within_seconds=limits.max_body_seconds)
     except BodyTooLargeError:
@@ -299,17 +291,15 @@ async def _read(request: Request, limits: RequestLimits, parse: Callable[[Json],
 
 
 def caller_of(request: Request, records: bool) -> Caller:
-    """Return who makes a request.
-
-    A rollout that the URL names counts, else that of the `baggage` header, unless the server records none.
+    """Return the sender of a request: the attempt in the URL, or else in the `baggage` header.
 
     Args:
         request: the request.
-        records: whether the server records the calls of rollouts.
+        records: False ignores the header, on a server that records no rollouts.
 
     Raises:
-        UnnamedCallError: it comes from a process that runs rollouts, and nothing says to which of them it belongs.
-        BadRequestError: the header names half of an attempt.
+        UnnamedCallError: it comes from a process that runs rollouts, and it is unknown to which of them it belongs.
+        BadRequestError: the header has only one of rollout and attempt.
     """
     ids, headers = request.path_params, request.headers
     scope = (ids["rollout_id"], ids["attempt_id"]) if "rollout_id" in ids else None
@@ -331,12 +321,12 @@ def caller_of(request: Request, records: bool) -> Caller:
 
 
 class AnswerStream(EventStream):
-    """The events of a call as a response; when the client goes away, the call is ended.
+    """The events of a call as a response; if the client leaves, the call is ended.
 
     Args:
         call: the call.
-        exchange: the request in its dialect, which words the errors.
-        headers: headers beside the usual.
+        exchange: translates errors to the dialect.
+        headers: additional headers.
     """
 
     def __init__(self, call: Call, exchange: Exchange, headers: Mapping[str, str]) -> None:
@@ -352,7 +342,7 @@ class AnswerStream(EventStream):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self._event_headers})
             await unless_disconnected(self._send(send), receive)
-        except ClientDisconnect:  # nobody is left to answer
+        except ClientDisconnect:  # the client has gone
             pass
         finally:
             await asyncio.shield(self._call.end())
@@ -372,7 +362,7 @@ class AnswerStream(EventStream):
                         yield events
         except HttpError as caught:
             error = caught
-        except Exception:  # a fault of ours must end this answer, not the server
+        except Exception:  # a bug must end this answer, not the server
             logger.exception("a streamed call failed")
             error = HttpError("the server failed to answer; its log says why")
         if error is not None:
@@ -381,26 +371,26 @@ class AnswerStream(EventStream):
 
 
 class IgnoredParameters:
-    """Reports to clients what a request asked for without effect, and to the log once each such thing."""
+    """Reports ignored fields of requests to clients, and each once in the log."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
 
     def headers(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the headers of an answer for which these were left out."""
+        """Return the headers of an answer, given the ignored fields."""
         if not names:
             return {}
-        # names are foreign text, and headers hold no other letters
-        shown = [re.sub(r"[^ -+\--~]", "?", name)[:_LONGEST_NAME] for name in names[:_MOST_NAMES]]
+        # names are untrusted, and headers are ASCII
+        shown = [re.sub(r"[^ -+\--~]", "?", name)[:_LONGEST_NAME] for name in names[:_MAX_NAMES]]
         new = [name for name in shown if name not in self._logged]
-        if new and len(self._logged) < _MOST_LOGGED:
+        if new and len(self._logged) < _MAX_LOGGED:
             self._logged.update(new)
             logger.warning("requests ask for what has no effect here: %s", ", ".join(new))
         return {"X-Ignored-Parameters": ", ".join(shown)}
 
 
 def _metrics(backend: Backend, admission: Admission) -> RequestMetrics:
-    """Return the metrics of a gateway: its requests by dialect, who is inside, and what the backend counts."""
+    """Return the metrics of a gateway: requests by dialect, requests in progress, and those of the backend."""
 
     def gauges() -> Iterable[MetricFamily]:
         inside = {"active": admission.active - admission.waiting, "held": admission.waiting}
@@ -415,7 +405,7 @@ def _metrics(backend: Backend, admission: Admission) -> RequestMetrics:
 
 
 def _model_endpoints(backend: Backend) -> tuple[Endpoint, Endpoint]:
-    """Return what serves the list of models, and each by its name, in OpenAI's form or in Anthropic's."""
+    """Return the endpoints of the list of models and of each model, in OpenAI's or Anthropic's form."""
 
     def row(request: Request, name: str) -> Json:
         if _ANTHROPIC in request.headers:
@@ -441,7 +431,7 @@ def _model_endpoints(backend: Backend) -> tuple[Endpoint, Endpoint]:
 
 
 def _add_health(app: Starlette, admission: Admission, metrics: RequestMetrics, backend: Backend) -> None:
-    """Serve `/health` and `/healthz`, with status 503 once the server drains, and `/metrics`; none needs a key."""
+    """Add `/health` and `/healthz`, with status 503 while the server drains, and `/metrics`; they need no key."""
 
     async def health(request: Request) -> Response:
         state = "draining" if admission.draining else "paused" if admission.paused else "ok"

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 from ...attribution import gateway_started, gateway_stopped
 from ...errors import UserError
-from ...http import Admission, AdmittingServer
-from ...plugins import load_part
+from ...http import AdmittingServer
 from ...samplers import Sampler
 from ...store import LightningStore
 from ...tokens import CompletionRecord
@@ -31,29 +30,29 @@ _EVERYWHERE = ("0.0.0.0", "::")
 
 
 class MiniLLMServer(AdmittingServer):
-    """Serve the OpenAI API on a sampler, and record what is asked under a rollout's URL.
+    """Serve the OpenAI API on a sampler, and record calls under a rollout's URL.
 
     Args:
-        sampler: samples tokens; used from the server's own event loop.
+        sampler: samples tokens; used from the server's event loop.
         tokenizer: the model's Hugging Face tokenizer.
-        model_name: public name of the model; asking for it samples with `default_adapter`.
+        model_name: public name of the model, which samples with `default_adapter`.
         host: address to listen on.
-        port: port to listen on; 0 takes a free one, which `port` then tells.
-        public_url: URL by which agents elsewhere reach it, with or without /v1; None takes its address, and where it
-            listens on every one the name of this machine.
-        store: where calls under a rollout's URL are recorded; without one such URLs are refused.
-        api_key: bearer token to ask for; without one, and without `api_keys`, none is asked for.
-        api_keys: further bearer tokens that are accepted.
-        limits: what is let in, and how much each rollout may use.
-        default_adapter: adapter that `model_name` stands for; None is the base model alone.
+        port: port to listen on; 0 selects a free one.
+        public_url: URL for agents on other machines, with or without /v1; None takes the address, or the host name if
+            the server listens on all addresses.
+        store: records calls under a rollout's URL; without a store such URLs are refused.
+        api_key: bearer token of clients; without keys none is needed.
+        api_keys: further bearer tokens.
+        limits: limits of requests and rollouts.
+        default_adapter: adapter behind `model_name`; None is the base model.
         tool_format: how tool calls are written; see `ChatRenderer`.
-        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.decoding`.
+        thinking: treatment of thoughts; see `mini_agentic_rl.gateway.render.decoding`.
         extra_eos_ids: further token ids that end an answer, e.g. of the model's generation config.
-        sessions: keep sessions of agents in use in the store, under these settings; None keeps none.
+        sessions: settings of sessions of deployed agents, which are kept in the store; None keeps none.
 
     Raises:
         ValueError: sessions without a store.
-        UserError: `public_url` is no URL.
+        UserError: `public_url` is not a URL.
     """
 
     def __init__(
@@ -75,19 +74,20 @@ class MiniLLMServer(AdmittingServer):
         extra_eos_ids: Sequence[int] = (),
         sessions: SessionSettings | None = None,
     ) -> None:
-        if sessions is not None and store is None:
-            raise ValueError("sessions are kept in a store: give one")
         self.model_name = model_name
-        self._public_url = None if public_url is None else _checked_url(public_url)
+        self._public_url = None if public_url is None else public_url.rstrip("/").removesuffix("/v1")
+        if public_url is not None:
+            parts = urlsplit(public_url)
+            if parts.scheme not in ("http", "https") or not parts.netloc:
+                raise UserError(f"{public_url!r} is no URL: write it as http://learner:8000", setting="gateway_url")
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         limits = limits or GatewayLimits()
         budgets = RolloutBudgets(limits, lambda: store)
         preparation = Preparation(sampler, self.renderer, model_name, default_adapter, store, budgets, limits)
         self.service = ChatService(preparation)
         keys = [*([] if api_key is None else [api_key]), *api_keys]
-        admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
-        gate = None if sessions is None else load_part("learning").session_gate(store, sessions)
-        super().__init__(create_app(self.service, admission, gate), admission, host, port, "gateway server")
+        app, admission = create_app(self.service, limits, api_keys=keys, store=store, sessions=sessions)
+        super().__init__(app, admission, host, port, "gateway server")
 
     @property
     def expert_prefixes(self) -> dict[str, Sequence[CompletionRecord]]:
@@ -133,22 +133,10 @@ class MiniLLMServer(AdmittingServer):
         )
 
     def pause(self) -> None:
-        """Hold requests that arrive from now on, e.g. while the weights are updated; those being answered go on. With
-        `limits.when_paused="refuse"` they are answered with status 429 and a `Retry-After` instead."""
+        """Hold new requests, e.g. while the weights are updated; running ones continue. With
+        `limits.when_paused="refuse"` new requests get status 429 and a `Retry-After` header instead."""
         self.admission.pause()
 
     def resume(self) -> None:
-        """Answer requests again, those that were held first."""
+        """Answer requests again, the held ones first."""
         self.admission.resume()
-
-
-def _checked_url(url: str) -> str:
-    """Return a URL without the /v1 at its end.
-
-    Raises:
-        UserError: it is none.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UserError(f"{url!r} is no URL: write it as http://learner:8000", setting="gateway_url")
-    return url.rstrip("/").removesuffix("/v1")

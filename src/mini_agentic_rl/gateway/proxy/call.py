@@ -1,7 +1,7 @@
-"""The gateway over upstreams: a chat request on its way to an upstream and back, and what is recorded of it.
+"""The backend of the proxy: sends a chat request to an upstream, and records and returns its answer.
 
-An answer is recorded before it is complete at the agent. Where the upstream tells token ids and log-probabilities they
-are part of the record and the call can be trained; where it does not, the record holds the messages alone and says so.
+An answer is recorded before its end reaches the agent. If the upstream reports token ids and log-probabilities, the
+record has them and the call can be trained; otherwise the record has the messages alone, and says so.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..completion.record import (
     RolloutBudgets,
     record_answer,
 )
-from ..dialects import Caller, CallScope, ChatDialect, Dialect, Exchange, shared_dialects
+from ..dialects import Caller, CallScope, ChatDialect, ChatReader, Dialect, Exchange, shared_dialects
 from ..errors import NotFoundError
-from .reading import UnreadableAnswerError, UpstreamAnswer, read_beginning, read_events, read_whole
-from .upstreams import MOST_REFUSAL_BYTES, Upstream, UpstreamRefusedError, Upstreams, broken, error_text, silent
+from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
+from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamRefusedError, Upstreams, broken, error_text, silent
 
-_ASKED: Final = (
+_SETTINGS: Final = (
     (GenAiAttributes.REQUEST_MAX_TOKENS, "max_tokens"),
     (GenAiAttributes.REQUEST_MAX_TOKENS, "max_completion_tokens"),
     (GenAiAttributes.REQUEST_TOP_P, "top_p"),
@@ -44,12 +44,12 @@ _ASKED: Final = (
 
 
 class ProxyService:
-    """Hands chat requests on to upstreams: a `Backend`. Used from one event loop.
+    """A `Backend` that sends chat requests to upstreams. Used from one event loop.
 
     Args:
-        upstreams: the servers to ask.
-        store: returns where calls under a rollout's URL are recorded.
-        budgets: bound what each attempt may ask for.
+        upstreams: the servers.
+        store: returns the store that records calls under a rollout's URL.
+        budgets: limits of each attempt.
     """
 
     title = "mini-agentic-rl proxy"
@@ -69,7 +69,7 @@ class ProxyService:
         self.store = store
         self.budgets = budgets
         self.tokens: Counter[str] = Counter()
-        """Those of prompts, those found in a cache, and those sampled, of calls that have ended."""
+        """Tokens of ended calls: of prompts, found in a cache, and sampled."""
         self.dialects: Sequence[Dialect] = shared_dialects()
         self._attempts: KnownAttempts | None = None
 
@@ -86,31 +86,42 @@ class ProxyService:
         if not isinstance(chat.get("messages"), list):
             raise BadRequestError("messages: expected a list", param="messages")
         temperature = chat.get("temperature")
-        if temperature is not None and (isinstance(temperature, bool) or not _is_temperature(temperature)):
+        number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+        if temperature is not None and not (number and 0 <= temperature <= sys.float_info.max):
             raise BadRequestError("temperature: expected a number, 0 or more", param="temperature")
         if not isinstance(chat.get("stream_options"), dict | None):
             raise BadRequestError("stream_options: expected an object", param="stream_options")
-        # A chat request goes on as it is.
+        # A chat request is sent on unchanged.
         return chat, () if isinstance(dialect, ChatDialect) else dialect.left_out(body)
 
-    async def take(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
+    async def begin(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
         store = self.store()
         if caller.scope is not None and store is None:
             raise NotFoundError("this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store")
         if store is not None:
-            if self._attempts is None or self._attempts.store is not store:  # the proxy was given another one
+            if self._attempts is None or self._attempts.store is not store:  # the store was replaced
                 self._attempts = KnownAttempts(store)
             await self._attempts.check(caller.scope)
         call = ProxiedCall(self, exchange, caller, store)
+        await self.budgets.begin(caller.scope)
+        rollout_id = None if caller.scope is None else caller.scope[0]
         try:
-            await call.send()
-        except BaseException:
-            await call.end()
+            call.upstream, call.response = await self.upstreams.send(
+                str(chat.get("model")), "/chat/completions", call.upstream_body, rollout_id
+            )
+            if call.response.is_error:
+                try:
+                    content = await read_beginning(call.response, MAX_REFUSAL_BYTES)
+                finally:
+                    await call.response.aclose()
+                raise UpstreamRefusedError(call.upstream, call.response, content)
+        except HttpError:
+            self.budgets.give_back(caller.scope)
             raise
         return call
 
     def forget(self, scope: CallScope) -> None:
-        """Nothing is remembered of attempts but what the dialects keep."""
+        """Do nothing: only the dialects remember attempts."""
 
     def facts(self) -> dict[str, Any]:
         return {"models": self.models}
@@ -123,153 +134,125 @@ class ProxyService:
 
     def metric_gauges(self) -> Iterable[MetricFamily]:
         up: dict[tuple[str, ...], float] = {(url,): value for url, value in self.upstreams.replicas.up().items()}
-        yield MetricFamily("upstream_up", "Whether a server is taken to be there.", up, ("server",))
+        yield MetricFamily("upstream_up", "Whether a server is considered reachable.", up, ("server",))
 
 
 class ProxiedCall:
-    """One chat request. `send` first, then `whole` or `events`, and `end` whatever happened.
+    """One chat request that an upstream answers.
 
     Args:
         service: the upstreams, budgets and counters.
         exchange: the request in the agent's dialect.
-        caller: whose it is.
-        store: where it is recorded.
+        caller: the sender.
+        store: records the call; None records nothing.
     """
 
     left_out: Sequence[str] = ()
+    upstream: Upstream
+    """The server that answers; set once it does."""
+    response: httpx.Response
+    """Its answer."""
 
     def __init__(self, service: ProxyService, exchange: Exchange, caller: Caller, store: LightningStore | None) -> None:
-        self.exchange = exchange
-        self.body = exchange.chat
-        self.caller = caller
-        self.scope = caller.scope
-        self.start_time = time.time()
-        self.answer = UpstreamAnswer()
         self._service = service
-        self._budgets = service.budgets
+        self._exchange = exchange
+        self._body = exchange.chat
+        self._caller = caller
+        self._scope = caller.scope
         self._store = store
+        self._start_time = time.time()
+        self._answer = ChatReader()
         self._recorded = False
-        self._upstream: Upstream | None = None
-        self._response: httpx.Response | None = None
 
     @property
     def streams(self) -> bool:
-        return bool(self.body.get("stream"))
-
-    async def send(self) -> None:
-        """Have an upstream take the request.
-
-        Raises:
-            RolloutBudgetError: the attempt has used up what it may ask for.
-            HttpError: no upstream answers, or the one that does refuses.
-        """
-        await self._budgets.begin(self.scope)
-        rollout_id = None if self.scope is None else self.scope[0]
-        try:
-            self._upstream, self._response = await self._service.upstreams.send(
-                str(self.body.get("model")), "/chat/completions", self._onward, rollout_id
-            )
-            if self._response.is_error:
-                content = await read_beginning(self._response, MOST_REFUSAL_BYTES)
-                raise UpstreamRefusedError(self._upstream, self._response, content)
-        except HttpError:
-            self._budgets.give_back(self.scope)
-            raise
+        return bool(self._body.get("stream"))
 
     async def whole(self) -> bytes:
-        upstream, response = self._sent()
-        with self._reading(upstream):
-            completion = await read_whole(response)
-        self._take(upstream, completion)
-        await self._record(upstream)
-        size = size_of([self.body, completion], LARGE)  # a dialect may keep the conversation
-        return await off_loop(size, lambda: encode_in_steps(self.exchange.answer(completion)))
+        with self._reading():
+            completion = await read_whole(self.response)
+        self._take(completion)
+        await self._record()
+        size = size_of([self._body, completion], LARGE)  # a dialect may keep the conversation
+        return await off_loop(size, lambda: encode_in_steps(self._exchange.answer(completion)))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        upstream, response = self._sent()
-        with self._reading(upstream):
-            async for chunk, weight in read_events(response):
-                self._take(upstream, chunk, weight)
-                if not self._is_unasked_usage(chunk):
-                    yield self.exchange.events(chunk)
-        if not self.answer.choices:
-            raise broken(upstream, "ended a stream in which there was no answer")
-        await self._record(upstream)
-        yield await off_loop(size_of(self.body, LARGE), self.exchange.end)  # a dialect may keep the conversation
+        with self._reading():
+            async for chunk in read_events(self.response):
+                self._take(chunk)
+                usage_alone = not chunk.get("choices") and bool(chunk.get("usage"))
+                if not (usage_alone and self._adds_usage):
+                    yield self._exchange.events(chunk)
+        if not self._answer.choices:
+            raise broken(self.upstream, "ended a stream in which there was no answer")
+        await self._record()
+        yield await off_loop(size_of(self._body, LARGE), self._exchange.end)  # a dialect may keep the conversation
 
     async def end(self) -> None:
-        """Close the upstream's answer, count its tokens, and record what had come of one that was broken off."""
-        if self._upstream is None or self._response is None:
-            return
-        await self._response.aclose()
-        if not self._recorded and self.answer.choices:
-            for choice in self.answer.choices.values():
+        """Close the upstream's answer, count its tokens, and record the beginning of an interrupted one."""
+        await self.response.aclose()
+        answer = self._answer
+        if not self._recorded and answer.choices:
+            for choice in answer.choices.values():
                 choice.finish_reason = choice.finish_reason or "cancelled"
-            with suppress(HttpError):  # logged already, and nobody is left to be told
-                await self._record(self._upstream)
-        prompt, cached, sampled = self.answer.tokens
-        self._service.tokens.update({"prompt": prompt, "cached": cached, "completion": sampled})
-        self._budgets.spend(self.scope, prompt + sampled)
+            with suppress(HttpError):  # it is logged, and the client has gone
+                await self._record()
+        prompt, sampled = answer.prompt_tokens, answer.completion_tokens
+        self._service.tokens.update({"prompt": prompt, "cached": answer.cached_tokens, "completion": sampled})
+        self._service.budgets.spend(self._scope, prompt + sampled)
 
-    def _onward(self, upstream: Upstream) -> dict[str, Any]:
-        body = upstream.body(self.body, recorded=self.scope is not None)
-        if self._asks_for_usage:
-            body["stream_options"] = {**(self.body.get("stream_options") or {}), "include_usage": True}
+    def upstream_body(self, upstream: Upstream) -> dict[str, Any]:
+        """Return the body for an upstream."""
+        body = upstream.body(self._body, recorded=self._scope is not None)
+        if self._adds_usage:
+            body["stream_options"] = {**(self._body.get("stream_options") or {}), "include_usage": True}
         return body
 
     @property
-    def _asks_for_usage(self) -> bool:
-        """True if a stream has to tell its token counts for the budget's sake, though the agent asked for none."""
-        asked = (self.body.get("stream_options") or {}).get("include_usage")
-        return self.streams and not asked and self.scope is not None and self._budgets.counts_tokens
+    def _adds_usage(self) -> bool:
+        """True if a stream must report token counts for the budget though the agent did not request them."""
+        requested = (self._body.get("stream_options") or {}).get("include_usage")
+        return self.streams and not requested and self._scope is not None and self._service.budgets.counts_tokens
 
-    def _is_unasked_usage(self, chunk: dict[str, Any]) -> bool:
-        """Return True if this is a chunk of token counts that the agent does not expect."""
-        return self._asks_for_usage and not chunk.get("choices") and bool(chunk.get("usage"))
-
-    def _sent(self) -> tuple[Upstream, httpx.Response]:
-        if self._upstream is None or self._response is None:
-            raise RuntimeError("the request has not been sent")
-        return self._upstream, self._response
-
-    def _take(self, upstream: Upstream, part: dict[str, Any], weight: int = 0) -> None:
+    def _take(self, part: dict[str, Any]) -> None:
         if part.get("error"):
-            raise broken(upstream, f"ended its answer with an error: {error_text(part['error'])}")
+            raise broken(self.upstream, f"ended its answer with an error: {error_text(part['error'])}")
         try:
-            self.answer.take(part, weight)
+            self._answer.take(part)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-            raise broken(upstream, f"answered what is no chat completion: {error}") from error
+            raise broken(self.upstream, f"sent an answer that is not a chat completion: {error}") from error
 
     @contextmanager
-    def _reading(self, upstream: Upstream) -> Iterator[None]:
+    def _reading(self) -> Iterator[None]:
         try:
             yield
         except httpx.ReadTimeout as error:
-            raise silent(upstream, self._service.upstreams.silence(upstream)) from error
+            raise silent(self.upstream, self._service.upstreams.silence(self.upstream)) from error
         except httpx.RequestError as error:
-            problem = f"broke off its answer for model {upstream.name!r}: {type(error).__name__}: {error}"
-            raise broken(upstream, problem, code="upstream_broken") from error
+            problem = f"broke off its answer for model {self.upstream.name!r}: {type(error).__name__}: {error}"
+            raise broken(self.upstream, problem, code="upstream_broken") from error
         except UnreadableAnswerError as error:
-            raise broken(upstream, str(error)) from error
+            raise broken(self.upstream, str(error)) from error
 
-    async def _record(self, upstream: Upstream) -> None:
+    async def _record(self) -> None:
         self._recorded = True
-        if self.scope is None or self._store is None:
+        if self._scope is None or self._store is None:
             return
-        answer, asked = self.answer, self.body.get("temperature")
+        answer, body = self._answer, self._body
+        temperature = body.get("temperature")
         context = CallContext(
-            rollout_id=self.scope[0],
-            attempt_id=self.scope[1],
-            response_id=answer.response_id,
-            model=upstream.name,
-            messages=self.body["messages"],
-            tools=self.body.get("tools") or [],
+            rollout_id=self._scope[0],
+            attempt_id=self._scope[1],
+            response_id=answer.id,
+            model=self.upstream.name,
+            messages=body["messages"],
+            tools=body.get("tools") or [],
             prompt_ids=answer.prompt_ids,
-            temperature=1.0 if asked is None else float(asked),
-            start_time=self.start_time,
-            agent=self.caller.agent,
-            traceparent=self.caller.traceparent,
-            asked={name: value for name, field in _ASKED if isinstance(value := self.body.get(field), int | float)},
+            temperature=1.0 if temperature is None else float(temperature),
+            start_time=self._start_time,
+            agent=self._caller.agent,
+            traceparent=self._caller.traceparent,
+            settings={name: value for name, field in _SETTINGS if isinstance(value := body.get(field), int | float)},
         )
         for index, choice in answer.choices.items():
             recorded = RecordedAnswer(
@@ -280,7 +263,3 @@ class ProxiedCall:
                 logprobs=choice.logprobs,
             )
             await record_answer(self._store, context, recorded, time.time())
-
-
-def _is_temperature(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= sys.float_info.max

@@ -1,4 +1,4 @@
-"""`LLMProxy`: the gateway over servers of others. The agent sees one OpenAI-compatible endpoint, as with a policy."""
+"""`LLMProxy`: one OpenAI-compatible endpoint in front of other servers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from ...attribution import gateway_started, gateway_stopped
-from ...http import Admission, AdmittingServer
-from ...plugins import load_part
+from ...http import AdmittingServer
 from ...processes import until_asked_to_stop
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
@@ -24,37 +23,37 @@ logger = logging.getLogger(__name__)
 _ALWAYS_DONE: Final = frozenset(
     {"rollout_attempt", "stream_conversion", "message_inspection", "return_token_ids", "logprobs", "opentelemetry"}
 )
-"""Middlewares and callbacks of agent-lightning whose work this proxy does by itself."""
+"""Middlewares and callbacks of agent-lightning whose work this proxy always does."""
 
 
 class LLMProxy:
-    """Hands chat requests on by model name, and records those made under a rollout's URL.
+    """Send chat requests on by model name, and record calls under a rollout's URL.
 
     Args:
-        port: port to listen on; None and 0 take a free one.
-        model_list: what is served where: `{"model_name": …, "base_url": …, "api_key": …, "model": …, "token_ids": …}`
-            each, or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`, where
-            `openai/…` without `api_base` stands at OPENAI_BASE_URL, or at OpenAI with OPENAI_API_KEY. Several
-            entries of one name are servers of one model: the calls of a rollout go to the same one as long as it is
-            there. `token_ids` is "vllm" or "sglang" where the server tells token ids; without it calls are recorded
-            with their messages alone. `timeout` and `connect_timeout` may be given for each.
-        store: where calls under a rollout's URL are recorded; the trainer gives its own.
+        port: port to listen on; None and 0 select a free one.
+        model_list: the models. An entry is `{"model_name": …, "base_url": …, "api_key": …, "model": …, "token_ids": …}`
+            or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`, where `openai/…`
+            without `api_base` is served at OPENAI_BASE_URL, or at OpenAI with OPENAI_API_KEY. Several entries with one
+            name are replicas: the calls of a rollout go to the same one while it is reachable. `token_ids` is "vllm" or
+            "sglang" if the server reports token ids; otherwise calls are recorded with their messages alone. `timeout`
+            and `connect_timeout` can be set for each entry.
+        store: records calls under a rollout's URL; the trainer sets its own.
         host: address to listen on.
-        num_retries: how often a request is sent again after a failed connection or an answer of 408, 429 or 5xx.
-        timeout: seconds that an upstream may be silent.
-        connect_timeout: seconds within which a connection to an upstream has to be made.
+        num_retries: retries after a failed connection or a status of 408, 429 or 5xx.
+        timeout: seconds without data after which an upstream has failed.
+        connect_timeout: seconds for connecting to an upstream.
         litellm_config, num_workers, launch_mode, launcher_args, middlewares, callbacks: agent-lightning's settings of
-            its LiteLLM server. Host and port of `launcher_args` count where none are given; the rest has no effect,
-            since there is no LiteLLM here. What its own middlewares and callbacks do (paths of rollouts, spans, tokens,
+            its LiteLLM server. Host and port of `launcher_args` are used unless given; the rest has no effect, since
+            there is no LiteLLM here. The work of its own middlewares and callbacks (rollout paths, spans, tokens,
             streams) is always done.
-        api_key: bearer token that agents must send; without one, and without `api_keys`, none is asked for.
-        api_keys: further bearer tokens that are accepted.
-        limits: what is let in, and how much each rollout may use.
-        sessions: keep sessions of agents in use in the store, under these settings; None keeps none.
+        api_key: bearer token of agents; without keys none is needed.
+        api_keys: further bearer tokens.
+        limits: limits of requests and rollouts.
+        sessions: settings of sessions of deployed agents, which are kept in the store; None keeps none.
 
     Raises:
-        UserError: an entry of the model list does not say where its model is served, or is there twice.
-        ValueError: a number that cannot work.
+        UserError: an entry of the model list has no URL, or is there twice.
+        ValueError: a number is out of range, or sessions without a store.
     """
 
     def __init__(
@@ -78,9 +77,11 @@ class LLMProxy:
         limits: GatewayLimits | None = None,
         sessions: SessionSettings | None = None,
     ) -> None:
-        if sessions is not None and store is None:
-            raise ValueError("sessions are kept in a store: give one")
-        _warn_of_unused(litellm_config=litellm_config, middlewares=middlewares, callbacks=callbacks)
+        unused = {"litellm_config": litellm_config, "middlewares": middlewares, "callbacks": callbacks}
+        for name, values in unused.items():
+            unknown = [value for value in values or () if not (isinstance(value, str) and value in _ALWAYS_DONE)]
+            if unknown:
+                logger.warning("LLMProxy(%s=%r) has no effect: there is no LiteLLM here", name, unknown)
         host = host or getattr(launcher_args, "host", None) or "127.0.0.1"
         port = port or getattr(launcher_args, "port", None)
         self._store = store
@@ -89,15 +90,15 @@ class LLMProxy:
         )
         limits = limits or GatewayLimits()
         keys = [*([] if api_key is None else [api_key]), *api_keys]
-        self.admission = Admission(limits, keys, refuse_when_paused=limits.when_paused == "refuse")
         service = ProxyService(self._upstreams, self.get_store, RolloutBudgets(limits, self.get_store))
-        gate = None if sessions is None else load_part("learning").session_gate(store, sessions)
-        app = create_app(service, self.admission, gate, self._upstreams.close)
+        app, self.admission = create_app(
+            service, limits, api_keys=keys, store=store, sessions=sessions, close=self._upstreams.close
+        )
         self._server = AdmittingServer(app, self.admission, host, port or 0, "LLM proxy")
 
     @property
     def models(self) -> list[str]:
-        """Names that may be asked for."""
+        """Names of the served models."""
         return self._upstreams.names
 
     @property
@@ -106,15 +107,15 @@ class LLMProxy:
         return f"{self._server.root}/v1"
 
     def get_store(self) -> LightningStore | None:
-        """Return where calls are recorded."""
+        """Return the store that records calls."""
         return self._store
 
     def set_store(self, store: LightningStore | None) -> None:
-        """Record in this store from now on."""
+        """Set the store that records calls."""
         self._store = store
 
     def update_model_list(self, model_list: Iterable[Upstream | Mapping[str, Any]]) -> None:
-        """Serve these models from now on; requests under way end where they began.
+        """Replace the models; running requests end at their old upstreams.
 
         Raises:
             UserError: as the constructor.
@@ -122,14 +123,14 @@ class LLMProxy:
         self._upstreams.replace(model_list)
 
     def is_running(self) -> bool:
-        """Return True if it takes requests."""
+        """Return True if the proxy accepts requests."""
         return self._server.running
 
     async def start(self) -> None:
-        """Serve; return once connections are accepted. Starting a running proxy changes nothing.
+        """Start serving; return once connections are accepted. A running proxy is left alone.
 
         Raises:
-            ServerStartError: the address cannot be had.
+            ServerStartError: the address is not available.
         """
         if not self.is_running():
             await asyncio.to_thread(self._server.start)
@@ -137,29 +138,28 @@ class LLMProxy:
             logger.info("passing on %s at %s", ", ".join(self.models) or "no model yet", self.endpoint)
 
     def pause(self) -> None:
-        """Hold requests that arrive from now on; those being answered go on. See `GatewayLimits.when_paused`."""
+        """Hold new requests; running ones continue. See `GatewayLimits.when_paused`."""
         self.admission.pause()
 
     def resume(self) -> None:
-        """Answer requests again, those that were held first."""
+        """Answer requests again, the held ones first."""
         self.admission.resume()
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
-        them."""
+        """Refuse new requests with status 503 and `Retry-After`; cancel running ones after `timeout` seconds."""
         if self.is_running():
             gateway_stopped(self.endpoint)
         await asyncio.to_thread(self._server.stop, timeout)
 
     async def run_forever(self, drain_seconds: float = 30.0) -> None:
-        """Serve until this task is cancelled or the process is asked to end (SIGINT, SIGTERM), then stop.
+        """Serve until this task is cancelled or the process gets SIGINT or SIGTERM, then stop.
 
         Args:
-            drain_seconds: what requests under way get then; a second signal ends the process at once.
+            drain_seconds: seconds for running requests then; a second signal ends the process at once.
 
         Raises:
-            ServerStartError: the address cannot be had.
-            RuntimeError: the server ended by itself; the log says why.
+            ServerStartError: the address is not available.
+            RuntimeError: the server ended unexpectedly.
         """
         await self.start()
         if not await until_asked_to_stop(self.is_running, lambda: self.stop(drain_seconds)):
@@ -177,14 +177,14 @@ class LLMProxy:
         model: str | None = None,
         sampling_parameters: Mapping[str, Any] | None = None,
     ) -> LLM:
-        """Return a model as a resource: behind each rollout's own URL, or behind that of the one rollout that is named.
+        """Return a model as a resource, behind each rollout's URL, or behind the URL of the given rollout.
 
         Args:
-            model: which; may be left out where there is one.
-            sampling_parameters: keyword arguments that agents pass to the completion call.
+            model: name of the model; optional if there is only one.
+            sampling_parameters: keyword arguments for the completion call of agents.
 
         Raises:
-            ValueError: several models and none named, an unknown one, or one id of the two.
+            ValueError: the model is ambiguous or unknown, or only one of the ids is given.
         """
         if model is None and len(self.models) == 1:
             model = self.models[0]
@@ -201,10 +201,3 @@ class LLMProxy:
         if rollout_id is None or attempt_id is None:
             raise ValueError("as_resource needs both rollout_id and attempt_id, or neither")
         return resource.for_rollout(rollout_id, attempt_id)
-
-
-def _warn_of_unused(**settings: Any) -> None:
-    for name, value in settings.items():
-        unknown = [one for one in value or () if not (isinstance(one, str) and one in _ALWAYS_DONE)]
-        if unknown:
-            logger.warning("LLMProxy(%s=%r) has no effect: there is no LiteLLM here", name, unknown)

@@ -1,11 +1,11 @@
-"""The servers of others: where each model is, which server gets a request, retries, and how a call may fail.
+"""Upstream servers: the model list, the choice of a server for each request, retries, and errors.
 
-An upstream speaks OpenAI's chat completions: vLLM, SGLang, Ollama, DeepSeek, OpenAI and many more.
+An upstream serves OpenAI's chat completions: vLLM, SGLang, Ollama, DeepSeek, OpenAI and many more.
 
-The calls of a rollout go to one server, whose prefix cache holds what they have in common. Servers are ranked for each
-rollout by a hash of both (rendezvous hashing: Thaler and Ravishankar 1998), so that rollouts spread evenly, and only
-those of a server that fails move, each to the next in its own ranking. A server that could not be reached is passed
-over for a while. Nothing is sent again once an answer has begun, or after a server was silent for as long as it may be.
+The calls of a rollout go to one server, because of its prefix cache. Each rollout ranks the servers by a hash of both
+(rendezvous hashing: Thaler and Ravishankar 1998). So rollouts spread evenly, and if a server fails, only its rollouts
+move, each to the next server in its ranking. An unreachable server is ranked last for a while. A request is not sent
+again once an answer has begun, or after a server was silent for its whole timeout.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from ..errors import UnknownModelError
 from .reading import ACCEPTED
 
 TokenIdFormat = Literal["vllm", "sglang"]
-"""The way to ask a server for token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses that in streams; it
-tells ids in an extension of the answer (`sglext`), and older ones in the `meta_info` of a whole answer."""
+"""How a server reports token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses this in streams; it has
+them in an extension of the answer (`sglext`), older versions in the `meta_info` of a whole answer."""
 
 _FORMATS: Final = {True: "vllm", False: None, None: None, "vllm": "vllm", "sglang": "sglang"}
-_OF_VARIABLE: Final = "os.environ/"
+_VARIABLE_PREFIX: Final = "os.environ/"
 _EXTENSIONS: Final = frozenset({"return_token_ids"})
-"""Fields that agents may send to MiniLLMServer and that other servers need not know."""
+"""Fields of MiniLLMServer that other servers may not know."""
 
 
 class ModelConfig(TypedDict):
     """One entry of a model list in LiteLLM's form."""
 
     model_name: str
-    """The name that agents ask for."""
+    """Name of the model for agents."""
     litellm_params: dict[str, Any]
-    """Place and name of the model: `model`, `api_base`, `api_key`, and what else an `Upstream` has."""
+    """`model`, `api_base`, `api_key`, and further fields of an `Upstream`."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,20 @@ class Upstream:
     """One model of one server."""
 
     name: str
-    """The name that agents ask for."""
+    """Name of the model for agents."""
     base_url: str = field(repr=False)
-    """URL of the server, ending in /v1 as a rule; it may hold a user and a password."""
+    """URL of the server, usually ending in /v1; it may contain user and password."""
     model: str
-    """The name that the server knows the model by."""
+    """Name of the model at the server."""
     api_key: str | None = field(default=None, repr=False)
     token_ids: TokenIdFormat | None = None
-    """The way to ask it for token ids and log-probabilities; None where it tells none, so that its calls are recorded
-    with their messages alone. (vLLM has to be started with `--logprobs-mode processed_logprobs` wherever the
-    temperature is not 1: training needs the log-probabilities of what was drawn from.)"""
+    """How the server reports token ids and log-probabilities; with None calls are recorded with their messages alone.
+    (Start vLLM with `--logprobs-mode processed_logprobs` unless the temperature is 1: training needs the
+    log-probabilities of the distribution that was sampled.)"""
     timeout: float | None = None
-    """Seconds that it may be silent; None takes the proxy's."""
+    """Seconds without data after which it has failed; None takes the proxy's."""
     connect_timeout: float | None = None
-    """Seconds within which a connection has to be made; None takes the proxy's."""
+    """Seconds for connecting; None takes the proxy's."""
 
     def __post_init__(self) -> None:
         for setting in ("timeout", "connect_timeout"):
@@ -84,7 +84,7 @@ class Upstream:
         """Read an entry of a model list: an `Upstream`, its fields, or LiteLLM's form with `litellm_params`.
 
         Raises:
-            UserError: the entry does not say where its model is served, or a field has a value that cannot work.
+            UserError: the entry has no URL, or a field has a bad value.
         """
         if isinstance(entry, Upstream):
             return entry
@@ -107,11 +107,14 @@ class Upstream:
             )
         for provider in ("openai/", "hosted_vllm/"):
             model = model.removeprefix(provider)
+        api_key = fields.get("api_key")
+        if api_key and api_key.startswith(_VARIABLE_PREFIX):
+            api_key = os.environ.get(api_key.removeprefix(_VARIABLE_PREFIX))
         return cls(
             name=str(name),
             base_url=str(base_url).rstrip("/"),
             model=model,
-            api_key=_key(fields.get("api_key")),
+            api_key=api_key,
             token_ids=_FORMATS[token_ids],
             timeout=fields.get("timeout"),
             connect_timeout=fields.get("connect_timeout"),
@@ -119,12 +122,11 @@ class Upstream:
 
     @property
     def shown_url(self) -> str:
-        """Its URL as anybody may see it."""
+        """The URL without secrets."""
         return without_secrets(self.base_url)
 
     def without_key(self, text: str) -> str:
-        """Return what the server, or a library, says of a call as agents may see it: without the key, the user and the
-        password that were sent with it, and without parts of them."""
+        """Return a message about a call without the key, user and password, and without parts of them."""
         url = httpx.URL(self.base_url)
         text = without_those_of(self.base_url, text) if url.userinfo else without_secrets(text)
         for secret in (self.api_key or "", b64encode(url.userinfo).decode()):
@@ -132,11 +134,11 @@ class Upstream:
         return text
 
     def body(self, chat: Mapping[str, Any], *, recorded: bool) -> dict[str, Any]:
-        """Return a chat request as this server gets it: its own model name, and only fields that it knows.
+        """Return the body that is sent to this server: with its model name, and only fields that it knows.
 
         Args:
-            chat: the request as the agent made it.
-            recorded: whether the call is recorded, so that its tokens are wanted.
+            chat: the chat request.
+            recorded: request token ids and log-probabilities for the record.
         """
         body = {key: value for key, value in chat.items() if self.token_ids == "vllm" or key not in _EXTENSIONS}
         body["model"] = self.model
@@ -149,47 +151,42 @@ class Upstream:
         return body
 
 
-def _key(text: str | None) -> str | None:
-    """Return an API key; LiteLLM writes `os.environ/NAME` for that of a variable."""
-    return os.environ.get(text.removeprefix(_OF_VARIABLE)) if text and text.startswith(_OF_VARIABLE) else text
-
-
-_OF_THE_MODEL_LIST: Final = frozenset({401, 403, 404, 405})
+_MODEL_LIST_STATUSES: Final = frozenset({401, 403, 404, 405})
 _SHOWN_CHARACTERS: Final = 500
 _LONGEST_MESSAGE: Final = 16_000
 _LONGEST_NAME: Final = 200
-MOST_REFUSAL_BYTES: Final = 64 * 1024
-"""Most bytes that are read of an answer that refuses."""
+MAX_REFUSAL_BYTES: Final = 64 * 1024
+"""Bytes that are read of a refusal."""
 
 
 class UpstreamUnreachableError(HttpError):
-    """No server of this model could be reached."""
+    """No server of the model could be reached."""
 
     status = 503
 
 
 class UpstreamBrokenError(HttpError):
-    """The server broke off its answer, or answered what is none."""
+    """The server broke off its answer, or its answer is malformed."""
 
     status = 502
 
 
 class UpstreamSilentError(HttpError):
-    """Nothing was heard of the server for as long as it may be silent."""
+    """The server sent nothing for its whole timeout."""
 
     status = 504
 
 
 class UpstreamRefusedError(HttpError):
-    """The server refused the request: its own status and words, for the dialect that the agent speaks.
+    """The server refused the request; the error has its status and message.
 
-    The words say whose they are where they may be about the model list (the key, the URL or the model's name there),
-    not about the request, and where they are no error object.
+    The message names the server if it may be about the model list (key, URL or model name) and not about the request,
+    or if it is not an error object.
 
     Args:
         upstream: the server.
-        answer: its answer; what of its body has come is read.
-        content: that body.
+        answer: its answer.
+        content: the beginning of the body.
     """
 
     def __init__(self, upstream: Upstream, answer: httpx.Response, content: bytes) -> None:
@@ -199,7 +196,7 @@ class UpstreamRefusedError(HttpError):
             body_error = None
         error = body_error if isinstance(body_error, dict) else {}
         message = error.get("message")
-        if not isinstance(message, str) or answer.status_code in _OF_THE_MODEL_LIST:
+        if not isinstance(message, str) or answer.status_code in _MODEL_LIST_STATUSES:
             text = message if isinstance(message, str) else content.decode("utf-8", "replace")
             text = upstream.without_key(text)[:_SHOWN_CHARACTERS]
             message = (
@@ -220,12 +217,12 @@ class UpstreamRefusedError(HttpError):
 
 
 def broken(upstream: Upstream, text: str, code: str | None = None) -> UpstreamBrokenError:
-    """Return the error for an answer that broke off or is none; the text goes after the server's name."""
+    """Return the error for a broken answer; the text continues a sentence that starts with the server."""
     return UpstreamBrokenError(f"{upstream.shown_url} {upstream.without_key(text)[:_LONGEST_MESSAGE]}", code=code)
 
 
 def error_text(error: Any) -> str:
-    """Return the words of an error within an answer that was begun as a good one."""
+    """Return the message of an error inside an answer with status 200."""
     message = error.get("message") if isinstance(error, dict) else error
     return message if isinstance(message, str) else "without a message"
 
@@ -235,18 +232,18 @@ def _text(upstream: Upstream, value: Any) -> str | None:
 
 
 DOWN_SECONDS: Final = 10.0
-"""For how long a server that could not be reached is asked last."""
+"""Seconds for which an unreachable server is ranked last."""
 
 
 class Replicas:
-    """All servers, by the names of their models. Used from one event loop once requests come.
+    """All servers by the names of their models. Used from one event loop.
 
     Args:
-        entries: see `Upstream.of`; several of one name are servers of the same model.
-        clock: seconds that never go back.
+        entries: see `Upstream.of`; several entries of one name are replicas.
+        clock: a monotonic clock in seconds.
 
     Raises:
-        UserError: an entry does not say where its model is served, or one server is there twice.
+        UserError: an entry has no URL, or a server is there twice.
     """
 
     def __init__(
@@ -259,71 +256,68 @@ class Replicas:
         for upstream in map(Upstream.of, entries):
             servers = self._by_name.setdefault(upstream.name, [])
             if any(known.base_url == upstream.base_url for known in servers):
-                raise UserError(f"{upstream.name!r} stands at {upstream.shown_url} twice", setting="model_list")
+                raise UserError(f"{upstream.name!r} is listed twice at {upstream.shown_url}", setting="model_list")
             servers.append(upstream)
 
     @property
     def names(self) -> list[str]:
-        """Names that may be asked for, in the order given."""
+        """Names of the models, in the order of the model list."""
         return list(self._by_name)
 
     def servers(self, name: str) -> Sequence[Upstream]:
-        """Return those of this model, in the order given; none if there is no such model."""
+        """Return the servers of a model; none if there is no such model."""
         return self._by_name.get(name, [])
 
     def ranked(self, name: str, rollout_id: str | None) -> list[Upstream]:
-        """Return the servers of a model, best first; calls outside of any rollout take turns. Those down come last."""
+        """Return the servers of a model, best first and unreachable ones last. Calls outside of rollouts alternate."""
         servers = self.servers(name)
         if rollout_id is None and servers:
             self._turn += 1
             first = self._turn % len(servers)
             ranked = [*servers[first:], *servers[:first]]
         else:
-            ranked = sorted(servers, key=lambda server: _weight(server.base_url, rollout_id or ""))
+            keys = {s.base_url: f"{rollout_id or ''}\n{s.base_url}".encode("utf-8", "replace") for s in servers}
+            ranked = sorted(servers, key=lambda s: hashlib.blake2b(keys[s.base_url], digest_size=8).digest())
         return sorted(ranked, key=self.is_down)
 
     def is_down(self, server: Upstream) -> bool:
-        """Return True if it could not be reached a short while ago."""
+        """Return True if the server was unreachable a short while ago."""
         return self._down_until.get(server.base_url, 0.0) > self._clock()
 
     def mark_down(self, server: Upstream, seconds: float = DOWN_SECONDS) -> None:
-        """Ask it last for a while."""
+        """Rank the server last for a while."""
         self._down_until[server.base_url] = self._clock() + seconds
 
     def mark_up(self, server: Upstream) -> None:
-        """Ask it as any other again: it has answered."""
+        """Rank the server as usual again."""
         self._down_until.pop(server.base_url, None)
 
     def up(self) -> dict[str, float]:
-        """Return, for each server's URL, 1 if it is taken to be there, else 0."""
+        """Return 1 for the URL of each server that is considered reachable, else 0."""
         servers = [server for group in self._by_name.values() for server in group]
         return {server.shown_url: float(not self.is_down(server)) for server in servers}
 
 
-def _weight(base_url: str, rollout_id: str) -> bytes:
-    return hashlib.blake2b(f"{rollout_id}\n{base_url}".encode("utf-8", "replace"), digest_size=8).digest()
-
-
 RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 AWAY_STATUSES: Final = frozenset({502, 503, 504})
-"""Of these, those that say that another server may do better."""
+"""The retried statuses after which another server is tried at once."""
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 20.0
 
 
 class Upstreams:
-    """All upstreams, and one pool of connections to them. Used from one event loop once requests come.
+    """All upstreams, with a pool of connections. Used from one event loop.
 
     Args:
         entries: see `Replicas`.
-        num_retries: how often a request is sent again after a failed connection or an answer of 408, 429 or 5xx; going
-            on to another server of the same model at once does not count.
-        timeout: seconds that an upstream may be silent.
-        connect_timeout: seconds within which a connection has to be made.
+        num_retries: retries after a failed connection or a status of 408, 429 or 5xx; switching to another server of
+            the model does not count.
+        timeout: seconds without data after which an upstream has failed.
+        connect_timeout: seconds for connecting.
 
     Raises:
-        UserError: an entry does not say where its model is served, or one server is there twice.
-        ValueError: a negative number of retries, or a timeout that is not positive.
+        UserError: an entry has no URL, or a server is there twice.
+        ValueError: `num_retries` is negative, or a timeout is not positive.
     """
 
     def __init__(
@@ -349,33 +343,29 @@ class Upstreams:
         self._client_loop: asyncio.AbstractEventLoop | None = None
 
     def replace(self, entries: Iterable[Upstream | Mapping[str, Any]]) -> None:
-        """Serve these from now on; callable from any thread.
-
-        Raises:
-            UserError: as the constructor; then nothing changes.
-        """
+        """Replace the model list; callable from any thread. Raises UserError as the constructor does."""
         self.replicas = Replicas(entries)
 
     @property
     def names(self) -> list[str]:
-        """Names that may be asked for, in the order given."""
+        """Names of the models, in the order of the model list."""
         return self.replicas.names
 
     async def send(
         self, name: str, path: str, body: Callable[[Upstream], dict[str, Any]], rollout_id: str | None = None
     ) -> tuple[Upstream, httpx.Response]:
-        """Send a request; return the server and its answer, whose body is still to be read: close it with `aclose`.
+        """Send a request; return the server and its answer, whose body is not read yet: close it with `aclose`.
 
         Args:
             name: the model.
-            path: below the server's URL.
-            body: the request as a server gets it.
-            rollout_id: whose calls go to one server as long as that is there.
+            path: path below the server's URL.
+            body: returns the body for a server.
+            rollout_id: the rollout, whose calls go to the same server.
 
         Raises:
             UnknownModelError: there is no such model.
-            UpstreamUnreachableError: no server of it could be reached, however often it was tried.
-            UpstreamSilentError: a server took the request and said nothing.
+            UpstreamUnreachableError: no server of the model could be reached.
+            UpstreamSilentError: a server accepted the request and sent nothing.
         """
         replicas = self.replicas
         if not replicas.servers(name):
@@ -392,13 +382,13 @@ class Upstreams:
             except httpx.TransportError as error:
                 failure = server.without_key(f"{type(error).__name__}: {error}")
                 replicas.mark_down(server)
-            asked_pause = None if answer is None else _asked_pause(answer)
+            requested_pause = None if answer is None else _requested_pause(answer)
             if answer is not None:
                 if answer.status_code not in RETRIED_STATUSES:
                     replicas.mark_up(server)
                     return server, answer
                 if answer.status_code in AWAY_STATUSES:
-                    replicas.mark_down(server, asked_pause or DOWN_SECONDS)
+                    replicas.mark_down(server, requested_pause or DOWN_SECONDS)
             elsewhere = replicas.ranked(name, rollout_id)[0]
             moves_on = elsewhere.base_url not in tried and not replicas.is_down(elsewhere)
             if not moves_on and retries == self._num_retries:
@@ -410,7 +400,7 @@ class Upstreams:
             if answer is not None:
                 await answer.aclose()
             if not moves_on:
-                await asyncio.sleep(_pause(retries, asked_pause))
+                await asyncio.sleep(_pause(retries, requested_pause))
                 retries += 1
 
     async def _send(self, server: Upstream, path: str, body: dict[str, Any]) -> httpx.Response:
@@ -421,14 +411,14 @@ class Upstreams:
         timeout = httpx.Timeout(silence, connect=server.connect_timeout or self._connect_timeout, pool=None)
         pool = self._pool()
         url = httpx.URL(f"{server.base_url}{path}")
-        # what httpx logs has no password: it is told beside the URL
+        # httpx logs the URL, so the password is passed apart
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         content = await off_loop(size_of(body, LARGE), lambda: encode_in_steps(body))
         request = pool.build_request(
             "POST", url.copy_with(userinfo=b""), content=content, headers=headers, timeout=timeout
         )
         try:
-            with unrecorded():  # the call was recorded here, or is of nobody
+            with unrecorded():  # the call is recorded here, or not at all
                 answer = await pool.send(request, stream=True, auth=auth)
         except httpx.ReadTimeout as error:
             self.sent[server.shown_url, "silent"] += 1
@@ -440,7 +430,7 @@ class Upstreams:
         return answer
 
     def silence(self, server: Upstream) -> float:
-        """Return the seconds that a server may be silent."""
+        """Return the timeout of a server in seconds."""
         return server.timeout or self._timeout
 
     async def close(self) -> None:
@@ -451,7 +441,7 @@ class Upstreams:
 
     def _pool(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
-        if self._client is None or self._client_loop is not loop:  # connections die with the loop of a server
+        if self._client is None or self._client_loop is not loop:  # connections belong to the loop of a server
             self._client_loop = loop
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
             self._client = httpx.AsyncClient(limits=limits)
@@ -459,7 +449,7 @@ class Upstreams:
 
 
 def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
-    """Return the error for a server that says nothing."""
+    """Return the error for a silent server."""
     return UpstreamSilentError(
         f"{server.shown_url} said nothing for {seconds:g} seconds (timeout) for model {server.name!r}",
         code="upstream_timeout",
@@ -467,20 +457,20 @@ def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
 
 
 def _pause(retries: int, asked: float | None) -> float:
-    """Return the seconds before the next try: what the server asked for, else twice as long each time, with jitter."""
+    """Return the seconds before the next try: as the server requests, else exponential back-off with jitter."""
     if asked is not None:
         return asked
     return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**retries) * random.uniform(0.5, 1.0)
 
 
-def _asked_pause(answer: httpx.Response) -> float | None:
-    """Return what `Retry-After` says, in seconds or as a date; None where it says nothing that can be read."""
+def _requested_pause(answer: httpx.Response) -> float | None:
+    """Return the seconds of `Retry-After`, which may be a date; None if it is missing or malformed."""
     text = answer.headers.get("retry-after", "")
     try:
         seconds = float(text)
     except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, OverflowError, OSError):  # no date, or one that no clock tells
+        except (ValueError, OverflowError, OSError):  # no date, or one out of range
             return None
     return min(_LONGEST_PAUSE_SECONDS, max(0.0, seconds))

@@ -1,8 +1,8 @@
-"""From messages to token ids and from token ids to text.
+"""From messages to token ids, and from token ids to text.
 
-renderer.py    `ChatRenderer`: a conversation through the model's own chat template, continued from recorded ids
-template.py    `ChatTemplate`: what that template can do, found out by probes
-messages.py    messages of any client in one plain shape, and as the turns of a template
-content.py     special tokens in content are ordinary text; long texts are encoded in pieces
-decoding.py    ids become text, and text becomes a thought, content and tool calls
+renderer.py    `ChatRenderer`: renders a conversation with the chat template, or continues it from recorded ids
+template.py    `ChatTemplate`: the abilities of a chat template, found by probes
+messages.py    messages of all clients in one plain form, and as the turns of a template
+content.py     encodes special tokens in content as ordinary text, and long texts in pieces
+decoding.py    ids to text, and text to a thought, content and tool calls
 """

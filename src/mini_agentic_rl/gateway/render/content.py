@@ -1,17 +1,15 @@
-"""Keep what people, tools and models say apart from what the chat template says around it.
+"""Encode rendered prompts so that content cannot forge turns, and long prompts need little memory.
 
-A chat template is text, and its tokenizer turns the names of special tokens in a text into those tokens. The result of
-a tool that spells `<|im_end|>` would end its turn, and begin another one in the name of the system. So the names are
-marked in all content before the template sees it, and what is marked is encoded as the letters it consists of.
-Everything else of the content the template sees as it is: it may trim it, look for tags in it, and write it as JSON.
+A tokenizer turns the names of special tokens in a rendered prompt into those tokens. A tool result with the text
+`<|im_end|>` would end its turn and could begin another one as the system. So these names are marked in all content
+before it is rendered, and marked names are encoded as ordinary text. The template sees the rest of the content
+unchanged: it may trim it, look for tags in it, and write it as JSON. The marked names are those of special tokens, and
+of other added tokens with which the template begins or ends turns.
 
-Names that count are those of special tokens, and of other added tokens with which the template begins or ends turns.
-Where no content holds one, the tokenizer is asked as ever; what is long is encoded in pieces.
-
-A tokenizer of Hugging Face takes about 260 bytes for each byte of a text that it is given at once. Its tokens never
-reach across the words that it first cuts a text into, so that a long text can be given to it in pieces, each of which
-begins where a word of the one before began. The words that two pieces share must have become the same tokens in both.
-Where they did not, and where words are long, the pieces grow, up to a bound.
+A Hugging Face tokenizer takes about 260 bytes per byte of a text that is encoded at once. It first splits a text into
+words, and no token crosses a word boundary. So a long text is encoded in overlapping pieces, each starting at a word of
+the piece before. The shared words must have the same tokens in both pieces. If they differ, or words are long, the
+pieces grow, up to a bound.
 """
 
 from __future__ import annotations
@@ -36,36 +34,36 @@ if TYPE_CHECKING:
 PIECE: Final = 64 * 1024
 """Characters that are encoded at once."""
 LONGEST: Final = 2_500_000
-"""Most bytes of a text that can only be encoded at once: 650 MB of memory. A context of 131,072 tokens lets in less."""
+"""Bytes of a text that must be encoded at once (650 MB of memory). A context of 131,072 tokens has fewer."""
 _OVERLAP: Final = 1024
-"""Characters, at least, that two pieces share."""
+"""Minimum number of characters that two pieces share."""
 _SHARED_WORDS: Final = 8
-"""Whole words, at least, that two pieces share."""
+"""Minimum number of whole words that two pieces share."""
 _END: Final = 64
-"""Characters at the end of a piece whose tokens the text behind it may change."""
+"""Characters at the end of a piece whose tokens may change with the following text."""
 
 
 def encode_in_pieces(core: Core, text: str, size: int = PIECE) -> NDArray[np.int32]:
-    """Return the token ids of `text`, as `core` gives them without special tokens around it.
+    """Return the token ids of `text` without special tokens around it.
 
     Args:
-        core: the tokenizer. It has no post-processor, which may tell other places than those that words begin at.
+        core: the tokenizer, without a post-processor, which might report other positions of words.
         text: the text.
         size: characters that are encoded at once.
 
     Raises:
-        BadRequestError: a part of the text can only be encoded at once, and has more than `LONGEST` bytes.
+        BadRequestError: a part of the text must be encoded at once, and has more than `LONGEST` bytes.
     """
     ids: list[NDArray[np.int32]] = []
-    before: list[tuple[int, int, list[int]]] = []  # the pieces so far, to go back to
+    before: list[tuple[int, int, list[int]]] = []  # the pieces so far, for going back
     start, length = 0, size
-    seen: list[int] = []  # what the piece before has made of the text from `start` on
+    seen: list[int] = []  # the tokens of the piece before from `start` on
     while True:
         piece = text[start : start + length]
         check_length(piece)
-        (encoding,) = core.encode_batch([piece], add_special_tokens=False)  # `encode` would hold up all other threads
+        (encoding,) = core.encode_batch([piece], add_special_tokens=False)  # `encode` keeps the interpreter lock
         piece_ids = encoding.ids
-        if piece_ids[: len(seen)] != seen:  # the piece before has to see more of the text, or cannot end there
+        if piece_ids[: len(seen)] != seen:  # the piece before must be longer
             start, length, seen = before.pop()
             ids.pop()
             length *= 2
@@ -84,11 +82,7 @@ def encode_in_pieces(core: Core, text: str, size: int = PIECE) -> NDArray[np.int
 
 
 def check_length(text: str) -> None:
-    """Check that a text which can only be encoded at once is not too long for it.
-
-    Raises:
-        BadRequestError: it is.
-    """
+    """Raise BadRequestError if a text that must be encoded at once is too long."""
     if len(text) <= LONGEST // 4 or len(text.encode("utf-8", "replace")) <= LONGEST:
         return
     raise BadRequestError(
@@ -99,12 +93,15 @@ def check_length(text: str) -> None:
 
 
 def _cut(encoding: Encoding, length: int) -> tuple[int, int, int] | None:
-    """Return where the next piece begins: the index of a token that begins a word, and its place in the text; and the
-    index after the last token that the text behind this piece does not change. None where the words are too long.
+    """Return the start of the next piece, or None if the words are too long.
 
     Args:
-        encoding: the piece's tokens.
-        length: characters of the piece.
+        encoding: the tokens of the piece.
+        length: number of characters of the piece.
+
+    Returns:
+        The index of a token that begins a word, its position in the text, and the index after the last token that the
+        following text cannot change.
     """
     words = encoding.word_ids
     sure, shared = 0, 0
@@ -124,24 +121,24 @@ def _cut(encoding: Encoding, length: int) -> tuple[int, int, int] | None:
 
 
 _MARK: Final = "\ufdd0"
-"""Begins a mark; the character after it tells which name stood there. Unicode leaves it to programs' own use."""
+"""First character of a mark, a Unicode noncharacter; the second character identifies the name."""
 _NAME: Final = "\ufdd1"
-"""Begins the private name of a special token, in the same way."""
+"""First character of the private name of a special token."""
 _FIRST: Final = 0x100000
-_OWN: Final = {ord(_MARK): "\ufffd", ord(_NAME): "\ufffd"}
-# A program that writes content as JSON or Python source may write the mark as an escape.
+_REPLACED: Final = {ord(_MARK): "\ufffd", ord(_NAME): "\ufffd"}
+# JSON or Python source may have the mark as an escape.
 _MARKED = re.compile(
     f"{_MARK}(.)" + r"|\\ufdd0(?:\\udb(?P<high>[c-f]\w)\\u(?P<low>d[c-f]\w\w)|\\U(?P<long>\w{8}))", re.DOTALL
 )
 
 
 class Content:
-    """Marks names of special tokens in content, and encodes rendered text with marks in it.
+    """Marks names of special tokens in content, and encodes rendered text with marks.
 
     Args:
         tokenizer: the tokenizer.
-        turns: text of the chat template around content: added tokens in it count though they are not special.
-        tags: texts that assistant turns hold as the model wrote them: think tags.
+        turns: text of the chat template around content: added tokens in it are marked though they are not special.
+        tags: think tags, which are not marked in assistant messages.
     """
 
     def __init__(self, tokenizer: Tokenizer, turns: str, tags: Collection[str] = ()) -> None:
@@ -150,7 +147,7 @@ class Content:
         self._plain: PlainTokenizer | None = None
         added = [token for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
         names = {token.content for token in added if token.special}
-        names |= {token.content for token in added if token.content in turns and _is_mark(token.content)} - set(tags)
+        names |= {token.content for token in added if token.content in turns and _is_marker(token.content)} - set(tags)
         if tokenizer.eos_token:
             names.add(tokenizer.eos_token)
         self._names = sorted(names)
@@ -158,17 +155,17 @@ class Content:
         self._all = _Finder(self._names)
         self._but_tags = _Finder([name for name in self._names if name not in tags])
         core = getattr(tokenizer, "backend_tokenizer", None)
-        # Where names are looked for in normalized text, content may become one that did not hold one.
+        # If names are matched in normalized text, content may become a name by normalization.
         self._always = getattr(core, "normalizer", None) is not None and any(
             token.normalized for token in added if token.content in names
         )
 
     def mark(self, text: str) -> str:
-        """Return content as the template is given it."""
+        """Return content with names marked."""
         return self._marked(text, self._all)
 
     def mark_all(self, value: Any) -> Any:
-        """Return JSON values with all the text in them marked, names of fields too."""
+        """Return a JSON value with names marked in all texts, also in names of fields."""
         if isinstance(value, str):
             return self.mark(value)
         if isinstance(value, Mapping):
@@ -176,20 +173,19 @@ class Content:
         return [self.mark_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def mark_message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a plain message with everything that was said in it marked, itself where nothing is. The tags of an
-        assistant's thought stay what they are."""
+        """Return a plain message with names marked, itself if there are none. Think tags of assistant messages are not
+        marked."""
         finder = self._but_tags if message["role"] == "assistant" else self._all
         rest = {name: self.mark_all(value) for name, value in message.items() if name not in ("role", "content")}
         marked = {"role": message["role"], "content": self._marked(message["content"], finder), **rest}
         return message if all(marked[name] is value for name, value in message.items()) else marked
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """Return the token ids of rendered text: names of special tokens become those tokens, unless they are
-        marked.
+        """Return the token ids of rendered text. Names of special tokens become those tokens unless they are marked.
 
         Raises:
-            BadRequestError: it is too long for a tokenizer that does not cut it into words.
-            ContextLengthError: there are more than `most`.
+            BadRequestError: the text is too long for a tokenizer that does not split it into words.
+            ContextLengthError: there are more than `most` ids.
         """
         ids = self._ids(text)
         if most is not None and len(ids) > most:
@@ -197,11 +193,7 @@ class Content:
         return ids if isinstance(ids, list) else ids.tolist()
 
     def count(self, text: str) -> int:
-        """Return how many tokens `encode` gives; their ids never take more than 4 bytes each.
-
-        Raises:
-            BadRequestError: as `encode`.
-        """
+        """Return the number of ids of `encode`, with 4 bytes of memory each."""
         return len(self._ids(text))
 
     def _ids(self, text: str) -> list[int] | NDArray[np.int32]:
@@ -213,15 +205,15 @@ class Content:
 
     def _marked(self, text: str, finder: _Finder) -> str:
         if _MARK in text or _NAME in text:
-            text = text.translate(_OWN)
+            text = text.translate(_REPLACED)
         return finder.replace(text, lambda name: _MARK + chr(_FIRST + self._places[name]))
 
     def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the text in pieces, and for each whether it was marked."""
+        """Yield the text in pieces, each with True if it is a marked name."""
         start = 0
         for match in _MARKED.finditer(text):
             yield text[start : match.start()], False
-            yield self._names[_place(match)], True
+            yield self._names[_index(match)], True
             start = match.end()
         yield text[start:], False
 
@@ -232,7 +224,7 @@ class Content:
             return self._plain
 
     def _in_halves(self, text: str) -> list[int]:
-        """Encode with a tokenizer that cannot be copied: no half of a name is that name."""
+        """Encode with a tokenizer that cannot be copied: each marked name is encoded in two halves."""
         parts = [""]
         for piece, marked in self._pieces(text):
             if marked:
@@ -248,19 +240,19 @@ class Content:
 
 
 class PlainTokenizer:
-    """A copy of a tokenizer in which special tokens have private names, so that their own names are ordinary text.
+    """A copy of a tokenizer in which special tokens have private names, so that their usual names are ordinary text.
 
     Args:
         core: the tokenizer.
-        names: names of its tokens that get private ones.
+        names: names of the tokens that get private names.
     """
 
     def __init__(self, core: Core, names: Sequence[str]) -> None:
-        from tokenizers import AddedToken, Tokenizer  # whoever made the tokenizer has imported it already
+        from tokenizers import AddedToken, Tokenizer  # the owner of the tokenizer has imported it
 
         self._names = _Finder(names)
         self._private = {name: _NAME + chr(_FIRST + index) for index, name in enumerate(names)}
-        # The model is shared: it is what takes memory, and nobody writes to it.
+        # The model, which takes most of the memory, is shared and never changed.
         self._core = Tokenizer(core.model)
         for part in ("normalizer", "pre_tokenizer"):
             if getattr(core, part) is not None:
@@ -277,17 +269,17 @@ class PlainTokenizer:
                 normalized=token.normalized,
             )
             (self._core.add_special_tokens if token.special else self._core.add_tokens)([renamed])
-        own = {self._core.token_to_id(content): token_id for token_id, content in contents.items()}
-        self._moved = {copied: token_id for copied, token_id in own.items() if copied != token_id}
-        """Ids of the added tokens by those of the copy, where these are others."""
+        ids = {self._core.token_to_id(content): token_id for token_id, content in contents.items()}
+        self._moved = {copied: token_id for copied, token_id in ids.items() if copied != token_id}
+        """Ids of added tokens by their ids in the copy, where they differ."""
         self._named = [token_id for token_id, token in added.items() if token.content in self._private]
 
     def encode(self, pieces: Iterable[tuple[str, bool]]) -> NDArray[np.int32] | None:
-        """Return the token ids of pieces of one text; in those that are marked no name is a special token. None where
-        the model itself makes that token of the letters.
+        """Return the token ids of the pieces of a text; marked pieces have no special tokens. None if the model itself
+        produces such a token from the letters.
 
         Raises:
-            BadRequestError: the text is too long for a tokenizer that does not cut it into words.
+            BadRequestError: the text is too long for a tokenizer that does not split it into words.
         """
         text = "".join(
             piece if marked else self._names.replace(piece, self._private.__getitem__) for piece, marked in pieces
@@ -301,18 +293,14 @@ class PlainTokenizer:
 
 
 class _Finder:
-    """Finds names in text, the longest where several begin at one place.
-
-    Args:
-        names: the names.
-    """
+    """Finds names in text, the longest of several at one position."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._starts = sorted({name[:2] for name in names})
         self._pattern = re.compile(_pattern_of(_trie(names))) if names else None
 
     def replace(self, text: str, by: Any) -> str:
-        """Return the text with `by(name)` for every name."""
+        """Return the text with each name replaced by `by(name)`."""
         if self._pattern is None or not any(start in text for start in self._starts):
             return text
         return self._pattern.sub(lambda match: by(match.group()), text)
@@ -329,7 +317,7 @@ def _trie(names: Collection[str]) -> dict[str, Any]:
 
 
 def _pattern_of(node: dict[str, Any]) -> str:
-    """Return an expression for the names below a node. As a tree it costs the same however many names there are."""
+    """Return a pattern for the names below a node of a trie, whose cost does not depend on their number."""
     branches = [re.escape(character) + _pattern_of(child) for character, child in sorted(node.items()) if character]
     if not branches:
         return ""
@@ -337,12 +325,12 @@ def _pattern_of(node: dict[str, Any]) -> str:
     return f"{joined}?" if "" in node else joined
 
 
-def _is_mark(name: str) -> bool:
-    """Return True for what looks like a token of a template, as `<|user|>`, and not like a word."""
+def _is_marker(name: str) -> bool:
+    """Return True for a name like `<|user|>`, False for a word."""
     return len(name) > 2 and not name[0].isalnum() and not name[-1].isalnum()
 
 
-def _place(match: re.Match[str]) -> int:
+def _index(match: re.Match[str]) -> int:
     if match["long"]:
         return int(match["long"], 16) - _FIRST
     if match["high"]:

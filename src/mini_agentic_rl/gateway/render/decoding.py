@@ -1,19 +1,17 @@
 """From token ids to text, and from the text of an answer to its thought, content and tool calls.
 
-Text of growing ids never ends in half a character. A thought is what a model writes between think tags before it
-answers.
+Decoded text never ends inside a character. A thought is the text between think tags before an answer.
 
-With the policies `keep`, `drop` and `fork` an answer's thought comes apart from its content, as `reasoning_content`;
-clients may send the history back with it or without. They differ in what the model is shown of its earlier thoughts:
+With the policies `keep`, `drop` and `fork` a thought is separated from the content, as `reasoning_content`; clients may
+send it back or not. The policies differ in the earlier thoughts that the model sees:
 
-- `keep`: everything. A conversation always continues from its recorded ids, thoughts included, also where the chat
-  template would leave them out. (History that was not recorded is shown as the template does it.)
-- `drop`: nothing. The history is rendered without earlier thoughts, so that the next turn forks from every turn that
-  had one.
-- `fork`: what the chat template shows. Where it keeps the thought the conversation continues, where it rewrites
-  history the token tree forks. Many templates keep thoughts within a tool loop and drop them at the next question.
-- `off`: think tags are ordinary text of the answer.
-- `auto`: `fork` where the template or the vocabulary knows think tags, `off` elsewhere.
+- `keep`: all. A conversation always continues from its recorded ids with the thoughts, even if the chat template would
+  remove them. (Unrecorded history is rendered by the template.)
+- `drop`: none. The history is rendered without thoughts, so each turn after a thought forks.
+- `fork`: as the chat template does it. If it keeps the thoughts, the conversation continues; if it rewrites history,
+  the token tree forks. Many templates keep thoughts within a tool loop and remove them at the next question.
+- `off`: think tags are ordinary text.
+- `auto`: `fork` if the template or the vocabulary has think tags, otherwise `off`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
-from ..tool_formats import Scanner, ToolCall, ToolFormatName
+from ..tool_formats import CallScanner, ToolCall, ToolFormatName
 
 
 class Tokenizer(Protocol):
@@ -53,28 +51,28 @@ class Tokenizer(Protocol):
 
 
 _TOOL_FORMAT: Final = "tool_format"
-"""Key in the configuration of a tokenizer, which its files keep."""
+"""Key in the configuration of a tokenizer, which is saved with it."""
 
 
 def keep_tool_format(tokenizer: Tokenizer, name: ToolFormatName) -> None:
-    """Let a tokenizer, and the files that it is saved in, say how a model was taught to write its calls."""
+    """Store the tool format that a model was trained with in the configuration of its tokenizer."""
     tokenizer.init_kwargs[_TOOL_FORMAT] = name
 
 
 def kept_tool_format(tokenizer: Tokenizer) -> ToolFormatName:
-    """Return the format that a tokenizer was saved with; `auto` where it says none."""
+    """Return the tool format in the configuration of a tokenizer; `auto` if there is none."""
     name: Any = tokenizer.init_kwargs.get(_TOOL_FORMAT)
     tool_format: ToolFormatName = name if name in get_args(ToolFormatName) else "auto"
     return tool_format
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return text and id of the tokens that `decode(skip_special_tokens=True)` leaves out."""
+    """Return the ids of special tokens by their texts."""
     return {token.content: id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def end_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return text and id of the tokens that may end a turn: those added to the vocabulary, and the EOS token."""
+    """Return the ids of tokens that may end a turn by their texts: added tokens and the EOS token."""
     known = dict(tokenizer.get_added_vocab())
     if tokenizer.eos_token and tokenizer.eos_token_id is not None:
         known[tokenizer.eos_token] = tokenizer.eos_token_id
@@ -82,7 +80,7 @@ def end_tokens(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def chat_template_of(tokenizer: Tokenizer) -> str:
-    """Return its chat template, the default one of several; ChatML where it has none."""
+    """Return the chat template of a tokenizer, the default one of several; ChatML if it has none."""
     template = tokenizer.chat_template
     if isinstance(template, Mapping):
         template = template.get("default") or next(iter(template.values()), None)
@@ -101,11 +99,11 @@ _HALF = "\N{REPLACEMENT CHARACTER}"
 
 
 class Decoder:
-    """Ids to text. Special tokens make no text, but for those that are to be seen.
+    """Turns ids into text without special tokens.
 
     Args:
         tokenizer: the tokenizer.
-        shown: texts that stay to be seen where the vocabulary has them as special tokens.
+        shown: texts of special tokens that stay visible.
     """
 
     def __init__(self, tokenizer: Tokenizer, shown: Collection[str] = ()) -> None:
@@ -114,7 +112,7 @@ class Decoder:
         hidden = frozenset(id_ for text, id_ in special.items() if text not in shown)
         self._hidden = hidden if len(hidden) < len(special) else None
         self._single: dict[int, str] = {}
-        """Texts of single tokens: streams ask for them again and again. At most one for each id of the vocabulary."""
+        """Cache of the texts of single tokens, for streams; at most one entry per id."""
 
     def __call__(self, token_ids: Sequence[int]) -> str:
         """Return the text of `token_ids`."""
@@ -134,7 +132,7 @@ class Decoder:
 
 
 class Detokenizer:
-    """Gives out text as soon as it is certain. The parts joined are the text of all the ids together."""
+    """Returns text as soon as it is certain. The joined parts are the text of all ids."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -143,20 +141,20 @@ class Detokenizer:
         self._read = 0
 
     def add(self, *token_ids: int) -> str:
-        """Add tokens; return the text that became certain with them, empty while a character is incomplete."""
+        """Add tokens; return the new text, empty while a character is incomplete."""
         self._ids += token_ids
         new = self._new_text()
         if not new or new.endswith(_HALF):
             return ""
-        # What was given out last stays in view: some tokenizers write a token differently at the start of a text. One
-        # token is enough, if it makes text by itself.
+        # Keep the last token as context: some tokenizers decode a token differently at the start of a text. One token
+        # is enough if it has text by itself.
         last = self._decoder(self._ids[-1:])
         self._start = len(self._ids) - 1 if last and _HALF not in last else self._read
         self._read = len(self._ids)
         return new
 
     def finish(self) -> str:
-        """Return whatever is left; an incomplete character comes out as U+FFFD."""
+        """Return the rest; an incomplete character becomes U+FFFD."""
         new = self._new_text()
         self._start = self._read = len(self._ids)
         return new
@@ -171,7 +169,7 @@ ThinkingName = Literal["auto", "keep", "drop", "fork", "off"]
 
 @dataclass(frozen=True)
 class ThinkTags:
-    """The texts around a thought."""
+    """The texts before and after a thought."""
 
     open: str
     close: str
@@ -188,7 +186,7 @@ _KNOWN = (ThinkTags("<think>", "</think>"), ThinkTags("[THINK]", "[/THINK]"))
 
 
 def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
-    """Return the think tags that a chat template or a vocabulary of added tokens knows."""
+    """Return the think tags in a chat template or among the added tokens."""
     for tags in _KNOWN:
         if tags.close in template or tags.close in vocabulary:
             return tags
@@ -196,30 +194,41 @@ def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
 
 
 def all_tags() -> frozenset[str]:
-    """Return the texts of all think tags that are known."""
+    """Return the texts of all known think tags."""
     return frozenset(text for tags in _KNOWN for text in (tags.open, tags.close))
 
 
 def default_tags() -> ThinkTags:
-    """Return the tags to look for where nothing names any."""
+    """Return the think tags for models that name none."""
     return _KNOWN[0]
+
+
+def partial_end(text: str, marker: str) -> int:
+    """Return how many characters at the end of `text` are the beginning of `marker`, but not all of it."""
+    tail = text[-(len(marker) - 1) :] if len(marker) > 1 else ""
+    at = tail.find(marker[0])
+    while at >= 0:
+        if marker.startswith(tail[at:]):
+            return len(tail) - at
+        at = tail.find(marker[0], at + 1)
+    return 0
 
 
 class _State(Enum):
     BEFORE = auto()
-    """Nothing but white space, or a part of the opening tag, has come."""
+    """Only white space, or a part of the opening tag, has arrived."""
     INSIDE = auto()
     AFTER = auto()
 
 
 class ThoughtScanner:
-    """Splits a growing answer into the thought that it begins with, and the rest.
+    """Splits a growing answer into the thought at its beginning and the rest.
 
-    White space around the tags is dropped. The parts, neighbours joined, do not depend on how the text was cut.
+    White space around the tags is dropped. The joined parts do not depend on how the text was cut up.
 
     Args:
-        tags: what stands around the thought.
-        begun: whether the prompt has already opened it.
+        tags: the think tags.
+        begun: True if the prompt opens the thought.
     """
 
     def __init__(self, tags: ThinkTags, begun: bool = False) -> None:
@@ -230,21 +239,21 @@ class ThoughtScanner:
         self._held = ""
         self._at_start = False
         self.found = begun
-        """True if there is a thought, be it empty."""
+        """True if there is a thought, which may be empty."""
 
     def feed(self, text: str) -> list[Thought | str]:
-        """Return the parts that are certain once `text` has been added."""
+        """Add text; return the parts that are certain by now."""
         parts: list[Thought | str] = []
         if self._state is _State.BEFORE:
             text = self._read_before(text)
         if self._state is _State.INSIDE:
             text = self._read_thought(text, parts)
         if self._state is _State.AFTER and text:
-            self._say(text, parts)
+            self._emit(text, parts)
         return parts
 
     def finish(self) -> list[Thought | str]:
-        """Return the rest. A thought that was not closed is a thought all the same."""
+        """Return the rest. A thought need not be closed."""
         parts: list[Thought | str] = []
         if self._state is _State.INSIDE or (self._state is _State.BEFORE and self._begun):
             self._think(self._held, parts)
@@ -256,7 +265,7 @@ class ThoughtScanner:
         return parts
 
     def _read_before(self, text: str) -> str:
-        """Return what is left of `text` once it is known how the answer begins."""
+        """Return the rest of `text` once the beginning of the answer is known."""
         if not self._held:
             stripped = text.lstrip()
             self._spaces.append(text[: len(text) - len(stripped)])
@@ -283,8 +292,7 @@ class ThoughtScanner:
         close = self._tags.close
         at = text.find(close)
         if at < 0:
-            sizes = range(min(len(close) - 1, len(text)), 0, -1)
-            certain = len(text) - next((size for size in sizes if close.startswith(text[-size:])), 0)
+            certain = len(text) - partial_end(text, close)
             self._held = text[certain:]
             self._think(text[:certain], parts)
             return ""
@@ -293,18 +301,18 @@ class ThoughtScanner:
         return text[at + len(close) :]
 
     def _think(self, text: str, parts: list[Thought | str]) -> None:
-        """Give out a part of the thought, but keep white space at its end until more comes."""
+        """Emit a part of the thought, but hold trailing white space."""
         if self._at_start:
             text = text.lstrip()
-        said = text.rstrip()
-        if said:
+        kept = text.rstrip()
+        if kept:
             self._at_start = False
-            parts.append(Thought("".join(self._spaces) + said))
+            parts.append(Thought("".join(self._spaces) + kept))
             self._spaces = []
-        if len(said) < len(text):
-            self._spaces.append(text[len(said) :])
+        if len(kept) < len(text):
+            self._spaces.append(text[len(kept) :])
 
-    def _say(self, text: str, parts: list[Thought | str]) -> None:
+    def _emit(self, text: str, parts: list[Thought | str]) -> None:
         if self._at_start:
             text = text.lstrip()
         if text:
@@ -313,32 +321,32 @@ class ThoughtScanner:
 
 
 AnswerPart: TypeAlias = str | ToolCall | Thought
-"""A stretch of content, a call, or a stretch of the thought."""
+"""A piece of content, a call, or a piece of the thought."""
 
 
 class AnswerReader:
-    """Splits a growing answer. The parts, neighbours of one kind joined, do not depend on how it was cut up.
+    """Splits a growing answer. The joined parts do not depend on how the text was cut up.
 
     Args:
-        thoughts: splits off the thought; None where there is none to be read.
-        calls: finds tool calls in what is left; None where none are to be read.
+        thoughts: separates the thought; None reads none.
+        calls: finds tool calls in the rest; None reads none.
     """
 
-    def __init__(self, thoughts: ThoughtScanner | None = None, calls: Scanner | None = None) -> None:
+    def __init__(self, thoughts: ThoughtScanner | None = None, calls: CallScanner | None = None) -> None:
         self._thoughts = thoughts
         self._calls = calls
 
     @property
     def thought_found(self) -> bool:
-        """True if the answer has a thought, be it empty."""
+        """True if the answer has a thought, which may be empty."""
         return self._thoughts is not None and self._thoughts.found
 
     def feed(self, text: str) -> list[AnswerPart]:
-        """Return the parts that are certain once `text` has been added."""
+        """Add text; return the parts that are certain by now."""
         return self._with_calls([text] if self._thoughts is None else self._thoughts.feed(text))
 
     def finish(self) -> list[AnswerPart]:
-        """Return the rest. A thought that was not closed is a thought all the same."""
+        """Return the rest. A thought need not be closed."""
         parts = [] if self._thoughts is None else self._with_calls(self._thoughts.finish())
         return parts if self._calls is None else [*parts, *self._calls.finish()]
 

@@ -1,8 +1,8 @@
-"""Chat messages in one plain shape, whatever client they come from, and plain messages as the turns of a chat template.
+"""Chat messages of all clients in one plain form, and plain messages as the turns of a chat template.
 
-A plain message is a dict with `role` and `content` (always text), and, where they apply, `tool_calls` (arguments
-parsed to a dict), `reasoning_content` (text), `tool_call_id` and `name`. Pure functions; nothing here renders. What
-needs no change is returned as it is, so that a long conversation is not held many times over: nobody writes to it.
+A plain message is a dict with `role`, `content` (always text), and optionally `tool_calls` (arguments parsed to a
+dict), `reasoning_content` (text), `tool_call_id` and `name`. The functions are pure. A message that needs no change is
+returned itself, so that a long conversation is not copied; nobody may modify it.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ _ROLES = {
     "function": "tool",
 }
 _SIMPLE = {"role", "content", "tool_call_id", "name"}
-"""Fields of a message that are plain as they are."""
+"""Fields of a message that need no conversion."""
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return `messages` in plain shape. Results of one answer's calls stand in the order of the calls: templates that
-    show no call ids tell them apart by their order.
+    """Return `messages` in plain form, with the results of an answer's calls in the order of the calls.
+
+    Templates that show no call ids identify results by their order.
 
     Raises:
-        BadRequestError: an unknown role, a content part that is not text, or a malformed tool call; `param` says where.
+        BadRequestError: an unknown role, a content part that is not text, or a malformed tool call; `param` names it.
     """
     return _in_order_of_calls([_plain(message, f"messages[{index}]") for index, message in enumerate(messages)])
 
 
 def _in_order_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort the results between an answer and the next one. A result belongs to the call of its id, or to the only call
-    of its name; other results and other messages stay where they are."""
+    """Sort the results between two answers. A result belongs to the call with its id, or to the only call with its
+    name; other results and messages keep their positions."""
     ordered = list(messages)
     answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     for answer, end in pairwise([*answers, len(messages)]):
@@ -121,16 +122,16 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
     }
 
 
-_SHORT = 9
+_SHORT_ID = 9
 
 
 def ordinary_turn(message: Mapping[str, Any], tool_format: ToolFormat, tool_role: bool) -> dict[str, Any]:
-    """Return a plain message as a turn of nothing but role and text; `result` marks a tool's result.
+    """Return a plain message as a turn of role and text; tool results have `result`.
 
     Args:
         message: the plain message.
-        tool_format: how calls and results are written.
-        tool_role: whether the template has a role for tool results; they are user turns otherwise.
+        tool_format: writes calls and results.
+        tool_role: True if the template has a role for tool results; otherwise they are user turns.
     """
     role, content = message["role"], message["content"]
     if role == "assistant":
@@ -143,14 +144,24 @@ def ordinary_turn(message: Mapping[str, Any], tool_format: ToolFormat, tool_role
 
 
 def assistant_text(message: Mapping[str, Any], tool_format: ToolFormat, call_lead: str = "\n") -> str:
-    """Return content and calls of a plain assistant message as one text, with `call_lead` between them."""
+    """Return content and calls of a plain assistant message as one text, separated by `call_lead`."""
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
     parts = [message["content"], tool_format.format_calls(calls) if calls else ""]
     return call_lead.join(part for part in parts if part)
 
 
+def assistant_message(text: str, reasoning: str | None, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return an assistant message of chat completions; its content is null if it consists of calls only."""
+    message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = list(calls)
+    return message
+
+
 def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the turn with call ids of nine letters and digits; those that are such already stay."""
+    """Return the turn with call ids of nine letters and digits."""
     changed = dict(turn)
     if "tool_calls" in turn:
         changed["tool_calls"] = [{**call, "id": _short_id(str(call["id"]))} for call in turn["tool_calls"]]
@@ -160,21 +171,21 @@ def with_short_ids(turn: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short_id(id_: str) -> str:
-    if len(id_) == _SHORT and id_.isascii() and id_.isalnum():
+    if len(id_) == _SHORT_ID and id_.isascii() and id_.isalnum():
         return id_
-    return hashlib.blake2b(id_.encode("utf-8", "replace")).hexdigest()[:_SHORT]
+    return hashlib.blake2b(id_.encode("utf-8", "replace")).hexdigest()[:_SHORT_ID]
 
 
 def keeps(turn_text: str, message: Mapping[str, Any]) -> bool:
-    """Return True if a rendered assistant turn still says all that was said; templates may drop earlier thinking."""
+    """Return True if a rendered assistant turn contains the whole message; templates may drop earlier thinking."""
     text = squashed(turn_text)
     names = [call["function"]["name"] for call in message.get("tool_calls", ())]
-    said = (message["content"], message.get("reasoning_content") or "", *names)
-    return all(squashed(part) in text for part in said)
+    parts = (message["content"], message.get("reasoning_content") or "", *names)
+    return all(squashed(part) in text for part in parts)
 
 
 def with_system_text(turns: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """Add `text` to the system turn, which is made when there is none."""
+    """Add `text` to the system turn, which is created if there is none."""
     if turns[0]["role"] != "system":
         return [{"role": "system", "content": text}, *turns]
     content = turns[0]["content"]
@@ -182,11 +193,11 @@ def with_system_text(turns: list[dict[str, Any]], text: str) -> list[dict[str, A
 
 
 def system_text_folded(turns: list[dict[str, Any]], first: bool) -> list[dict[str, Any]]:
-    """Move system text to the front of the user turn that follows it, or to a user turn before the next answer.
+    """Move system text to the start of the next user turn, or into a user turn before the next answer.
 
     Args:
         turns: the turns.
-        first: whether the template has a system turn at the beginning, which takes all the text that begins `turns`.
+        first: True if the template has a system turn at the beginning, which takes all leading system text.
     """
     lead = [turn["content"] for turn in takewhile(lambda turn: turn["role"] == "system", turns)] if first else []
     result = [{"role": "system", "content": "\n\n".join(filter(None, lead))}] if lead else []
@@ -205,12 +216,12 @@ def system_text_folded(turns: list[dict[str, Any]], first: bool) -> list[dict[st
 
 
 def merged(turns: list[dict[str, Any]], alternating: bool, user_after_result: bool) -> list[dict[str, Any]]:
-    """Join turns in a row that the template wants to be one.
+    """Join adjacent turns as the template requires.
 
     Args:
-        turns: the turns. Results of tools that are marked as such are always joined.
-        alternating: whether user and assistant have to take turns.
-        user_after_result: whether a user turn may follow a result; it is joined to that otherwise.
+        turns: the turns. Tool results with `result` are always joined.
+        alternating: True if user and assistant must alternate.
+        user_after_result: True if a user turn may follow a result; otherwise it is joined to the result.
     """
     result: list[dict[str, Any]] = []
     contents: list[list[str]] = []
@@ -234,12 +245,12 @@ def merged(turns: list[dict[str, Any]], alternating: bool, user_after_result: bo
 
 
 def separated(message: dict[str, Any], tags: ThinkTags, begun: bool) -> dict[str, Any]:
-    """Return a plain message with the thought that its content begins with, if any, as its `reasoning_content`.
+    """Return a plain message with the thought at the start of its content, if any, as its `reasoning_content`.
 
     Args:
         message: the plain message.
-        tags: the tags.
-        begun: whether the generation prompt opens the thought, so that answers hold the closing tag alone.
+        tags: the think tags.
+        begun: True if the generation prompt opens the thought, so that answers have only the closing tag.
     """
     content = message["content"]
     if message["role"] != "assistant" or tags.close not in content or message.get("reasoning_content"):
@@ -260,5 +271,5 @@ def without_thought(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def squashed(text: str) -> str:
-    """Return the text without its white space."""
+    """Return the text without white space."""
     return re.sub(r"\s+", "", text)

@@ -1,8 +1,7 @@
-"""Messages to token ids, through the tokenizer's own chat template.
+"""From messages to token ids, with the tokenizer's chat template.
 
-A conversation that goes on is never encoded again: `continuation` gives the ids to append to what was recorded.
-Where the template has no form for tools that the gateway can read back, tools, calls and results are put into
-ordinary turns in the tool format.
+A conversation is not encoded again when it continues: `continuation` returns the ids to append to the recorded ones. If
+the template has no readable form for tools, then tools, calls and results become ordinary turns in the tool format.
 """
 
 from __future__ import annotations
@@ -38,19 +37,18 @@ from .messages import (
 from .template import ChatTemplate
 
 _MOST_SETTINGS = 16
-"""Sets of variables whose templates are kept."""
+"""Number of cached sets of template variables."""
 
 
 class ChatRenderer:
     """Renders conversations for one tokenizer.
 
     Args:
-        tokenizer: a Hugging Face tokenizer. Without a chat template it gets ChatML.
-        tool_format: how tool calls are written; "auto" takes what the tokenizer was saved with, else what the chat
-            template writes, and Hermes where it writes nothing that can be read back; with "compact" that is the format
-            with the fewest tokens.
-        thinking: what becomes of thoughts; see `mini_agentic_rl.gateway.render.decoding`.
-        extra_eos_ids: further ids that end a turn, e.g. those of the model's generation config.
+        tokenizer: a Hugging Face tokenizer; without a chat template it gets ChatML.
+        tool_format: how tool calls are written. "auto" takes the format that was saved with the tokenizer, or else that
+            of the chat template, or else Hermes; "compact" takes the format with the fewest tokens instead of Hermes.
+        thinking: treatment of thoughts; see `mini_agentic_rl.gateway.render.decoding`.
+        extra_eos_ids: further ids that end a turn, e.g. of the model's generation config.
     """
 
     def __init__(
@@ -67,21 +65,21 @@ class ChatRenderer:
         chosen = kept_tool_format(tokenizer) if tool_format == "auto" else tool_format
         self.template = ChatTemplate(tokenizer, chosen, thinking)
         self.settings: Mapping[str, Any] = {}
-        """Variables that the template is given; see `with_settings`."""
-        self._asked: tuple[ToolFormatName, ThinkingName] = (chosen, thinking)
+        """Variables of the template; see `with_settings`."""
+        self._formats: tuple[ToolFormatName, ThinkingName] = (chosen, thinking)
         self._others: OrderedDict[str, ChatRenderer] = OrderedDict()
         self._lock = threading.Lock()
         self._content = Content(tokenizer, self.template.turns, all_tags())
         self.tool_format = self.template.tool_format
         """Writes and reads tool calls."""
         self.thinking: ThinkingName = thinking
-        """The policy in force; never "auto"."""
+        """The effective policy; never "auto"."""
         if thinking == "auto":
             self.thinking = "off" if self.template.tags is None else "fork"
         self.end_of_turn_id = self.template.end_id
         end_ids = [self.end_of_turn_id, tokenizer.eos_token_id, *extra_eos_ids]
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(id_ for id_ in end_ids if id_ is not None))
-        """Ids that end a turn; the first is the one that the template writes."""
+        """Ids that end a turn; the first is that of the template."""
         tags = self.template.tags
         shown = () if tags is None else (tags.open, tags.close)
         self._token_texts: dict[int, tuple[str, list[int] | None]] = {}
@@ -89,16 +87,16 @@ class ChatRenderer:
         self._decoder_with_calls = Decoder(tokenizer, (*shown, *self.tool_format.markers))
 
     def with_settings(self, settings: Mapping[str, Any]) -> ChatRenderer:
-        """Return the renderer that gives these variables to the chat template; itself where the template uses none.
+        """Return a renderer with these template variables; itself if the template uses none of them.
 
         Raises:
-            BadRequestError: a variable has the name of one that the rendering sets itself.
+            BadRequestError: the server itself sets a variable of this name.
         """
         if not settings:
             return self
-        own = inspect.signature(self.tokenizer.apply_chat_template).parameters
+        reserved = inspect.signature(self.tokenizer.apply_chat_template).parameters
         for name in settings:
-            if name == "messages" or name in own:
+            if name == "messages" or name in reserved:
                 field = f"chat_template_kwargs.{name}"
                 raise BadRequestError(f"{field}: the server sets this itself", param=field)
         used = {name: value for name, value in settings.items() if self.template.mentions(name)}
@@ -110,7 +108,7 @@ class ChatRenderer:
             if renderer is None:
                 renderer = self._others[key] = copy(self)
                 renderer.settings = used
-                renderer.template = ChatTemplate(self.tokenizer, *self._asked, self._content.mark_all(used))
+                renderer.template = ChatTemplate(self.tokenizer, *self._formats, self._content.mark_all(used))
                 if len(self._others) > _MOST_SETTINGS:
                     self._others.popitem(last=False)
             self._others.move_to_end(key)
@@ -123,30 +121,35 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         *,
         most: int | None = None,
+        plain: bool = False,
     ) -> list[int]:
-        """Return the token ids of the whole conversation. Names of special tokens in what is said are ordinary text.
+        """Return the token ids of the whole conversation. Names of special tokens in messages are ordinary text.
+
+        Args:
+            messages: the conversation.
+            tools: the offered tools.
+            add_generation_prompt: open an answer at the end.
+            most: maximum number of ids.
+            plain: the messages are in the form that `plain` returns.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
             ContextLengthError: there are more than `most` ids.
         """
-        return self._content.encode(self._rendered(messages, tools, add_generation_prompt), most)
+        conversation: Sequence[Any] = messages if plain else self.plain(messages)
+        return self._content.encode(self._rendered(conversation, tools, add_generation_prompt), most)
 
     def count(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> int:
-        """Return how many token ids `render` gives.
-
-        Raises:
-            BadRequestError: as `render`.
-        """
-        return self._content.count(self._rendered(messages, tools, True))
+        """Return the number of token ids of `render`; raises BadRequestError as `render` does."""
+        return self._content.count(self._rendered(self.plain(messages), tools, True))
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of `text`; the names of special tokens become those tokens."""
+        """Return the token ids of `text`, in which names of special tokens become those tokens."""
         return self._content.encode(text)
 
     def encode_answer(self, message: Message) -> list[int]:
-        """Return the ids that the model would have to sample to say `message`, without the end-of-turn token. Names of
-        special tokens in what it says are ordinary text."""
+        """Return the ids of an answer `message` as the model would sample them, without the end-of-turn token. Names of
+        special tokens in it are ordinary text."""
         return self.encode(self._assistant_text(*self._marked(self.plain([message]))))
 
     def encode_text(self, text: str) -> list[int]:
@@ -154,8 +157,8 @@ class ChatRenderer:
         return self.encode(self._content.mark(text))
 
     def token_text(self, token_id: int) -> tuple[str, list[int] | None]:
-        """Return the text of one token, special ones too, and its bytes; no bytes where it is a part of a character,
-        which has no text of its own. The list is the same one at each call."""
+        """Return the text and the bytes of a token, also of a special one; no bytes for a part of a character. The list
+        is cached: do not modify it."""
         text_and_bytes = self._token_texts.get(token_id)
         if text_and_bytes is None:
             text = self.tokenizer.decode([token_id], skip_special_tokens=False)
@@ -164,15 +167,15 @@ class ChatRenderer:
         return text_and_bytes
 
     def decoder(self, calls: bool) -> Decoder:
-        """Return what turns sampled ids into the text that `reader(calls)` reads."""
+        """Return the decoder of sampled ids for `reader(calls)`."""
         return self._decoder_with_calls if calls else self._decoder
 
     def reader(self, calls: bool, tools: Sequence[Tool] = ()) -> AnswerReader | None:
-        """Return a new reader of one answer's text; None where all of it is content.
+        """Return a new reader of one answer; None if all of it is content.
 
         Args:
-            calls: whether tool calls are read.
-            tools: the tools that were offered.
+            calls: read tool calls.
+            tools: the offered tools.
         """
         tags = self.template.tags
         if tags is None and not calls:
@@ -181,8 +184,8 @@ class ChatRenderer:
         return AnswerReader(thoughts, self.tool_format.scanner(tools) if calls else None)
 
     def forced_prefix(self, name: str | None) -> str:
-        """Return the start of an answer that must call the tool `name`, or any tool when None. A thought that the
-        generation prompt has opened is closed first."""
+        """Return the start of an answer that must call the tool `name`, or any tool if None. A thought that the
+        generation prompt opens is closed first."""
         tags = self.template.tags
         prefix = self.tool_format.forced_prefix(name)
         return prefix if tags is None or not self.template.thought_begun else f"{tags.close}\n\n{prefix}"
@@ -192,7 +195,7 @@ class ChatRenderer:
         return self.encode(self.forced_prefix(None if name is None else self._content.mark(name)))
 
     def plain(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        """Return the messages in plain shape; thoughts are `reasoning_content`, or part of the text with thinking off.
+        """Return the messages in plain form; thoughts are `reasoning_content`, or part of the text with thinking off.
 
         Raises:
             BadRequestError: the messages are malformed.
@@ -211,37 +214,39 @@ class ChatRenderer:
         *,
         ended: bool = True,
         most: int | None = None,
+        plain: bool = False,
     ) -> list[int] | None:
-        """Return the ids that carry a recorded conversation on to the next generation prompt.
+        """Return the ids from the end of a recorded conversation to the next generation prompt.
 
         Args:
-            previous_messages: the messages of the earlier call and, last, the assistant's answer to it, with the
-                thoughts that were recorded.
-            new_messages: what has been added since.
+            previous_messages: the messages of the earlier call and its answer, with the recorded thoughts.
+            new_messages: the messages after that.
             tools: the tools of both calls.
-            ended: whether the recorded output ends with the end-of-turn token; when not (length bound, stop string),
-                that token leads the continuation.
-            most: ids that there may be.
+            ended: True if the recorded output ends with the end-of-turn token; otherwise (length bound, stop string)
+                the continuation starts with it.
+            most: maximum number of ids.
+            plain: the messages are in the form that `plain` returns.
 
         Returns:
-            ids to append to the earlier call's prompt and output ids; None when the template, or the policy for
-            thinking, rewrites history, so that the earlier call is no prefix of this one.
+            The ids to append to the earlier prompt and output ids; None if the template, or the policy for thinking,
+            rewrites history, so that the earlier call is not a prefix of this one.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
             ContextLengthError: there are more than `most` ids.
         """
-        plain = self.plain([*previous_messages, *new_messages])
-        previous, new = plain[: len(previous_messages)], plain[len(previous_messages) :]
+        whole: list[Any] = [*previous_messages, *new_messages]
+        whole = whole if plain else self.plain(whole)
+        previous, new = whole[: len(previous_messages)], whole[len(previous_messages) :]
         if self.template.alternating and new and new[0]["role"] == "assistant":
-            return None  # it becomes one turn with the answer
+            return None  # it is joined to the answer
         if self.thinking == "drop":
             if has_thought(previous):
                 return None
             new = [without_thought(message) for message in new]
         previous, new, tools = self._marked(previous), self._marked(new), self._content.mark_all(tools)
         if self.thinking == "keep":
-            # The template is asked for what surrounds the answers only: their thoughts stand in the recorded ids.
+            # Only the text around the answers is needed: their thoughts are in the recorded ids.
             previous = [without_thought(message) for message in previous]
         whole_text = self._text([*previous, *new], tools, True)
         end_text = self.template.end_text
@@ -249,7 +254,7 @@ class ChatRenderer:
             previous_text = self._text(previous, tools, False)
             kept = whole_text.startswith(previous_text) and keeps(previous_text, previous[-1])
             return self._content.encode(whole_text[len(previous_text) :], most) if kept else None
-        if self.thinking == "keep":  # earlier turns may be shown otherwise than they were, but there are as many
+        if self.thinking == "keep":  # earlier turns may be rendered differently, but their number is the same
             parts = whole_text.split(end_text, self._text(previous, tools, False).count(end_text))
         else:
             prompt_text = self._text(previous[:-1], tools, True)
@@ -261,7 +266,7 @@ class ChatRenderer:
         return self._content.encode(rest if ended else end_text + rest, most)
 
     def assistant_text(self, message: Message) -> str:
-        """Return what the model would have to sample to say `message`, without the end-of-turn token."""
+        """Return the text of an answer `message` as the model would sample it, without the end-of-turn token."""
         (plain,) = self.plain([message])
         return self._assistant_text(plain)
 
@@ -278,10 +283,9 @@ class ChatRenderer:
     def conversation_to_records(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None = None
     ) -> list[CompletionRecord]:
-        """Return a written conversation as if it had been sampled: a record per assistant turn, log-probabilities 0.
+        """Return a written conversation as if it were sampled: a record per assistant turn, with log-probabilities 0.
 
-        Each turn continues the turn before it token by token, as the gateway does, unless the template rewrites
-        history.
+        Each turn continues the one before token by token, as in the gateway, unless the template rewrites history.
 
         Raises:
             BadRequestError: the messages are malformed, or the chat template refuses them.
@@ -314,11 +318,12 @@ class ChatRenderer:
             raise ValueError("the conversation has no assistant message")
         return records
 
-    def _rendered(self, messages: Sequence[Message], tools: Sequence[Tool] | None, add_generation_prompt: bool) -> str:
-        plain = self.plain(messages)
+    def _rendered(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
+    ) -> str:
         if self.thinking == "drop":
-            plain = [without_thought(message) for message in plain]
-        return self._text(self._marked(plain), self._content.mark_all(tools), add_generation_prompt)
+            messages = [without_thought(message) for message in messages]
+        return self._text(self._marked(messages), self._content.mark_all(tools), add_generation_prompt)
 
     def _text(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
@@ -336,14 +341,14 @@ class ChatRenderer:
             turns = merged(turns, template.alternating, template.user_after_result)
         try:
             return template.apply(turns, tools if native else None, add_generation_prompt)
-        except Exception as error:  # a chat template is foreign code and may raise anything
+        except Exception as error:  # chat templates may raise anything
             raise BadRequestError(f"the model's chat template refuses this conversation: {error}") from error
 
     def _marked(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [self._content.mark_message(message) for message in messages]
 
     def _turn(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a plain message as the template is given it."""
+        """Return a plain message as a turn for the template."""
         template = self.template
         as_it_is = template.native_tools or (message["role"] == "tool" and template.wraps_results)
         if as_it_is and not self._as_text(message):
@@ -353,20 +358,20 @@ class ChatRenderer:
         return template.with_thought(turn)
 
     def _as_text(self, message: Mapping[str, Any]) -> bool:
-        """Return True if an answer's calls have to stand in its content: the template would refuse or lose a part."""
+        """Return True if calls must be part of the content, because the template would refuse or lose some."""
         template, calls = self.template, message.get("tool_calls", ())
         if not calls or not template.native_calls:
             return bool(calls)
         if not template.calls_as_text:
             return False
         several = len(calls) > 1 and not template.several_calls
-        odd = not all(isinstance(call["function"]["arguments"], dict) for call in calls)
+        malformed = not all(isinstance(call["function"]["arguments"], dict) for call in calls)
         beside = bool(message["content"]) and not template.content_beside_calls
-        return several or beside or (odd and not template.takes_any_arguments)
+        return several or beside or (malformed and not template.takes_any_arguments)
 
 
 def has_thought(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if any of these plain messages thinks."""
+    """Return True if any plain message has a thought."""
     return any(message.get("reasoning_content") is not None for message in messages)
 
 

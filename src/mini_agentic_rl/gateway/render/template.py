@@ -1,4 +1,4 @@
-"""One tokenizer's chat template: what it can do, found out by rendering small probes, and rendering with it."""
+"""The chat template of a tokenizer: its abilities, which are found by rendering small probes, and rendering."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, X
 from .decoding import (
     Decoder,
     ThinkingName,
-    ThinkTags,
     Tokenizer,
     chat_template_of,
     default_tags,
@@ -29,7 +28,7 @@ _RESULT = "r3sult"
 _NEXT = "n3xt"
 _USER = {"role": "user", "content": "hi"}
 _SHORT_ID = "a1b2c3d4e"
-"""Nine letters and digits: the only kind of call id that some templates take."""
+"""Nine letters and digits: some templates accept no other call ids."""
 _LONG_ID = "call_0123456789abcdef01234567"
 _PROBE_TOOL = {
     "type": "function",
@@ -55,14 +54,14 @@ def _result(id_: str = _SHORT_ID) -> dict[str, Any]:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer, which gets ChatML where it has none.
+    """The chat template of a tokenizer; ChatML if it has none.
 
     Args:
         tokenizer: the tokenizer.
-        tool_format: how tool calls are written; "auto" takes what the template itself writes, Hermes where it writes
-            nothing that can be read back; with "compact" that is the format with the fewest tokens.
-        thinking: the policy asked for; "off" knows no think tags.
-        settings: further variables that the template is given, as `enable_thinking`.
+        tool_format: how tool calls are written. "auto" takes the format of the template, or else Hermes; "compact"
+            takes the format with the fewest tokens instead of Hermes.
+        thinking: the policy; "off" ignores think tags.
+        settings: further variables for the template, such as `enable_thinking`.
     """
 
     def __init__(
@@ -75,81 +74,82 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._settings = dict(settings or {})
         self._source = chat_template_of(tokenizer)
-        self.tags = self._tags(thinking)
+        tags = None if thinking == "off" else find_tags(self._source, tokenizer.get_added_vocab())
+        self.tags = tags or (None if thinking in ("auto", "off") else default_tags())
         self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
         """True if there is a system role."""
         systems = [{"role": "system", "content": f"{number}-{_MARK}"} for number in range(3)]
-        asked = self.try_([*systems[:2], _USER, {"role": "assistant", "content": "a"}, systems[2], _USER])
-        self.system_first = not all(turn["content"] in asked for turn in systems)
-        """True if system text has to be one turn, the first."""
+        rendered = self.try_([*systems[:2], _USER, {"role": "assistant", "content": "a"}, systems[2], _USER])
+        self.system_first = not all(turn["content"] in rendered for turn in systems)
+        """True if system text must be one turn, the first."""
         self.alternating = not self._shows([_USER, {"role": "user", "content": _MARK}])
-        """True if user and assistant have to take turns."""
+        """True if user and assistant must alternate."""
         self.tool_role = self._has_tool_role()
         """True if there is a role for tool results."""
         self.wraps_results = self.tool_role and self._wraps_results()
-        """True if it writes more around a result than around any turn that is named after its role."""
+        """True if it writes more around a result than a turn with the name of the role."""
         self.tool_format, self.native_tools, self.native_calls = self._choose_format(tool_format)
-        """The format of calls, whether the template itself shows tools and results, and whether it writes the calls."""
+        """The format of calls, and whether the template itself renders tools and results, and calls."""
         self.several_calls = self._reads_back(_calling(_call(), _call("z9y8x7w6v")), 2)
-        """True if it writes all the calls of one answer."""
+        """True if it renders all calls of an answer."""
         self.content_beside_calls = self._reads_back(_calling(_call(), content=_MARK), 1)
-        """True if it writes what an answer says beside its calls."""
+        """True if it renders the content of an answer with calls."""
         self.call_lead = self._call_lead()
         """Text between the content of an answer and its calls."""
         answered = [_USER, {"role": "assistant", "content": "a"}, _result()]
         self.calls_as_text = _RESULT in self.try_([*answered, {"role": "assistant", "content": "b"}], [_PROBE_TOOL])
-        """True if a tool's result may follow an answer whose calls stand in its content."""
+        """True if a tool's result may follow an answer whose calls are part of its content."""
         called = [_USER, _calling(_call()), _result()] if self.native_calls else answered
         self.user_after_result = _NEXT in self.try_([*called, {"role": "user", "content": _NEXT}], [_PROBE_TOOL])
         """True if a user turn may follow a tool's result."""
         self.takes_any_arguments = "r4w" in self._answer_text(_calling(_call(arguments="r4w")))
-        """True if it writes arguments that are no JSON object."""
+        """True if it renders arguments that are not a JSON object."""
         long = [_USER, _calling(_call(_LONG_ID)), _result(_LONG_ID)]
         short = [_USER, _calling(_call()), _result()]
         self.short_ids = not self.try_(long, [_PROBE_TOOL]) and bool(self.try_(short, [_PROBE_TOOL]))
-        """True if call ids have to be nine letters and digits."""
+        """True if call ids must be nine letters and digits."""
         self.generation_prompt = self._generation_prompt()
         """Text that opens an answer."""
         self.thought_begun = self.tags is not None and (
             self.generation_prompt.rfind(self.tags.open) > self.generation_prompt.rfind(self.tags.close)
         )
-        """True if the generation prompt opens a thought, so that answers hold the closing tag alone."""
+        """True if the generation prompt opens a thought, so that answers have only the closing tag."""
         self.thought_field = self.tags is not None and self._shows_thought({"reasoning_content": _MARK})
-        """True if the template takes a thought as `reasoning_content`; it is put into the content otherwise."""
+        """True if the template reads a thought from `reasoning_content`; otherwise it is put into the content."""
         self.thought_closed_only = (
             self.tags is not None
             and not self.thought_field
             and not self._shows_thought({"content": f"{self.tags.open}\n{_MARK}\n{self.tags.close}\n\na"})
             and self._shows_thought({"content": f"{_MARK}\n{self.tags.close}\n\na"})
         )
-        """True if a thought in the content has to come without its opening tag."""
+        """True if a thought in the content must not have its opening tag."""
         self.lead = self._lead()
-        """Text that the template writes between the generation prompt and the answer; nothing, as a rule."""
+        """Text between the generation prompt and the answer; usually empty."""
         self.lead_of_calls = self._lead_of_calls()
-        """The same before an answer of nothing but calls."""
+        """The same before an answer that consists of calls."""
         self.end_text, self.end_id = self._end_of_turn()
-        """The text from the end of an answer through the first special token after it, and that token's id."""
+        """The text from the end of an answer through the next special token, and the id of that token."""
 
     @property
     def turns(self) -> str:
-        """A rendered conversation, with everything that the template writes around content."""
+        """A rendered conversation, which contains all text that the template writes around content."""
         answered = [_USER, {"role": "assistant", "content": _MARK}, _USER]
         whole = [{"role": "system", "content": _MARK}, *answered]
         return self.try_(whole, None, True) + self.try_(answered, None, True)
 
     @property
     def thinks(self) -> bool:
-        """True if the template knows of thoughts, or opens one."""
+        """True if the template uses or opens thoughts."""
         return self.thought_begun or (self.tags is not None and self.tags.close in self._source)
 
     def mentions(self, name: str) -> bool:
-        """Return True if a variable of this name may have an effect."""
+        """Return True if the template mentions a variable of this name."""
         return re.search(rf"\b{re.escape(name)}\b", self._source) is not None
 
     def apply(
         self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
     ) -> str:
-        """Render a conversation. A chat template is foreign code and may raise anything."""
+        """Render a conversation; a chat template may raise anything."""
         text = self._tokenizer.apply_chat_template(
             [dict(turn) for turn in turns],
             tools=list(tools) if tools else None,
@@ -166,14 +166,14 @@ class ChatTemplate:
         tools: Sequence[Tool] | None = None,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Render a probe; return an empty text when the template refuses it."""
+        """Render a probe; return an empty text if the template refuses it."""
         try:
             return self.apply(turns, tools, add_generation_prompt)
-        except Exception:  # a chat template is foreign code and may raise anything
+        except Exception:  # chat templates may raise anything
             return ""
 
     def with_thought(self, turn: dict[str, Any]) -> dict[str, Any]:
-        """Put the turn's `reasoning_content`, if any, where the template takes it: there, or in the content."""
+        """Return the turn with its `reasoning_content`, if any, where the template reads it."""
         thought = turn.get("reasoning_content")
         if thought and self.thought_field:
             return turn
@@ -185,12 +185,6 @@ class ChatTemplate:
 
     def _shows(self, turns: Sequence[Mapping[str, Any]]) -> bool:
         return _MARK in self.try_(turns)
-
-    def _tags(self, thinking: ThinkingName) -> ThinkTags | None:
-        if thinking == "off":
-            return None
-        tags = find_tags(self._source, self._tokenizer.get_added_vocab())
-        return tags if tags or thinking == "auto" else default_tags()
 
     def _has_tool_role(self) -> bool:
         start = [_USER, {"role": "assistant", "content": "a"}]
@@ -204,27 +198,35 @@ class ChatTemplate:
         return as_user.lower().replace("tool", "user") != as_tool.lower().replace("tool", "user")
 
     def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool, bool]:
-        wanted = [one for one in FORMATS if name in ("auto", "compact", one.name)]
-        fallback = next(one for one in wanted if name != "compact" or one.name == COMPACT)
-        if _MARK not in self.try_([_USER], [_PROBE_TOOL]):
-            return fallback, False, False
+        """Return the tool format, whether the template shows tools and results, and whether it writes the calls."""
+        allowed = [tool_format for tool_format in FORMATS if name in ("auto", "compact", tool_format.name)]
+        fallback = next(one for one in allowed if name != "compact" or one.name == COMPACT)
+        shows_tools = _MARK in self.try_([_USER], [_PROBE_TOOL])
+        shows_results = _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL])
         text = self._answer_text(_calling(_call()))
-        written: list[ToolFormat] = []
-        if _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL]):
-            own = XmlFormat.read_off(self._text_of_calls, special_tokens(self._tokenizer))
-            known = wanted if own is None or name not in ("auto", "compact", own.name) else [own, *wanted]
-            written = [one for one in known if self._writes(one, text)]
-            if "probe" not in text:  # it leaves calls to the content: the vocabulary has their marks
-                vocabulary = self._tokenizer.get_added_vocab()
-                written = [one for one in wanted if one.markers and one.markers[0] in vocabulary]
-        if written:  # bare JSON also stands inside of other formats: the longest beginning tells the most
-            return max(written, key=lambda one: len(one.forced_prefix("probe"))), True, "probe" in text
-        if name in ("auto", "compact"):
+        native_calls = shows_tools and shows_results and "probe" in text
+        if "probe" not in text:  # DeepSeek takes arguments as JSON text; Kimi writes the id of a call, not its name
+            others = (_call(arguments='{"x": 1}'), _call("functions.probe:0"))
+            texts = [self._answer_text(_calling(call)) for call in others]
+            text = next((other for other in texts if "probe" in other), text)
+        written = [tool_format for tool_format in allowed if self._writes(tool_format, text)]
+        if native_calls and name in ("auto", "compact", "xml"):
+            tagged = XmlFormat.read_off(self._text_of_calls, special_tokens(self._tokenizer))
+            written += [tagged] if tagged is not None and self._writes(tagged, text) else []
+        if shows_tools and shows_results and "probe" not in text:  # calls are part of the content, as in LFM2
+            vocabulary = self._tokenizer.get_added_vocab()
+            written = [one for one in allowed if one.markers and one.markers[0] in vocabulary]
+        if written:  # bare JSON also occurs inside other formats: the longest prefix is the most specific
+            best = max(written, key=lambda one: len(one.forced_prefix("probe")))
+            answered = [_USER, {"role": "assistant", "content": "a"}, _result()]
+            takes_results = native_calls or _RESULT in self.try_(answered, [_PROBE_TOOL])
+            return best, shows_tools and takes_results, native_calls
+        if name in ("auto", "compact") and (shows_tools or "probe" in text):
             _warn_of_unknown_format(self._tokenizer.name_or_path, text, fallback.name)
         return fallback, False, False
 
     def _text_of_calls(self, arguments: Sequence[Mapping[str, Any]]) -> str:
-        """Return what the template writes for calls of the probe with these arguments, and nothing around it."""
+        """Return the rendered calls of the probe with these arguments, without the text around them."""
         answer = _calling(*(_call(arguments=one) for one in arguments), content=_MARK)
         ended = self.try_([_USER, {"role": "assistant", "content": _MARK}]).rpartition(_MARK)[2]
         text = self._answer_text(answer)
@@ -233,7 +235,7 @@ class ChatTemplate:
         return text.partition(_MARK)[2].removesuffix(ended).strip()
 
     def _writes(self, tool_format: ToolFormat, text: str) -> bool:
-        """Return True if a text is the probe's call in this format: begun as it begins, and read by its scanner."""
+        """Return True if a text is the probe's call in this format: it has its prefix and is read by its scanner."""
         visible = self._visible(text, tool_format)
         calls = split_tool_calls(tool_format, visible, [_PROBE_TOOL])[1]
         begins = squashed(tool_format.forced_prefix("probe")) in squashed(visible)
@@ -248,8 +250,8 @@ class ChatTemplate:
 
     def _call_lead(self) -> str:
         text = self._answer_text(_calling(_call(), content=_MARK)) if self.native_calls else ""
-        said, call = text.find(_MARK), text.find(self.tool_format.forced_prefix("probe"))
-        return text[said + len(_MARK) : call] if 0 <= said < call else "\n"
+        content, call = text.find(_MARK), text.find(self.tool_format.forced_prefix("probe"))
+        return text[content + len(_MARK) : call] if 0 <= content < call else "\n"
 
     def _lead_of_calls(self) -> str:
         if not self.native_calls:
@@ -258,12 +260,12 @@ class ChatTemplate:
         return text[: max(0, text.find(self.tool_format.forced_prefix("probe")))]
 
     def _visible(self, text: str, tool_format: ToolFormat) -> str:
-        """Return the text as it would be read if the model had sampled it."""
+        """Return the text as it would be decoded if it were sampled."""
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         return Decoder(self._tokenizer, tool_format.markers)(ids)
 
     def _answer_text(self, answer: Mapping[str, Any]) -> str:
-        """Return what the template makes of an answer."""
+        """Return the rendered answer."""
         whole = self.try_([_USER, answer], [_PROBE_TOOL])
         for prompted in (True, False):
             before = self.try_([_USER], [_PROBE_TOOL], prompted)
@@ -277,7 +279,7 @@ class ChatTemplate:
         return prompt[len(before) :] if prompt.startswith(before) else ""
 
     def _shows_thought(self, answer: Mapping[str, Any]) -> bool:
-        """Return True if the template shows the probe's thought once between its tags."""
+        """Return True if the template renders the probe's thought once between its tags."""
         if self.tags is None:
             return False
         text = self.try_([_USER, {"role": "assistant", "content": "a", **answer}])
@@ -301,10 +303,10 @@ class ChatTemplate:
 
 @cache
 def _warn_of_unknown_format(model: str, text: str, instead: str) -> None:
-    """Warn once of a chat template whose calls cannot be read."""
+    """Warn once about a chat template whose calls cannot be read."""
     logger.warning(
-        "%s: the form in which the chat template writes tool calls is not known here: %r. The model is offered tools "
-        "in the form %r instead, and calls in its own form stay text of the answer.",
+        "%s: the chat template writes tool calls in an unknown format: %r. Tools are offered in the format %r instead, "
+        "and calls in the format of the template stay text of the answer.",
         model or "the model",
         text,
         instead,

@@ -1,30 +1,47 @@
-"""Ways in which models write tool calls, and the scanner that they share.
+"""The ways in which models write tool calls.
 
-A format is used in three places: the renderer asks it how calls and results stand in prompts (`render/template.py`,
-which also finds out what format a model's chat template writes), the reader of an answer takes its `scanner`
-(`render/decoding.py`), and a promised call is made of its `shape` (`constraints/rules.py`).
+A format is used in three places: the renderer writes calls and results with it (`render/template.py` finds out which
+one a chat template uses), the reader of an answer takes its `scanner` (`render/decoding.py`), and the grammar of a
+promised call is made of its `shape` (`constraints/rules.py`).
 
-A new format is a `ToolFormat` (`base.py`) a place in `FORMATS`, and its name in `ToolFormatName`.
-`HermesFormat` is a short one; `CallScanner` and the blocks of `base.py` read most of what models write.
+A format with JSON arguments is a row of the table in `json_formats.py`. Another one is a `ToolFormat` (`base.py`) with
+a place in `FORMATS`. A new name also goes into `ToolFormatName`.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
-from .base import CallShape, Scanner, TextOrCall, Tool, ToolCall, ToolFormat, parse_arguments, split_tool_calls
-from .json_formats import HermesFormat, JsonFormat, Llama3Format, MistralFormat
+from .base import CallScanner, CallShape, TextOrCall, Tool, ToolCall, ToolFormat, parse_arguments, split_tool_calls
+from .json_formats import (
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    HERMES,
+    JSON,
+    JSON_MARKED,
+    KIMI,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_NAMED,
+    JsonCalls,
+)
 from .pythonic import PythonicFormat
 from .xml import XmlFormat
 
 __all__ = [
     "COMPACT",
+    "DEEPSEEK",
+    "DEEPSEEK_FENCED",
     "FORMATS",
+    "HERMES",
+    "JSON",
+    "JSON_MARKED",
+    "KIMI",
+    "LLAMA3",
+    "MISTRAL",
+    "MISTRAL_NAMED",
+    "CallScanner",
     "CallShape",
-    "HermesFormat",
-    "JsonFormat",
-    "Llama3Format",
-    "MistralFormat",
+    "JsonCalls",
     "PythonicFormat",
-    "Scanner",
     "TextOrCall",
     "Tool",
     "ToolCall",
@@ -35,21 +52,26 @@ __all__ = [
     "split_tool_calls",
 ]
 
-ToolFormatName = Literal["auto", "compact", "hermes", "llama3", "mistral", "json", "pythonic", "xml"]
-"""A format, or how it is chosen: `auto` and `compact` take what the chat template writes, and where it writes nothing
-that can be read back the first of `FORMATS`, or the one that takes the fewest tokens."""
-COMPACT: ToolFormatName = "pythonic"
-"""The format with the fewest tokens: a call takes 13 where Hermes takes 34."""
+ToolFormatName = Literal[
+    "auto", "compact", "hermes", "llama3", "mistral", "json", "pythonic", "xml", "kimi", "deepseek"
+]
+"""A format by its name. `auto` and `compact` take the format of the chat template; where it has none that can be read
+back, `auto` takes the first of `FORMATS` and `compact` the one with the fewest tokens."""
+COMPACT: Final[ToolFormatName] = "pythonic"
+"""The format with the fewest tokens: 13 for a call, where Hermes takes 34."""
 
-FORMATS: tuple[ToolFormat, ...] = (
-    HermesFormat(),
-    MistralFormat(),
-    MistralFormat(named=True),
-    Llama3Format(),
+FORMATS: Final[tuple[ToolFormat, ...]] = (
+    HERMES,
+    MISTRAL,
+    MISTRAL_NAMED,
+    LLAMA3,
     PythonicFormat(),
     PythonicFormat(marked=True),
-    JsonFormat(),
-    JsonFormat(marked=True),
+    JSON,
+    JSON_MARKED,
     XmlFormat(),
+    KIMI,
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
 )
-"""Every format. Where a chat template writes none of them, the first with the name that was chosen is taken."""
+"""All formats. The first with the selected name is taken where the chat template writes none of them."""

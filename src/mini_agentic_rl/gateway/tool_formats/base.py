@@ -1,8 +1,8 @@
-"""The protocol of a tool format, and the scanner that all formats share.
+"""What all tool formats share: the base class, JSON helpers, and the scanner that finds calls in sampled text.
 
-A format writes calls into prompts and reads them out of sampled text. It says where its blocks open, where each ends,
-and what it holds. A block is read once, character by character, so that the parts cannot depend on how the text
-arrives and the work is linear. Whatever a model may have written, reading it gives calls or text; it never raises.
+A format writes calls into prompts and reads them out of sampled text. For reading it declares openings: the text that
+begins a block, how the block ends, and a function that reads the whole block. The scanner looks at each character of a
+block once, so its cost is linear and the result does not depend on how the text was cut up. Reading never raises.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -34,16 +35,16 @@ class ToolCall:
 
     @classmethod
     def new(cls, name: str, arguments: str) -> ToolCall:
-        """Return a call with an id of its own."""
+        """Return a call with a fresh id."""
         return cls(f"call_{uuid.uuid4().hex[:24]}", name, arguments)
 
     def as_message(self) -> dict[str, Any]:
-        """Return it as it stands in an OpenAI assistant message."""
+        """Return the call as an entry of `tool_calls` in an OpenAI message."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 TextOrCall: TypeAlias = str | ToolCall
-"""A stretch of text that belongs to no call, or a call."""
+"""A stretch of text outside of calls, or a call."""
 
 
 @dataclass(frozen=True)
@@ -53,85 +54,75 @@ class CallShape:
     before: str
     """Begins with `forced_prefix(name)`; may contain the names of special tokens."""
     schema: Mapping[str, Any]
-    """JSON schema of the value in between, the call's arguments."""
+    """JSON schema of the call's arguments."""
     after: str
-    """Ends the call."""
 
 
-class Scanner(Protocol):
-    """Splits a growing text into plain text and calls.
+class ToolFormat(ABC):
+    """One way of writing tool calls."""
 
-    The parts, with neighbouring texts joined, do not depend on how the text was cut up before it was fed. A malformed
-    call comes out as the text that it is. White space next to a call is dropped. Work is linear in the text's length.
-    """
+    name: str
+    """The value of `tool_format` that selects it."""
+    markers: Sequence[str] = ()
+    """Texts that must stay visible for reading, also where the vocabulary has them as special tokens."""
 
-    def feed(self, text: str) -> list[TextOrCall]:
-        """Return the parts that are certain once `text` has been added."""
-
-    def finish(self) -> list[TextOrCall]:
-        """Return the rest, when the text has ended."""
-
-
-class ToolFormat(Protocol):
-    """One way of writing calls."""
-
-    @property
-    def name(self) -> str:
-        """As it is chosen by `tool_format`."""
-
-    @property
-    def markers(self) -> Sequence[str]:
-        """Texts that must be seen when calls are read, also where the vocabulary has them as special tokens."""
-
+    @abstractmethod
     def section(self, tools: Sequence[Tool]) -> str:
-        """Return what tells a model about its tools when its chat template cannot."""
+        """Return system text that describes the tools, for chat templates that cannot."""
 
-    def format_call(self, name: str, arguments: Any) -> str:
-        """Return the text that makes a call; `arguments` is an object, or text to be kept as it is."""
-
+    @abstractmethod
     def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        """Return the text that makes several calls at once, each a name and its arguments."""
+        """Return the text of several calls, each a name and its arguments: an object, or text that is kept as it is."""
 
+    @abstractmethod
     def format_result(self, content: str) -> str:
-        """Return the text that hands a tool's result to the model when its chat template cannot."""
+        """Return the text of a tool's result, for chat templates without a tool role."""
 
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        """Return how a call of the tool `name` is written, `parameters` being the schema of its arguments.
-
-        None where arguments are not JSON.
-        """
-
+    @abstractmethod
     def forced_prefix(self, name: str | None) -> str:
-        """Return the start of an answer that must call the tool `name`, or any tool when None.
+        """Return the start of an answer that must call the tool `name`, or any tool if None.
 
-        It ends where a tokenizer would start a new token, so that the continuation tokenises as usual.
+        It ends at a token boundary, so that the continuation is tokenized as usual.
         """
 
-    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
+    @abstractmethod
+    def scanner(self, tools: Sequence[Tool] = ()) -> CallScanner:
         """Return a new reader of one answer.
 
         Args:
-            tools: the tools that were offered: where a form does not tell text from numbers, their parameters do.
+            tools: the offered tools. Formats without quotes need their parameters to tell text from numbers.
         """
+
+    def format_call(self, name: str, arguments: Any) -> str:
+        """Return the text of one call."""
+        return self.format_calls([(name, arguments)])
+
+    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
+        """Return the shape of a call of the tool `name`, for a grammar; None if arguments are not JSON.
+
+        Args:
+            parameters: JSON schema of the arguments.
+        """
+        return None
 
 
 def tools_section(tools: Sequence[Tool], example: str) -> str:
-    """Return the tools, one a line, and how a call is written."""
-    lines = [json.dumps(_signature(tool), ensure_ascii=False, separators=(",", ":")) for tool in tools]
-    return "\n".join(["Tools:", *lines, "To use one, write:", example])
-
-
-def _signature(tool: Tool) -> dict[str, Any]:
-    function = tool["function"]
-    signature = {key: function[key] for key in ("name", "description") if function.get(key)}
-    parameters = function.get("parameters") or {}
-    # "type": "object" and additionalProperties hold for every tool's parameters and only cost tokens.
-    kept = {key: value for key, value in parameters.items() if key not in ("type", "additionalProperties", "title")}
-    return {**signature, "parameters": kept} if kept.get("properties") else signature
+    """Return a list of the tools, one per line, followed by an example of a call."""
+    lines = ["Tools:"]
+    for tool in tools:
+        function = tool["function"]
+        signature = {key: function[key] for key in ("name", "description") if function.get(key)}
+        # Every tool has "type": "object", and mostly additionalProperties: they would only cost tokens.
+        dropped = ("type", "additionalProperties", "title")
+        parameters = {key: value for key, value in (function.get("parameters") or {}).items() if key not in dropped}
+        if parameters.get("properties"):
+            signature["parameters"] = parameters
+        lines.append(json.dumps(signature, ensure_ascii=False, separators=(",", ":")))
+    return "\n".join([*lines, "To use one, write:", example])
 
 
 def json_text(value: Any) -> str:
-    """Return JSON as models know it: a space after commas and colons, no escapes of letters. Text stays as it is."""
+    """Return `value` as JSON with a space after commas and colons and without escapes; text is kept as it is."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -144,7 +135,7 @@ _SPACE = re.compile(r"\s*")
 
 
 def read_json(text: str) -> Any:
-    """Return the value of a JSON text; None when it is none, or says only `null`."""
+    """Return the value of a JSON text; None if it is malformed or `null`."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
@@ -152,7 +143,7 @@ def read_json(text: str) -> Any:
 
 
 def parse_values(text: str, start: int) -> tuple[list[Any], int]:
-    """Return the JSON values that stand in a row from `start`, white space between them, and the end of the last."""
+    """Return the JSON values from `start` on, separated by white space, and the end of the last one."""
     values: list[Any] = []
     end = start
     while start < len(text):
@@ -167,7 +158,7 @@ def parse_values(text: str, start: int) -> tuple[list[Any], int]:
 
 
 def make_call(name: Any, arguments: Any) -> ToolCall | None:
-    """Return a call; None when the name is no name or the arguments are no JSON object (or the text of one)."""
+    """Return a call; None if the name is not a non-empty text or the arguments are not a JSON object (or its text)."""
     if not isinstance(name, str) or not name:
         return None
     arguments = parse_arguments(arguments)
@@ -181,11 +172,11 @@ def make_call(name: Any, arguments: Any) -> ToolCall | None:
 
 
 def calls_of(value: Any, keys: Sequence[str]) -> list[ToolCall]:
-    """Return the calls in `{"name": ..., KEY: {...}}` or a list of such objects; none when any of them is malformed.
+    """Return the calls in `{"name": ..., KEY: {...}}` or a list of such objects; none if any of them is malformed.
 
     Args:
         value: a JSON value.
-        keys: names that the arguments may go by. One of them has to be there: an object that merely has a name is data.
+        keys: allowed names of the arguments. One is required: an object with only a name is data, not a call.
     """
     entries = value if isinstance(value, list) else [value]
     calls = []
@@ -201,7 +192,7 @@ def calls_of(value: Any, keys: Sequence[str]) -> list[ToolCall]:
 
 
 def parse_arguments(arguments: Any) -> Any:
-    """Return tool-call arguments as an object; text that is no JSON object stays text."""
+    """Return tool-call arguments as an object; text that is not a JSON object stays text."""
     if arguments is None or arguments == "":
         return {}
     if not isinstance(arguments, str):
@@ -214,10 +205,10 @@ def parse_arguments(arguments: Any) -> Any:
 
 
 class JsonValue:
-    """A block that is one JSON object or list, from after its first bracket.
+    """A block of one JSON object or list, after its first bracket.
 
     Args:
-        heads: what may follow the first bracket, white space left out, such as `"name":`; anything else is refused.
+        heads: texts that may follow the first bracket, ignoring white space, such as `"name":`; others are refused.
     """
 
     def __init__(self, heads: Sequence[str]) -> None:
@@ -252,10 +243,10 @@ class JsonValue:
 
 
 class MarkedJson:
-    """A block that is one JSON object or list, from after a mark that stands before it.
+    """A block of one JSON object or list that follows a marker.
 
     Args:
-        heads: what each kind of bracket may be followed by; a bracket that is no key is refused.
+        heads: allowed opening brackets and the texts that may follow each.
     """
 
     def __init__(self, heads: Mapping[str, Sequence[str]]) -> None:
@@ -273,30 +264,26 @@ class MarkedJson:
 
 
 _SLICE = 512
-"""Characters looked at together: what is left of a slice is copied whenever a block opens or ends."""
+"""Characters scanned at once: the rest of a slice is copied whenever a block opens or ends."""
 
 
 class Step(Enum):
-    """Effect of a character on the block that it belongs to."""
+    """Effect of a character on the open block."""
 
     ON = "the block goes on"
     END = "the block ends with this character"
-    REFUSE = "this is no block; its text after the opening is to be searched again"
+    REFUSE = "not a block: its text after the opening is searched again"
 
 
 class CallBlock(Protocol):
     """Finds the end of a block."""
 
     def step(self, char: str) -> Step:
-        """Take the next character after the opening. A block refuses only near its beginning: that is read twice."""
+        """Take the next character after the opening. A block may refuse only near its start, which is read twice."""
 
 
 class Until:
-    """A block that ends with a certain text.
-
-    Args:
-        end: the text.
-    """
+    """A block that ends with the text `end`."""
 
     def __init__(self, end: str) -> None:
         self._end = end
@@ -310,33 +297,35 @@ class Until:
 
 @dataclass(frozen=True)
 class Opening:
-    """The beginning of blocks of one kind."""
+    """The start of a kind of block."""
 
     text: str
-    """Text that opens it; one character when `at_line_start`."""
+    """Text that opens the block; one character if `at_line_start`."""
     block: Callable[[], CallBlock]
-    """Makes the block that follows."""
+    """Creates the object that finds the end of the block."""
     read: Callable[[str], list[TextOrCall]]
-    """The parts in a whole block's text, the opening included; also asked of a block that the end of the text cut off.
-    Text that holds no call is given back as it is."""
+    """Splits the text of a block, opening included, into calls and text. The block may be cut off by the end of the
+    answer. Text without a call is returned unchanged."""
     at_line_start: bool = False
-    """True if it opens a block only as the first thing in a line (or after a call)."""
+    """True if it opens a block only at the start of a line or after a call."""
 
 
 @dataclass
-class _Open:
-    """A block that has not ended yet, and its text so far in parts."""
-
+class _OpenBlock:
     opening: Opening
     block: CallBlock
     raw: list[str]
+    """Its text so far, in pieces."""
 
 
 class CallScanner:
-    """A `Scanner` by means of openings.
+    """Split a growing text into plain text and calls.
+
+    The parts, with adjacent texts joined, do not depend on how the text was cut up. A malformed call stays text. White
+    space next to a call is dropped.
 
     Args:
-        openings: where calls may begin.
+        openings: the texts that begin a call.
         separators: characters between calls, dropped after a call together with white space.
     """
 
@@ -350,16 +339,16 @@ class CallScanner:
             patterns.append(rf"\n[^\S\n]*(?:{in_line})")
         self._search = re.compile("|".join(patterns))
         self._longest = max((len(text) for text in anywhere), default=1) - 1
-        self._beginning = re.compile("|".join(rf"{_beginning(text)}\Z" for text in anywhere) or r"(?!)")
+        self._partial = re.compile("|".join(rf"{_proper_prefixes(text)}\Z" for text in anywhere) or r"(?!)")
         self._after_calls = re.compile(rf"[\s{re.escape(separators)}]*")
         self._held = ""
         self._spaces: list[str] = []
         self._fresh = True
         self._after_call = False
-        self._open: _Open | None = None
+        self._open: _OpenBlock | None = None
 
     def feed(self, text: str) -> list[TextOrCall]:
-        """Return the parts that are certain once `text` has been added."""
+        """Add text; return the parts that are certain by now."""
         parts: list[TextOrCall] = []
         for start in range(0, len(text), _SLICE):
             rest = text[start : start + _SLICE]
@@ -369,11 +358,11 @@ class CallScanner:
         return parts
 
     def finish(self) -> list[TextOrCall]:
-        """Return the rest, when the text has ended."""
+        """Return the rest at the end of the text."""
         parts: list[TextOrCall] = []
         if self._open is not None:
             self._close(self._open.opening, "".join(self._open.raw), parts)
-        self._say(self._held, parts)
+        self._emit(self._held, parts)
         self._held = ""
         parts += self._spaces
         self._spaces = []
@@ -386,15 +375,15 @@ class CallScanner:
             text = text[space.end() :] if space else text
         at, opening = self._find(text)
         if opening is not None:
-            self._say(text[:at], parts)
-            self._open = _Open(opening, opening.block(), [opening.text])
+            self._emit(text[:at], parts)
+            self._open = _OpenBlock(opening, opening.block(), [opening.text])
             return text[at + len(opening.text) :]
-        begun = self._beginning.search(text, max(0, len(text) - self._longest))
+        begun = self._partial.search(text, max(0, len(text) - self._longest))
         if begun is None:
-            self._say(text, parts)
+            self._emit(text, parts)
         else:
             self._held = text[begun.start() :]
-            self._say(text[: begun.start()], parts)
+            self._emit(text[: begun.start()], parts)
         return ""
 
     def _find(self, text: str) -> tuple[int, Opening | None]:
@@ -408,7 +397,7 @@ class CallScanner:
         opening = self._openings[match.group().lstrip()]
         return match.end() - len(opening.text), opening
 
-    def _read_block(self, opened: _Open, text: str, parts: list[TextOrCall]) -> str:
+    def _read_block(self, opened: _OpenBlock, text: str, parts: list[TextOrCall]) -> str:
         for index, char in enumerate(text):
             step = opened.block.step(char)
             if step is Step.ON:
@@ -419,7 +408,7 @@ class CallScanner:
                 self._close(opened.opening, raw, parts)
                 return rest
             self._open = None
-            self._say(opened.opening.text, parts)
+            self._emit(opened.opening.text, parts)
             return raw[len(opened.opening.text) :] + rest
         opened.raw.append(text)
         return ""
@@ -428,14 +417,14 @@ class CallScanner:
         self._open = None
         for part in opening.read(raw):
             if isinstance(part, str):
-                self._say(part, parts)
+                self._emit(part, parts)
             else:
                 self._spaces = []
                 self._after_call = self._fresh = True
                 parts.append(part)
 
-    def _say(self, text: str, parts: list[TextOrCall]) -> None:
-        """Give text out, but keep white space at its end until it is known whether a call follows."""
+    def _emit(self, text: str, parts: list[TextOrCall]) -> None:
+        """Emit text, but hold trailing white space until it is known whether a call follows."""
         if self._after_call:
             text = text.lstrip()
         if not text:
@@ -452,8 +441,8 @@ class CallScanner:
             self._spaces.append(text[len(kept) :])
 
 
-def _beginning(text: str) -> str:
-    """Return a pattern of what may be the beginning of `text`, but not all of it."""
+def _proper_prefixes(text: str) -> str:
+    """Return a pattern that matches each prefix of `text` except the whole."""
     pattern = ""
     for char in reversed(text[:-1]):
         pattern = re.escape(char) + (f"(?:{pattern})?" if pattern else "")
@@ -461,7 +450,7 @@ def _beginning(text: str) -> str:
 
 
 def split_tool_calls(tool_format: ToolFormat, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
-    """Read a whole text; return what is left without its calls, and the calls."""
+    """Return the text without its calls, and the calls."""
     scanner = tool_format.scanner(tools)
     parts = scanner.feed(text) + scanner.finish()
     content = "".join(part for part in parts if isinstance(part, str))

@@ -1,23 +1,16 @@
-"""Tool calls written as JSON: the formats of Hermes, Llama 3, Mistral, and plain JSON.
+"""Tool calls whose arguments are JSON: a table of formats, and how each is read.
 
-`HermesFormat`, which Qwen and many others use:
+    hermes     <tool_call>\\n{"name": "f", "arguments": {...}}\\n</tool_call>        Hermes, Qwen and many others
+    llama3     {"name": "f", "parameters": {...}}; ...                            Llama 3.1 to 3.3
+    mistral    [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]               Mistral, up to tokenizer version 3
+               [TOOL_CALLS]f[ARGS]{...}                                           later versions, for each call
+    json       {"name": "f", "arguments": {...}}                                  bare, or in a ```json fence
+               <|tool_call|>[{"name": "f", "arguments": {...}}, ...]              Granite and Phi-4
+    kimi       <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>     Kimi K2
+    deepseek   <|tool_call_begin|>f<|tool_sep|>{...}<|tool_call_end|>             DeepSeek V3.1 and later
+               <|tool_call_begin|>function<|tool_sep|>f\\n```json\\n{...}\\n```<|tool_call_end|>         V3 and R1
 
-    <tool_call>
-    {"name": "calculate", "arguments": {"expression": "2+2"}}
-    </tool_call>
-
-`Llama3Format`, of Llama 3.1 to 3.3, separates several objects by semicolons; `<|python_tag|>` may stand before one:
-
-    {"name": "calculate", "parameters": {"expression": "2+2"}}
-
-`MistralFormat` begins with the special token `[TOOL_CALLS]`: a list of objects, up to the third tokenizer version, and
-since then a name before the arguments, for each call anew (`[ARGS]` may be missing, `[CALL_ID]...` may precede it):
-
-    [TOOL_CALLS][{"name": "calculate", "arguments": {"expression": "2+2"}}]
-    [TOOL_CALLS]calculate[ARGS]{"expression": "2+2"}
-
-`JsonFormat` is one object or a list of them, bare, in a ```json fence, or after the special token `<|tool_call|>`,
-where Granite and Phi-4 write a list. A bare object is read as a call only where a line begins.
+DeepSeek writes its markers with other letters: U+FF5C for the bar and U+2581 for the low line.
 """
 
 from __future__ import annotations
@@ -25,6 +18,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .base import (
@@ -33,10 +28,10 @@ from .base import (
     JsonValue,
     MarkedJson,
     Opening,
-    Scanner,
     Step,
     TextOrCall,
     Tool,
+    ToolFormat,
     Until,
     calls_of,
     json_text,
@@ -46,153 +41,81 @@ from .base import (
     tools_section,
 )
 
-_HERMES_OPEN = "<tool_call>"
-_HERMES_CLOSE = "</tool_call>"
+_KEYS = ("arguments", "parameters")
+_HEADS = ('"name":', '"arguments":', '"parameters":', '"id":', '"type":')
+_LIST_HEADS = tuple(f"{{{head}" for head in _HEADS)
+_LONGEST_NAME = 256
 
 
-class HermesFormat:
-    """Each call between tags of its own."""
+@dataclass(frozen=True)
+class JsonCalls(ToolFormat):
+    """A row of the table: the texts around the names and the arguments of calls."""
 
-    name = "hermes"
-    markers = (_HERMES_OPEN, _HERMES_CLOSE)
+    name: str
+    openings: Sequence[Opening]
+    """How calls are found and read."""
+    call: tuple[str, str, str] = ('{"name": ', ', "arguments": ', "}")
+    """Texts before the name, between name and arguments, and after the arguments. INDEX stands for the position of the
+    call."""
+    around: tuple[str, str] = ("", "")
+    """Texts before the first and after the last call."""
+    joint: str = "\n"
+    """Text between two calls."""
+    quoted: bool = True
+    """True if the name is a JSON string."""
+    result: tuple[str, str] = ("", "")
+    """Texts around a tool's result."""
+    json_result: bool = True
+    """True if the result is a JSON string."""
+    markers: Sequence[str] = ()
+    separators: str = ""
+    """Characters between calls that are dropped in reading."""
 
     def section(self, tools: Sequence[Tool]) -> str:
-        return tools_section(tools, f'{_HERMES_OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{_HERMES_CLOSE}')
-
-    def format_call(self, name: str, arguments: Any) -> str:
-        return f"{self.forced_prefix(name)} {json_text(arguments)}}}\n{_HERMES_CLOSE}"
+        return tools_section(tools, self.format_call("..." if self.quoted else "NAME", "{...}"))
 
     def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        return "\n".join(self.format_call(name, arguments) for name, arguments in calls)
+        _, middle, after = self.call
+        written = [
+            self._start(name) + middle.replace("INDEX", str(index)) + json_text(arguments) + after
+            for index, (name, arguments) in enumerate(calls)
+        ]
+        return self.around[0] + self.joint.join(written) + self.around[1]
 
     def format_result(self, content: str) -> str:
-        return f"<tool_response>\n{content}\n</tool_response>"
+        text = json.dumps(content, ensure_ascii=False) if self.json_result else content
+        return self.result[0] + text + self.result[1]
 
     def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        return CallShape(f"{self.forced_prefix(name)} ", parameters, f"}}\n{_HERMES_CLOSE}")
+        middle, after = self.call[1].replace("INDEX", "0"), self.call[2] + self.around[1]
+        return CallShape(self.around[0] + self._start(name) + middle, parameters, after)
 
     def forced_prefix(self, name: str | None) -> str:
         if name is None:
-            return f'{_HERMES_OPEN}\n{{"name":'
-        return f'{_HERMES_OPEN}\n{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments":'
+            return self.around[0] + self.call[0].rstrip()
+        return self.around[0] + self._start(name) + self.call[1].replace("INDEX", "0").rstrip(" ")
 
-    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
-        return CallScanner(_HERMES_OPENINGS)
+    def scanner(self, tools: Sequence[Tool] = ()) -> CallScanner:
+        return CallScanner(self.openings, self.separators)
+
+    def _start(self, name: str) -> str:
+        return self.call[0] + (json.dumps(name, ensure_ascii=False) if self.quoted else name)
 
 
 def _read_hermes(raw: str) -> list[TextOrCall]:
-    """Read one call. One whose closing tag the end of the text cut off counts when it is complete otherwise."""
-    value = read_json(raw.removeprefix(_HERMES_OPEN).removesuffix(_HERMES_CLOSE))
+    """Read one call; its closing tag may be missing at the end of the text."""
+    value = read_json(raw.removeprefix("<tool_call>").removesuffix("</tool_call>"))
     call = make_call(value.get("name"), value.get("arguments")) if isinstance(value, dict) else None
     return [raw] if call is None else [call]
 
 
-_HERMES_OPENINGS = (Opening(_HERMES_OPEN, lambda: Until(_HERMES_CLOSE), _read_hermes),)
+def _read_object(raw: str, marker: str = "") -> list[TextOrCall]:
+    """Read one object or a list of objects, after a marker if there is one."""
+    return [*calls_of(read_json(raw.removeprefix(marker)), _KEYS)] or [raw]
 
 
-_PYTHON_TAG = "<|python_tag|>"
-_LLAMA_HEADS = ('"name":', '"parameters":', '"arguments":', '"type":', '"id":')
-_LLAMA_KEYS = ("parameters", "arguments")
-
-
-class Llama3Format:
-    """Bare objects."""
-
-    name = "llama3"
-    markers = (_PYTHON_TAG,)
-
-    def section(self, tools: Sequence[Tool]) -> str:
-        return tools_section(tools, '{"name": "...", "parameters": {...}}')
-
-    def format_call(self, name: str, arguments: Any) -> str:
-        return f"{self.forced_prefix(name)} {json_text(arguments)}}}"
-
-    def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        return "; ".join(self.format_call(name, arguments) for name, arguments in calls)
-
-    def format_result(self, content: str) -> str:
-        return json_text({"output": content})
-
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        return CallShape(f"{self.forced_prefix(name)} ", parameters, "}")
-
-    def forced_prefix(self, name: str | None) -> str:
-        if name is None:
-            return '{"name":'
-        return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "parameters":'
-
-    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
-        return CallScanner(_LLAMA_OPENINGS, separators=";")
-
-
-def _read_llama(raw: str) -> list[TextOrCall]:
-    return [*calls_of(read_json(raw.removeprefix(_PYTHON_TAG)), _LLAMA_KEYS)] or [raw]
-
-
-_LLAMA_OPENINGS = (
-    Opening(_PYTHON_TAG, lambda: MarkedJson({"{": _LLAMA_HEADS}), _read_llama),
-    Opening("{", lambda: JsonValue(_LLAMA_HEADS), _read_llama, at_line_start=True),
-)
-
-
-_CALLS_TAG = "[TOOL_CALLS]"
-_ARGS = "[ARGS]"
-_CALL_ID = "[CALL_ID]"
-_LONGEST_NAME = 256
-_NAMED = re.compile(r"\s*([^\s{}\[\]\"]+)\s*(?:\[CALL_ID\]\s*[^\s{}\[\]\"]*\s*)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
-
-
-class MistralFormat:
-    """Reads both forms.
-
-    Args:
-        named: whether to write the newer form.
-    """
-
-    name = "mistral"
-    markers = (_CALLS_TAG, _ARGS, _CALL_ID)
-
-    def __init__(self, named: bool = False) -> None:
-        self._named = named
-
-    def section(self, tools: Sequence[Tool]) -> str:
-        listed = f'{_CALLS_TAG}[{{"name": "...", "arguments": {{...}}}}]'
-        example = f"{_CALLS_TAG}NAME{_ARGS}{{...}}" if self._named else listed
-        return tools_section(tools, example)
-
-    def format_call(self, name: str, arguments: Any) -> str:
-        return self.format_calls([(name, arguments)])
-
-    def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        if self._named:
-            return "".join(f"{self.forced_prefix(name)}{json_text(arguments)}" for name, arguments in calls)
-        entries = (f'{{"name": {_quoted(name)}, "arguments": {json_text(arguments)}}}' for name, arguments in calls)
-        return f"{_CALLS_TAG}[{', '.join(entries)}]"
-
-    def format_result(self, content: str) -> str:
-        return f"[TOOL_RESULTS]{json_text({'content': content})}[/TOOL_RESULTS]"
-
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        if self._named:
-            return CallShape(self.forced_prefix(name), parameters, "")
-        return CallShape(f"{self.forced_prefix(name)} ", parameters, "}]")
-
-    def forced_prefix(self, name: str | None) -> str:
-        if self._named:
-            return _CALLS_TAG if name is None else f"{_CALLS_TAG}{name}{_ARGS}"
-        start = f'{_CALLS_TAG}[{{"name":'
-        return start if name is None else f'{start} {_quoted(name)}, "arguments":'
-
-    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
-        return CallScanner(_MISTRAL_OPENINGS)
-
-
-def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
-
-
-class _Tagged:
-    """A list of objects, or a name and an object, after the tag."""
+class _MistralBlock:
+    """A list of objects, or a name and an object, after [TOOL_CALLS]."""
 
     def __init__(self) -> None:
         self._value: JsonValue | None = None
@@ -206,7 +129,7 @@ class _Tagged:
         if char == "{" and self._name:
             self._value = JsonValue(())
         elif char == "[" and not self._name:
-            self._value = JsonValue(_MISTRAL_HEADS)
+            self._value = JsonValue(_LIST_HEADS)
         elif len(self._name) == _LONGEST_NAME or char in '{}"' or self._name == "[":
             return Step.REFUSE
         else:
@@ -214,74 +137,25 @@ class _Tagged:
         return Step.ON
 
 
-_MISTRAL_HEADS = ('{"name":', '{"arguments":', '{"id":', '{"type":')
+_MISTRAL_CALL = re.compile(
+    r"\s*([^\s{}\[\]\"]+)\s*(?:\[CALL_ID\]\s*[^\s{}\[\]\"]*\s*)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL
+)
 
 
 def _read_mistral(raw: str) -> list[TextOrCall]:
-    rest = raw.removeprefix(_CALLS_TAG)
-    named = _NAMED.fullmatch(rest)
+    rest = raw.removeprefix("[TOOL_CALLS]")
+    named = _MISTRAL_CALL.fullmatch(rest)
     if named is None:
-        return [*calls_of(read_json(rest), ("arguments", "parameters"))] or [raw]
+        return [*calls_of(read_json(rest), _KEYS)] or [raw]
     arguments = read_json(named.group(2))
     call = make_call(named.group(1), arguments) if isinstance(arguments, dict) else None
     return [raw] if call is None else [call]
 
 
-_MISTRAL_OPENINGS = (Opening(_CALLS_TAG, _Tagged, _read_mistral),)
+class _FencedBlock:
+    """JSON values in a Markdown fence, whose label is empty or says JSON."""
 
-
-_MARK = "<|tool_call|>"
-_FENCE = "```"
-_LABELS = ("json", "tool_call", "tool_calls")
-_HEADS = ('"name":', '"arguments":', '"parameters":', '"id":', '"type":')
-_LIST_HEADS = tuple(f"{{{head}" for head in _HEADS)
-_KEYS = ("arguments", "parameters")
-_BRACKET = re.compile(r"[{\[]")
-
-
-class JsonFormat:
-    """Reads all forms.
-
-    Args:
-        marked: whether to write a list after the mark; else bare objects, one a line.
-    """
-
-    name = "json"
-    markers = (_MARK,)
-
-    def __init__(self, marked: bool = False) -> None:
-        self._before, self._after = (f"{_MARK}[", "]") if marked else ("", "")
-        self._between = ", " if marked else "\n"
-
-    def section(self, tools: Sequence[Tool]) -> str:
-        return tools_section(tools, f'{self._before}{{"name": "...", "arguments": {{...}}}}{self._after}')
-
-    def format_call(self, name: str, arguments: Any) -> str:
-        return self.format_calls([(name, arguments)])
-
-    def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        entries = (f"{_start(name)} {json_text(arguments)}}}" for name, arguments in calls)
-        return f"{self._before}{self._between.join(entries)}{self._after}"
-
-    def format_result(self, content: str) -> str:
-        return json_text({"result": content})
-
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        return CallShape(f"{self.forced_prefix(name)} ", parameters, f"}}{self._after}")
-
-    def forced_prefix(self, name: str | None) -> str:
-        return self._before + _start(name)
-
-    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
-        return CallScanner(_JSON_OPENINGS)
-
-
-def _start(name: str | None) -> str:
-    return '{"name":' if name is None else f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments":'
-
-
-class _Fenced:
-    """Values in a fence: a label that says JSON or nothing, values in a row, the closing fence."""
+    _LABELS = ("json", "tool_call", "tool_calls")
 
     def __init__(self) -> None:
         self._label = ""
@@ -295,19 +169,19 @@ class _Fenced:
             self._complete = step is Step.END
             return Step.ON if self._complete else step
         if self._complete:
-            return self._step_after(char)
-        if char in "{[" and self._label in ("", *_LABELS):
+            return self._step_after_value(char)
+        if char in "{[" and self._label in ("", *self._LABELS):
             self._value = JsonValue(_HEADS if char == "{" else _LIST_HEADS)
         elif not char.isspace():
             self._label += char
-            if not any(label.startswith(self._label) for label in _LABELS):
+            if not any(label.startswith(self._label) for label in self._LABELS):
                 return Step.REFUSE
         return Step.ON
 
-    def _step_after(self, char: str) -> Step:
+    def _step_after_value(self, char: str) -> Step:
         if char == "`":
             self._ticks += 1
-            return Step.END if self._ticks == len(_FENCE) else Step.ON
+            return Step.END if self._ticks == 3 else Step.ON
         if self._ticks or not (char.isspace() or char in "{["):
             return Step.END
         if char in "{[":
@@ -315,12 +189,10 @@ class _Fenced:
         return Step.ON
 
 
-def _read_bare(raw: str) -> list[TextOrCall]:
-    return [*calls_of(read_json(raw.removeprefix(_MARK)), _KEYS)] or [raw]
+_BRACKET = re.compile(r"[{\[]")
 
 
 def _read_fenced(raw: str) -> list[TextOrCall]:
-    """Return the calls, and what stands after them in place of the closing fence."""
     bracket = _BRACKET.search(raw)
     if bracket is None:
         return [raw]
@@ -328,13 +200,116 @@ def _read_fenced(raw: str) -> list[TextOrCall]:
     calls = [calls_of(value, _KEYS) for value in values]
     if not all(calls) or not calls:
         return [raw]
-    rest = raw[end:].strip().removeprefix(_FENCE)
+    rest = raw[end:].strip().removeprefix("```")  # text that stands in place of the closing fence
     return [*(call for of_value in calls for call in of_value), *([rest] if rest else [])]
 
 
+def _marked_calls(
+    name: str, call: tuple[str, str, str], around: tuple[str, str], joint: str = "", result: tuple[str, str] = ("", "")
+) -> JsonCalls:
+    """Return a format with special tokens around names and arguments, and around all calls."""
+    before, middle, after = call
+    begin, end = around
+    separator = middle.removeprefix(":INDEX")
+
+    def read(raw: str) -> list[TextOrCall]:
+        lead, *texts = raw.removeprefix(begin).removesuffix(end).split(before.strip())
+        calls: list[TextOrCall] = []
+        for text in texts:
+            named, separated, rest = text.partition(separator.strip())
+            tool = named.strip() if separator == middle else re.sub(r":\d+\Z", "", named.strip())
+            arguments, _, trail = rest.partition(after.strip())
+            readable = separated and not trail.strip() and re.fullmatch(r"[^\s<>{}\"]+", tool)
+            made = make_call(tool, arguments.strip()) if readable else None
+            if made is None:
+                return [raw]
+            calls.append(made)
+        return [raw] if lead.strip() or not calls else calls
+
+    special = re.findall(r"<[|\uff5c][^<>]*>", "".join((*around, *call)))
+    return JsonCalls(
+        name,
+        (Opening(begin, partial(Until, end), read),),
+        call,
+        around,
+        joint,
+        quoted=False,
+        result=result,
+        json_result=False,
+        markers=tuple(dict.fromkeys(special)),
+    )
+
+
+_TOOL_RESPONSE = ("<tool_response>\n", "\n</tool_response>")
+
+HERMES = JsonCalls(
+    "hermes",
+    (Opening("<tool_call>", partial(Until, "</tool_call>"), _read_hermes),),
+    ('<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"),
+    result=_TOOL_RESPONSE,
+    json_result=False,
+    markers=("<tool_call>", "</tool_call>"),
+)
+LLAMA3 = JsonCalls(
+    "llama3",
+    (
+        Opening("<|python_tag|>", lambda: MarkedJson({"{": _HEADS}), partial(_read_object, marker="<|python_tag|>")),
+        Opening("{", lambda: JsonValue(_HEADS), _read_object, at_line_start=True),
+    ),
+    ('{"name": ', ', "parameters": ', "}"),
+    joint="; ",
+    result=('{"output": ', "}"),
+    markers=("<|python_tag|>",),
+    separators=";",
+)
+_MISTRAL_OPENINGS = (Opening("[TOOL_CALLS]", _MistralBlock, _read_mistral),)
+_MISTRAL_MARKERS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+_MISTRAL_RESULT = ('[TOOL_RESULTS]{"content": ', "}[/TOOL_RESULTS]")
+MISTRAL = JsonCalls(
+    "mistral",
+    _MISTRAL_OPENINGS,
+    around=("[TOOL_CALLS][", "]"),
+    joint=", ",
+    result=_MISTRAL_RESULT,
+    markers=_MISTRAL_MARKERS,
+)
+MISTRAL_NAMED = JsonCalls(
+    "mistral",
+    _MISTRAL_OPENINGS,
+    ("[TOOL_CALLS]", "[ARGS]", ""),
+    joint="",
+    quoted=False,
+    result=_MISTRAL_RESULT,
+    markers=_MISTRAL_MARKERS,
+)
+_MARK = "<|tool_call|>"
 _JSON_OPENINGS = (
-    Opening(_MARK, lambda: MarkedJson({"{": _HEADS, "[": _LIST_HEADS}), _read_bare),
-    Opening(_FENCE, _Fenced, _read_fenced),
-    Opening("{", lambda: JsonValue(_HEADS), _read_bare, at_line_start=True),
-    Opening("[", lambda: JsonValue(_LIST_HEADS), _read_bare, at_line_start=True),
+    Opening(_MARK, lambda: MarkedJson({"{": _HEADS, "[": _LIST_HEADS}), partial(_read_object, marker=_MARK)),
+    Opening("```", _FencedBlock, _read_fenced),
+    Opening("{", lambda: JsonValue(_HEADS), _read_object, at_line_start=True),
+    Opening("[", lambda: JsonValue(_LIST_HEADS), _read_object, at_line_start=True),
+)
+JSON = JsonCalls("json", _JSON_OPENINGS, result=('{"result": ', "}"), markers=(_MARK,))
+JSON_MARKED = JsonCalls(
+    "json", _JSON_OPENINGS, around=(f"{_MARK}[", "]"), joint=", ", result=('{"result": ', "}"), markers=(_MARK,)
+)
+KIMI = _marked_calls(
+    "kimi",
+    ("<|tool_call_begin|>functions.", ":INDEX<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+)
+_DEEPSEEK = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+_DEEPSEEK_RESULT = ("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>")
+DEEPSEEK = _marked_calls(
+    "deepseek",
+    ("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    _DEEPSEEK,
+    result=_DEEPSEEK_RESULT,
+)
+DEEPSEEK_FENCED = _marked_calls(
+    "deepseek",
+    ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>"),
+    _DEEPSEEK,
+    "\n",
+    _DEEPSEEK_RESULT,
 )

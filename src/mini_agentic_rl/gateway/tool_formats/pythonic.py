@@ -1,8 +1,8 @@
-"""Calls as a list of Python calls, which Llama 3.2 and 4 and others write.
+"""Tool calls as a list of Python calls, which Llama 3.2, Llama 4 and others write.
 
 [calculate(expression="2+2"), look_up(word="sum")]
 
-Arguments go by name and are literals; the text is parsed, never run. A list is read only where a line begins, or
+Arguments are named and are literals; the text is parsed, never run. A list is read only at the start of a line, or
 between `<|tool_call_start|>` and `<|tool_call_end|>`, as LFM2 writes it.
 """
 
@@ -13,36 +13,24 @@ import json
 import keyword
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from .base import (
-    CallScanner,
-    CallShape,
-    Opening,
-    Scanner,
-    Step,
-    TextOrCall,
-    Tool,
-    ToolCall,
-    Until,
-    make_call,
-    tools_section,
-)
+from .base import CallScanner, Opening, Step, TextOrCall, Tool, ToolCall, ToolFormat, Until, make_call, tools_section
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _LONGEST = 65_536
-"""Characters of a list that is still parsed; the syntax tree takes about a hundred times as many bytes."""
+"""Longest list in characters; its syntax tree takes about a hundred times as many bytes."""
 _NAMES = {"true": True, "false": False, "null": None}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = "\\'\"\nabfnrtvxuUN01234567"
 
 
-class PythonicFormat:
-    """Reads both forms.
+class PythonicFormat(ToolFormat):
+    """A list of calls, with or without markers around it; both are read.
 
     Args:
-        marked: whether to write the marks around a list.
+        marked: write the markers.
     """
 
     name = "pythonic"
@@ -54,9 +42,6 @@ class PythonicFormat:
     def section(self, tools: Sequence[Tool]) -> str:
         return tools_section(tools, f'{self._before}[NAME(parameter="...", ...)]{self._after}')
 
-    def format_call(self, name: str, arguments: Any) -> str:
-        return self.format_calls([(name, arguments)])
-
     def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
         written = ", ".join(f"{name}({_arguments(arguments)})" for name, arguments in calls)
         return f"{self._before}[{written}]{self._after}"
@@ -64,27 +49,20 @@ class PythonicFormat:
     def format_result(self, content: str) -> str:
         return json.dumps({"result": content}, ensure_ascii=False)
 
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        return None
-
     def forced_prefix(self, name: str | None) -> str:
         return self._before + ("[" if name is None else f"[{name}(")
 
-    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
+    def scanner(self, tools: Sequence[Tool] = ()) -> CallScanner:
         return CallScanner(_OPENINGS)
 
 
 def _arguments(arguments: Any) -> str:
     if not isinstance(arguments, dict):
         return str(arguments)
-    if all(map(_stands_alone, arguments)):
-        return ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
-    return f"**{_literal(arguments)}"
-
-
-def _stands_alone(name: str) -> bool:
-    """Return True if an argument's name can be written without quotes: Python reads names in their compatible form."""
-    return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
+    for name in arguments:  # Python normalizes identifiers to NFKC
+        if not name.isidentifier() or keyword.iskeyword(name) or unicodedata.normalize("NFKC", name) != name:
+            return f"**{_literal(arguments)}"
+    return ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
 
 
 def _literal(value: Any) -> str:
@@ -95,8 +73,8 @@ def _literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-class _List:
-    """A list whose first item begins like a call: `name(`."""
+class _ListBlock:
+    """A list whose first item starts with `name(`."""
 
     def __init__(self) -> None:
         self._head = ""
@@ -179,28 +157,24 @@ def _read(raw: str) -> list[TextOrCall]:
 
 
 def _known_escape(escape: re.Match[str]) -> str:
-    """Double a backslash that begins no escape: it stands for itself, as in Python, which warns of it."""
+    """Double a backslash that begins no escape: Python reads it as itself, but with a warning."""
     return escape.group() if escape.group(1) in _ESCAPES else "\\" + escape.group()
 
 
 def _call(node: ast.expr) -> ToolCall:
-    """Return the call that a node is.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a syntax node as a call; raises ValueError if it is not one."""
     prefix = ""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):  # a name with a hyphen in it
         prefix = f"{_name(node.left)}-"
         node = node.right
     if not isinstance(node, ast.Call) or node.args:
-        raise ValueError("no call with named arguments")
+        raise ValueError("not a call with named arguments")
     arguments: dict[str, Any] = {}
     for argument in node.keywords:
         value = _value(argument.value)
         added = value if argument.arg is None else {argument.arg: value}
         if not isinstance(added, dict) or arguments.keys() & added.keys():
-            raise ValueError("** of what is no dict, or an argument given twice")
+            raise ValueError("** of a non-dict, or a repeated argument")
         arguments |= added
     call = make_call(prefix + _name(node.func), arguments)
     if call is None:
@@ -215,7 +189,7 @@ def _name(node: ast.expr) -> str:
         return f"{_name(node.value)}.{node.attr}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
         return f"{_name(node.left)}-{_name(node.right)}"
-    raise ValueError("no name")
+    raise ValueError("not a name")
 
 
 def _value(node: ast.expr) -> Any:
@@ -233,7 +207,7 @@ def _value(node: ast.expr) -> Any:
         keys = [None if key is None else _value(key) for key in node.keys]
         if all(isinstance(key, str) for key in keys):
             return dict(zip(keys, (_value(item) for item in node.values), strict=True))
-    raise ValueError("no literal")
+    raise ValueError("not a literal")
 
 
-_OPENINGS = (Opening(_START, lambda: Until(_END), _read), Opening("[", _List, _read, at_line_start=True))
+_OPENINGS = (Opening(_START, lambda: Until(_END), _read), Opening("[", _ListBlock, _read, at_line_start=True))

@@ -1,4 +1,4 @@
-"""Calls as tags around each argument, as Qwen3.5, Qwen3-Coder, GLM 4.5 and others write them.
+"""Tool calls as tags around each argument, as Qwen3.5, Qwen3-Coder, GLM 4.5, MiniMax M2 and others write them.
 
 <tool_call>
 <function=calculate>
@@ -8,8 +8,8 @@
 </function>
 </tool_call>
 
-The texts around names and values differ between models, so they are read off a call that the chat template has written
-(`XmlFormat.read_off`). Text stands without quotes: whether `42` is text or a number is told by the tool's parameters.
+The texts around names and values differ between models. They are extracted from a call that the chat template has
+rendered (`XmlFormat.read_off`). Values are not quoted: the tool's parameters decide whether `42` is text or a number.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any
 
 from .base import (
     CallScanner,
-    CallShape,
     Opening,
-    Scanner,
     TextOrCall,
     Tool,
     ToolCall,
+    ToolFormat,
     Until,
     json_text,
     make_call,
@@ -45,13 +44,13 @@ _PROBE = re.compile(
 
 
 @dataclass(frozen=True)
-class XmlFormat:
-    """The texts around names and values; those of Qwen3.5 unless given."""
+class XmlFormat(ToolFormat):
+    """The texts around names and values. The defaults are those of Qwen3.5."""
 
     before: str = "<tool_call>\n<function="
-    """Stands before the name of the tool."""
+    """Before the name of the tool."""
     opening: str = ">\n<parameter="
-    """Between the name of the tool and that of its first argument."""
+    """Between the name of the tool and the name of its first argument."""
     assign: str = ">\n"
     """Between the name of an argument and its value."""
     between: str = "\n</parameter>\n<parameter="
@@ -59,93 +58,108 @@ class XmlFormat:
     closing: str = "\n</parameter>\n</function>\n</tool_call>"
     """After the last value."""
     empty: str = ">\n</function>\n</tool_call>"
-    """After the name of the tool where there are no arguments."""
+    """After the name of the tool if there are no arguments."""
     joint: str = "\n"
     """Between two calls."""
+    around: tuple[str, str] = ("", "")
+    """Before the first and after the last call, where all calls share a tag."""
     words: bool = False
-    """True if `true`, `false` and `null` are written as Python has them."""
+    """True if `true`, `false` and `null` are written as in Python."""
     markers: Sequence[str] = ()
 
     name = "xml"
 
     @classmethod
     def read_off(cls, write: Callable[[Sequence[Mapping[str, Any]]], str], special: Iterable[str]) -> XmlFormat | None:
-        """Return the format in which a chat template writes calls; None where it is none of this kind.
+        """Return the format in which a chat template writes calls; None if it is not of this kind.
 
         Args:
-            write: returns the text of calls of the tool `probe` with these arguments; empty where it cannot.
+            write: returns the text of calls of the tool `probe` with these arguments; empty if it cannot.
             special: texts of the special tokens of the vocabulary.
         """
-        two = write([{"k1": "v1", "k2": "v2"}])
-        match = _PROBE.fullmatch(two)
+        match = _PROBE.fullmatch(write([{"k1": "v1", "k2": "v2"}]))
         if match is None:
             return None
         texts = match.groupdict()
         start, assigned = f"{texts['before']}probe", f"{texts['opening']}k1{texts['assign']}"
         none, flag, twice = write([{}]), write([{"k1": True}]), write([{}, {}])
         word = flag.removeprefix(start + assigned).removesuffix(texts["closing"])
-        one_by_one = not twice or (twice.startswith(none) and twice.endswith(none))
-        if not none.startswith(start) or word not in ("true", "True") or not one_by_one:
+        if not none.startswith(start) or word not in ("true", "True"):
             return None
+        texts["empty"] = none.removeprefix(start)
+        joint, around = "\n", ("", "")
+        if twice and twice.startswith(none) and twice.endswith(none):
+            joint = twice[len(none) : -len(none)]
+        elif twice:  # all calls share an outer tag
+            first, second, third = twice.partition("probe")[2].partition("probe")
+            tag = texts["before"].rfind("<")
+            head, texts["before"] = texts["before"][:tag], texts["before"][tag:]
+            inner = first.removesuffix(texts["before"])
+            end = texts["empty"].removeprefix(inner.rstrip())
+            if (
+                not head
+                or not second
+                or third != texts["empty"]
+                or inner == first
+                or not texts["closing"].endswith(end)
+            ):
+                return None
+            joint, around = inner[len(inner.rstrip()) :], (head, end)
+            texts |= {name: texts[name].removesuffix(end) for name in ("closing", "empty")}
         return cls(
             **texts,
-            empty=none.removeprefix(start),
-            joint=twice[len(none) : -len(none)] if twice else "\n",
+            joint=joint,
+            around=around,
             words=word == "True",
-            markers=tuple(name for name in special if any(name in text for text in (*texts.values(), none))),
+            markers=tuple(name for name in special if any(name in text for text in (*texts.values(), *around))),
         )
 
     def section(self, tools: Sequence[Tool]) -> str:
         return tools_section(tools, self.format_call("NAME", {"PARAMETER": "..."}))
 
-    def format_call(self, name: str, arguments: Any) -> str:
-        if not isinstance(arguments, Mapping):
-            return f"{self.forced_prefix(name)}{arguments}\n{self._last}"
-        if not arguments:
-            return self.before + name + self.empty
-        written = (f"{key}{self.assign}{self._written(value)}" for key, value in arguments.items())
-        return self.before + name + self.opening + self.between.join(written) + self.closing
-
     def format_calls(self, calls: Sequence[tuple[str, Any]]) -> str:
-        return self.joint.join(self.format_call(name, arguments) for name, arguments in calls)
+        return self.around[0] + self.joint.join(self._written_call(*call) for call in calls) + self.around[1]
 
     def format_result(self, content: str) -> str:
         return f"<tool_response>\n{content}\n</tool_response>"
 
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        return None
-
     def forced_prefix(self, name: str | None) -> str:
-        if name is None:  # a tokenizer may join a mark to the letters behind it
-            return re.sub(r"[^\w\s>\]]+\Z", "", self.before)
+        before = self.around[0] + self.before
+        if name is None:  # a tokenizer may join a punctuation mark to the letters behind it
+            return re.sub(r"[^\w\s>\]]+\Z", "", before)
         closed = re.match(r".*[\s>\]]", _common_start(self.opening, self.empty), re.DOTALL)
-        return self.before + name + (closed.group() if closed else self.opening)
+        return before + name + (closed.group() if closed else self.opening)
 
-    def scanner(self, tools: Sequence[Tool] = ()) -> Scanner:
-        reader = _Reader(self, tools)
-        return CallScanner([Opening(self.before.split()[0], lambda: Until(self._last), reader.read)])
+    def scanner(self, tools: Sequence[Tool] = ()) -> CallScanner:
+        last = self.around[1].split()[-1] if self.around[1].strip() else self._last
+        first = (self.around[0] + self.before).split()[0]
+        return CallScanner([Opening(first, lambda: Until(last), _Reader(self, tools).read)])
 
     @property
     def _last(self) -> str:
         """End of every call."""
         return _common_start(self.closing[::-1], self.empty[::-1])[::-1].split()[-1]
 
-    def _written(self, value: Any) -> str:
-        scalar = not isinstance(value, str | list | tuple | Mapping)
-        return str(value) if self.words and scalar else json_text(value)
+    def _written_call(self, name: str, arguments: Any) -> str:
+        if not isinstance(arguments, Mapping):
+            return f"{self.forced_prefix(name).removeprefix(self.around[0])}{arguments}\n{self._last}"
+        if not arguments:
+            return self.before + name + self.empty
+        written = []
+        for key, value in arguments.items():
+            python = self.words and not isinstance(value, str | list | tuple | Mapping)
+            written.append(f"{key}{self.assign}{str(value) if python else json_text(value)}")
+        return self.before + name + self.opening + self.between.join(written) + self.closing
 
 
 class _Reader:
-    """Reads calls. White space may be other than the template's, but for that next to values.
-
-    Args:
-        form: the texts around names and values.
-        tools: the tools, whose parameters tell what a value is.
-    """
+    """Reads calls. White space may differ from the template's, except next to values."""
 
     def __init__(self, form: XmlFormat, tools: Sequence[Tool]) -> None:
         self._parameters = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
-        self._before = re.compile(_flexible(form.before))
+        self._around = [text.strip() for text in form.around]
+        self._call_end = form._last
+        self._before = re.compile(rf"\s*{_flexible(form.before)}")
         self._opening = re.compile(_flexible(form.opening))
         self._empty = re.compile(rf"{_flexible(form.empty)}\s*\Z")
         self._assign = re.compile(_flexible(form.assign))
@@ -154,9 +168,14 @@ class _Reader:
         self._trail = form.closing[: -len(form.closing.lstrip())]
 
     def read(self, raw: str) -> list[TextOrCall]:
-        """Return the call that a block is, or its text."""
-        call = self._call(raw)
-        return [raw] if call is None else [call]
+        """Return the calls in a block, or its text."""
+        texts = [raw]
+        if self._around[0]:
+            inner = raw.removeprefix(self._around[0]).removesuffix(self._around[1])
+            *texts, rest = inner.split(self._call_end)
+            texts = [] if rest.strip() else [text + self._call_end for text in texts]
+        calls = [self._call(text) for text in texts]
+        return [raw] if None in calls or not calls else [call for call in calls if call is not None]
 
     def _call(self, raw: str) -> ToolCall | None:
         before = self._before.match(raw)
@@ -189,7 +208,7 @@ def _flexible(text: str) -> str:
 
 
 def _value(text: str, kinds: set[str]) -> Any:
-    """Return the value that a text is: text itself where the parameter is text, or the text is of no other kind."""
+    """Return the value of a text: the text itself if the parameter is text or allows no other type."""
     if kinds == {"string"}:
         return text
     word = text.strip()
@@ -199,7 +218,7 @@ def _value(text: str, kinds: set[str]) -> Any:
 
 
 def _kinds(schema: Any, root: Any, seen: tuple[str, ...] = ()) -> set[str]:
-    """Return the types of JSON that a schema allows, as far as it tells; none where it does not."""
+    """Return the JSON types that a schema allows; empty if it does not say."""
     if not isinstance(schema, Mapping):
         return set()
     reference = schema.get("$ref")

@@ -1,0 +1,154 @@
+"""The input of a responses request, items or text, as chat messages.
+
+The reasoning, text and calls of one answer are separate items. They are joined to one assistant message again, as it
+was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ...http import BadRequestError
+from .base import Json
+
+INPUT: Final = "input"
+"""The only argument of the function that stands for a custom tool."""
+_ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
+_TEXT_PARTS: Final = {
+    **dict.fromkeys(("input_text", "output_text", "text", "summary_text", "reasoning_text"), "text"),
+    "refusal": "refusal",
+}
+"""The field of each kind of part that holds its text."""
+
+
+def chat_messages(given: str | Sequence[Mapping[str, Any]] | None) -> list[Json]:
+    """Return the messages of `input`: a text of the user, or items.
+
+    Raises:
+        BadRequestError: an item that cannot be read; `param` names it.
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    history = _History()
+    for index, item in enumerate(given):
+        history.take(item, f"input[{index}]")
+    return history.messages
+
+
+class _History:
+    """The messages read so far. Items may still be added to the last assistant message."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self._reasoning = ""
+
+    def take(self, item: Mapping[str, Any], where: str) -> None:
+        kind = item.get("type") or "message"
+        if kind == "message":
+            self._message(item, where)
+        elif kind == "reasoning":
+            self._reasoning += _text(item.get("content") or [], f"{where}.content")
+        elif kind == "function_call":
+            if not isinstance(item.get("arguments"), str):
+                raise BadRequestError(f"{where}.arguments: expected JSON text", param=f"{where}.arguments")
+            self._call(item, where, item["arguments"])
+        elif kind == "custom_tool_call":
+            if not isinstance(item.get("input"), str):
+                raise BadRequestError(f"{where}.input: expected text", param=f"{where}.input")
+            self._call(item, where, json.dumps({INPUT: item["input"]}, ensure_ascii=False))
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            content = _text(item.get("output"), f"{where}.output")
+            self._add({"role": "tool", "tool_call_id": _call_id(item, where), "content": content})
+        else:
+            raise BadRequestError(
+                f"{where}: {kind!r} cannot be read here; send message, function_call, custom_tool_call and reasoning "
+                "items, and the outputs of calls",
+                param=where,
+            )
+
+    def _message(self, item: Mapping[str, Any], where: str) -> None:
+        role = item.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise BadRequestError(f"{where}.role: use one of {', '.join(_ROLES)}, not {role!r}", param=f"{where}.role")
+        if role != "assistant":
+            self._add({"role": _ROLES[role], "content": _content(item.get("content"), f"{where}.content")})
+            return
+        text = _text(item.get("content"), f"{where}.content")
+        answer = self._last_answer()
+        if answer is None or not answer.get("tool_calls"):
+            self._add_answer(text)
+        else:  # text after calls without results belongs to the same answer
+            answer["content"] = (answer["content"] or "") + text
+            self._attach_reasoning(answer)
+
+    def _call(self, item: Mapping[str, Any], where: str, arguments: str) -> None:
+        name = item.get("name")
+        if not isinstance(name, str) or not name:
+            raise BadRequestError(f"{where}.name: a function call names its function", param=f"{where}.name")
+        answer = self._last_answer()
+        if answer is None or (self._reasoning and not answer.get("tool_calls")):
+            answer = self._add_answer(None)
+        self._attach_reasoning(answer)
+        call = {"id": _call_id(item, where), "type": "function", "function": {"name": name, "arguments": arguments}}
+        answer.setdefault("tool_calls", []).append(call)
+
+    def _last_answer(self) -> Json | None:
+        """Return the last message if it is the assistant's."""
+        return self.messages[-1] if self.messages and self.messages[-1]["role"] == "assistant" else None
+
+    def _add_answer(self, text: str | None) -> Json:
+        message: Json = {"role": "assistant", "content": text}
+        self.messages.append(message)
+        self._attach_reasoning(message)
+        return message
+
+    def _attach_reasoning(self, message: Json) -> None:
+        if self._reasoning:
+            message["reasoning_content"] = message.get("reasoning_content", "") + self._reasoning
+            self._reasoning = ""
+
+    def _add(self, message: Json) -> None:
+        self._reasoning = ""
+        self.messages.append(message)
+
+
+def _call_id(item: Mapping[str, Any], where: str) -> str:
+    call_id = item.get("call_id")
+    if not isinstance(call_id, str):
+        raise BadRequestError(f"{where}.call_id: expected the id of a call", param=f"{where}.call_id")
+    return call_id
+
+
+def _content(content: Any, where: str) -> str | list[Json]:
+    """Return text, or parts of chat completions if there are images."""
+    if not isinstance(content, list):
+        return _text(content, where)
+    parts: list[Json] = []
+    for index, part in enumerate(content):
+        if isinstance(part, Mapping) and part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
+            detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
+            parts.append({"type": "image_url", "image_url": {"url": part["image_url"], **detail}})
+        else:
+            parts.append({"type": "text", "text": _part_text(part, f"{where}[{index}]")})
+    return parts if any(part["type"] == "image_url" for part in parts) else "".join(part["text"] for part in parts)
+
+
+def _text(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequestError(f"{where}: expected text or a list of parts", param=where)
+    return "".join(_part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
+
+
+def _part_text(part: Any, where: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    text = part.get(field) if field else None
+    if not isinstance(text, str):
+        raise BadRequestError(f"{where}: expected a part that is text, not {kind!r}", param=where)
+    return text
