@@ -50,4 +50,5 @@ from .rows import select as select
 from .rows import split_of as split_of
 from .rows import split_overlap as split_overlap
 from .turns import ShapeError as ShapeError
+from .turns import is_marked_trained as is_marked_trained
 from .turns import read_flag as read_flag

@@ -26,9 +26,8 @@ UNTRAINED_FIELDS: Final = ("masked", "mask", "ignore", "ignore_loss", "skip_loss
 MEDIA_FIELDS: Final = ("images", "videos", "audios", "audio")
 _MEDIA: Final = frozenset(MEDIA_FIELDS)
 _TOKEN_FIELDS: Final = ("train_detail", "training_detail")
-_NOTED: Final = frozenset(
-    (*TRAIN_FIELDS, *UNTRAINED_FIELDS, *MEDIA_FIELDS, *_TOKEN_FIELDS, *THOUGHT_FIELDS, "function_call", "refusal")
-)
+_MARKS: Final = frozenset((*TRAIN_FIELDS, *UNTRAINED_FIELDS, *_TOKEN_FIELDS))
+_NOTED: Final = _MARKS | {*MEDIA_FIELDS, *THOUGHT_FIELDS, "function_call", "refusal"}
 """Fields that most messages lack."""
 
 _CALL_ROLE: Final = "function_call"
@@ -216,23 +215,37 @@ def _thought(item: Mapping[str, Any], field: str) -> str | None:
 
 def _is_trained(item: Mapping[str, Any], role: str, field: str) -> bool | None:
     """Return what the marks of a message say; None without any."""
+    trained = _marked(item, field)
+    if trained and role != "assistant":
+        name = next(name for name in (*TRAIN_FIELDS, *UNTRAINED_FIELDS) if item.get(name) is not None)
+        raise ShapeError(f"{field} wants a message of the role {role} trained", f"{name} has to be 0")
+    return trained
+
+
+def is_marked_trained(record: Mapping[str, Any]) -> bool | None:
+    """Return what the marks of a whole record say, as `weight` 1 or 0; None without any.
+
+    Raises:
+        ShapeError: a mark is neither 0 nor 1, or two contradict each other.
+    """
+    return None if _MARKS.isdisjoint(record) else _marked(record, "the row")
+
+
+def _marked(item: Mapping[str, Any], where: str) -> bool | None:
     for name in _TOKEN_FIELDS:
         if item.get(name):
-            raise ShapeError(f"{field} has a {name}", "whole messages are trained or not, not parts of them")
+            raise ShapeError(f"{where} has a {name}", "whole messages are trained or not, not parts of them")
     marks: dict[str, bool] = {}
     for name in (*TRAIN_FIELDS, *UNTRAINED_FIELDS):
         if item.get(name) is None:
             continue
         flag = read_flag(item[name])
         if flag is None:
-            raise ShapeError(f"{field} has a {name} that is neither 0 nor 1", repr(item[name])[:60])
+            raise ShapeError(f"{where} has a {name} that is neither 0 nor 1", repr(item[name])[:60])
         marks[name] = flag is not (name in UNTRAINED_FIELDS)
     if len(set(marks.values())) > 1:
-        raise ShapeError(f"{field} has a message with marks that contradict each other", ", ".join(marks))
-    trained = next(iter(marks.values()), None)
-    if trained and role != "assistant":
-        raise ShapeError(f"{field} wants a message of the role {role} trained", f"{next(iter(marks))} has to be 0")
-    return trained
+        raise ShapeError(f"{where} has marks that contradict each other", ", ".join(marks))
+    return next(iter(marks.values()), None)
 
 
 def refuse_media(item: Mapping[str, Any], field: str) -> None:
