@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..datasets import (
-    ShapeError,
     is_marked_trained,
     read_conversation,
     read_flag,
     read_tools,
     refuse_untrained,
+    refuse_untrained_row,
     with_json_read,
 )
 from ..errors import UserError
@@ -35,7 +35,6 @@ IGNORED = -100
 """Label of a token that is not trained, in transformers."""
 
 _TOO_LONG = "longer than `max_length`"
-_ROW_NOT_TRAINED = "marked as not to be trained"
 
 
 @dataclass
@@ -66,7 +65,7 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
     for index, example in enumerate(examples):
         with _naming(index):
             if is_marked_trained(example) is False:
-                result.dropped[_ROW_NOT_TRAINED] += 1
+                result.dropped["marked as not to be trained"] += 1
                 continue
             example = _with_messages(example, {"messages": "user"})
             records = renderer.conversation_to_records(example["messages"], example["tools"])
@@ -95,7 +94,7 @@ def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_len
     result = TokenRows()
     for index, example in enumerate(examples):
         with _naming(index):
-            _refuse_untrained_row(example)
+            refuse_untrained_row(example)
             example = _with_messages(example, {"prompt": "user", "chosen": "assistant", "rejected": "assistant"})
             prompt, chosen = prompt_and_answer(renderer, example, "chosen")
             rejected = prompt_and_answer(renderer, example, "rejected")[1]
@@ -118,7 +117,7 @@ def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_lengt
     result = TokenRows()
     for index, example in enumerate(examples):
         with _naming(index):
-            _refuse_untrained_row(example)
+            refuse_untrained_row(example)
             label = read_flag(example["label"])
             if label is None:
                 raise ValueError(f"label is neither true nor false: {example['label']!r}")
@@ -177,11 +176,6 @@ def _chains(records: Sequence[CompletionRecord], trained: Sequence[bool]) -> lis
             labels[: len(earlier)] = earlier
         chains.append((prompt + output, labels + (output if is_trained else [IGNORED] * len(output))))
     return chains
-
-
-def _refuse_untrained_row(example: Example) -> None:
-    if is_marked_trained(example) is False:
-        raise ShapeError(f"the row is {_ROW_NOT_TRAINED}")
 
 
 def _with_messages(example: Example, columns: Mapping[str, str]) -> Example:
