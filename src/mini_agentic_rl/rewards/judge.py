@@ -340,8 +340,8 @@ class RelativeJudge:
         rubric = Rubric(tuple(Criterion(name, "relative to the others") for name in material))
         task = (
             f"You compare conversations of an assistant. What counts: {self.rubric}\n\n"
-            f"Give each an integer from {rubric.lowest} (worst) to {rubric.highest} (best), so that a better one has the "
-            "higher number, and two that are equally good the same."
+            f"Give each an integer from {rubric.lowest} (worst) to {rubric.highest} (best), so that a better one has "
+            "the higher number, and two that are equally good the same."
         )
         scores = self._judge.judge(judge_messages(task, rubric, material, self._judge.max_chars), rubric)
         return [scores[name] for name in material]
