@@ -86,11 +86,6 @@ def test_a_file_without_rows_is_named(tmp_path: Path, content: bytes) -> None:
         load_task_dataset(path, "all")
 
 
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(DatasetError, match=r"nowhere\.jsonl"):
-        load_task_dataset("nowhere.jsonl")
-
-
 def test_a_file_is_divided_by_its_questions(tmp_path: Path) -> None:
     lines = [json.dumps({"question": f"question {index % 50}?", "answer": str(index)}) for index in range(100)]
     path = write(tmp_path, *lines)

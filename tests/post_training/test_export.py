@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
+from mini_agentic_rl.post_training import ExportSettings
 from mini_agentic_rl.post_training.export.base import portable_name
 from mini_agentic_rl.post_training.export.formats import export
-from mini_agentic_rl.post_training import ExportSettings
 from post_training.adapters import save_adapter
 
 CONVERTER = '''

@@ -84,13 +84,6 @@ def test_packed_conversations_do_not_see_each_other(tiny_folder, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_packed_run_needs_fewer_steps_and_learns(tiny_folder, tmp_path):
-    settings = quick(SFTSettings, tiny_folder, tmp_path / "run", packing=True, batch_size=1, num_epochs=4)
-    summary = train_sft(settings, train_rows=conversations(24))
-    assert summary["steps"] < 4 * 12
-    assert summary["after"]["loss"] < summary["before"]["loss"] - 0.5
-
-
 def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder, tmp_path):
     options = {"num_epochs": 3, "checkpoint_every": 2}
     train_sft(quick(SFTSettings, tiny_folder, tmp_path / "whole", **options), train_rows=conversations())
