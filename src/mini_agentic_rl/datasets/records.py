@@ -188,8 +188,8 @@ def _json(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRec
         yield from _lines(path, progress)
         return
     if isinstance(records, dict):
-        first = next(iter(records.values()), None)
-        records = first if len(records) == 1 and isinstance(first, list) else records.get("data", [records])
+        value = next(iter(records.values()), None)
+        records = value if len(records) == 1 and isinstance(value, list) else records.get("data", [records])
     if not isinstance(records, list):
         raise DatasetError(f"{path}: must hold a list of records, not {type(records).__name__}")
     has_surrogates = bool(_SURROGATE.search(text))

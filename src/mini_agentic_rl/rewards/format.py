@@ -208,8 +208,8 @@ def _equation(before: str, after: str) -> Equation | None:
     if one is None or other is None:
         return None
     decimals = re.fullmatch(r"-?\d*\.(\d+)", second)
-    right = one == other or (decimals is not None and abs(one - other) * 2 * 10 ** len(decimals[1]) <= 1)
-    return Equation(f"{first}={second}", right)
+    is_right = one == other or (decimals is not None and abs(one - other) * 2 * 10 ** len(decimals[1]) <= 1)
+    return Equation(f"{first}={second}", is_right)
 
 
 def _plain(side: str, place: int) -> str:

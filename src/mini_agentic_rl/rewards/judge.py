@@ -278,7 +278,7 @@ class JudgeReward(Reward):
         """Return the judge's reply. An endpoint that refuses a JSON schema gets none from then on."""
         from openai import BadRequestError, UnprocessableEntityError
 
-        create = self._connected().chat.completions.create
+        create: Any = self._connected().chat.completions.create
         options: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
