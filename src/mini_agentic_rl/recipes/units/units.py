@@ -149,7 +149,8 @@ def convert(measure: str) -> str:
 
 class Units(Episodes):
     """Level 1 multiplies a measure, level 2 adds two, level 3 divides or converts one, level 4 adds to or subtracts
-    from one. `test` has other units, numbers and wordings than train, `transfer` also other kinds of units and operations.
+    from one. `test` has other units, numbers and wordings than train, `transfer` also other kinds of units and
+    operations.
     """
 
     name: ClassVar[str] = "units"
