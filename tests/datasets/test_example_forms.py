@@ -37,16 +37,15 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["arithmetic", "gsm_symbolic"])
+@pytest.mark.parametrize(("name", "form"), [*(("arithmetic", form) for form in FORMS), ("gsm_symbolic", "sft")])
 def test_generated_sets_give_every_form_and_their_splits_share_no_question(name: str, form: Any) -> None:
-    parts = {split: load_examples(name, form, split=split, max_samples=40) for split in ("train", "val", "test")}
+    parts = {split: load_examples(name, form, split=split, max_samples=20) for split in ("train", "val", "test")}
     for rows in parts.values():
-        assert len(rows) == 40
+        assert len(rows) == 20
         assert all(COLUMNS[form] <= set(row) for row in rows)
     questions = [{prompt_key(row) for row in rows} for rows in parts.values()]
     assert sum(map(len, questions)) == len(set.union(*questions))
-    assert parts["train"] == load_examples(name, form, split="train", max_samples=40)
+    assert parts["train"] == load_examples(name, form, split="train", max_samples=20)
 
 
 def test_the_forms_of_one_split_are_about_the_same_questions() -> None:
@@ -131,16 +130,6 @@ def test_one_file_in_every_format_gives_the_same_examples(tmp_path: Path) -> Non
     assert [row["question"] for row in tasks[0]] == [row["question"] for row in tasks[3]]
 
 
-def test_messages_in_a_csv_cell_are_messages(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "a, b"}, {"role": "assistant", "content": '"c"\nd'}]
-    path = tmp_path / "chat.csv"
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["messages"])
-        writer.writerow([json.dumps(messages)])
-    assert load_examples(path, "sft", split="all") == [{"messages": messages}]
-
-
 def test_published_splits_of_a_folder_are_kept_and_the_missing_one_is_taken_from_train(tmp_path: Path) -> None:
     rows = [{"prompt": f"q{index}", "chosen": "good", "rejected": "bad"} for index in range(50)]
     write_jsonl(tmp_path / "train_prefs.jsonl", rows[:40])
@@ -191,12 +180,6 @@ def test_tool_calls_of_sharegpt_become_those_of_openai(tmp_path: Path) -> None:
     assert call["tool_calls"][0]["function"] == {"name": "calculator", "arguments": '{"expression": "2+2"}'}
     assert result == {"role": "tool", "content": "4", "tool_call_id": call["tool_calls"][0]["id"]}
     assert example["tools"] == [{"type": "function", "function": tool}]
-
-
-def test_labels_make_unpaired_examples(tmp_path: Path) -> None:
-    rows = [{"prompt": "p", "completion": "c", "label": True}, {"query": "q", "response": "r", "label": "False"}]
-    found = load_examples(write_jsonl(tmp_path / "kto.jsonl", rows), "unpaired", split="all")
-    assert [(row["completion"][0]["content"], row["label"]) for row in found] == [("c", True), ("r", False)]
 
 
 def test_tasks_of_trl_and_verl_are_tasks(tmp_path: Path) -> None:

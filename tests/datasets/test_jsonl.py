@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mini_agentic_rl.datasets import DatasetError, load_examples, load_jsonl, load_task_dataset
+from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_dataset
 from mini_agentic_rl.errors import UserError
 
 
@@ -21,7 +21,7 @@ def write(folder: Path, *lines: str, name: str = "tasks.jsonl") -> Path:
 def test_answers_of_every_kind_become_text(tmp_path: Path) -> None:
     answers = ["x+1", 42, 0, 2.5, True, [1, 2], "She had 3 + 4 = 7.\n#### 1,007"]
     path = write(tmp_path, *(json.dumps({"question": "q?", "answer": answer}) for answer in answers))
-    rows = load_jsonl(path)
+    rows = load_task_dataset(path, "all")
     assert [row["answer"] for row in rows] == ["x+1", "42", "0", "2.5", "True", "[1, 2]", "1007"]
     assert rows[-1]["solution"] == answers[-1]
 
@@ -41,7 +41,7 @@ def test_answers_of_every_kind_become_text(tmp_path: Path) -> None:
 )
 def test_only_the_thousands_commas_of_a_number_go(tmp_path: Path, answer: Any, read: str) -> None:
     path = write(tmp_path, json.dumps({"question": "q?", "answer": answer}))
-    assert load_jsonl(path)[0]["answer"] == read
+    assert load_task_dataset(path, "all")[0]["answer"] == read
     if isinstance(answer, str):
         assert load_examples(str(path), "rl", split="all")[0]["ground_truth"] == read
     path = write(tmp_path, json.dumps({"problem": "q?", "solution": answer}))
@@ -53,7 +53,7 @@ def test_other_fields_ids_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: P
     path.write_bytes(
         b'\xef\xbb\xbf{"question": "a?", "answer": "1", "level": 3}\r\n\r\n{"id": 7, "question": "b?", "answer": "2"}\n'
     )
-    assert [(row["id"], row.get("level")) for row in load_jsonl(path)] == [("mine-1", 3), ("7", None)]
+    assert [(row["id"], row.get("level")) for row in load_task_dataset(path, "all")] == [("mine-1", 3), ("7", None)]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_other_fields_ids_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: P
 def test_a_bad_row_is_one_line_that_names_file_line_and_field(tmp_path: Path, line: str, complaint: str) -> None:
     path = write(tmp_path, '{"question": "fine?", "answer": "1"}', line)
     with pytest.raises(UserError) as error:
-        load_jsonl(path)
+        load_task_dataset(path, "all")
     assert f"{path}, {complaint}" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -83,12 +83,7 @@ def test_a_file_without_rows_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "empty.jsonl"
     path.write_bytes(content)
     with pytest.raises(DatasetError, match=r"empty\.jsonl"):
-        load_jsonl(path)
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(DatasetError, match=r"nowhere\.jsonl"):
-        load_task_dataset("nowhere.jsonl")
+        load_task_dataset(path, "all")
 
 
 def test_a_file_is_divided_by_its_questions(tmp_path: Path) -> None:

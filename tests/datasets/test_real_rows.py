@@ -114,9 +114,10 @@ def test_of_a_prompt_and_its_completion_the_completion_is_trained(tmp_path: Path
     assert [message.get("train") for message in example["messages"]] == [None, False, None, None]
 
 
-@pytest.mark.parametrize("mark", [{"label": False}, {"label": "0"}, {"kto_tag": "false"}, {"desirable": "no"}])
+@pytest.mark.parametrize("mark", [{"label": False}, {"label": "0"}, {"kto_tag": "false"}, {"desirable": "no"},
+                                  {"weight": 0}, {"loss": "false"}])  # fmt: skip
 @pytest.mark.parametrize("answer", [{"prompt": "p", "completion": "bad"}, {"messages": chat()}])
-def test_an_answer_that_its_label_calls_bad_is_not_imitated(
+def test_an_answer_that_its_label_or_mark_excludes_is_not_imitated(
     tmp_path: Path, answer: dict[str, Any], mark: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     [name] = mark
@@ -146,6 +147,10 @@ def test_an_answer_that_its_label_calls_bad_is_not_imitated(
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "sft", "has a image_url block"),
         ({"messages": chat(images=["a.png"])}, "sft", "messages has images: only text is trained on"),
         ({"messages": chat(), "images": ["a.png"]}, "sft", "the record has images"),
+        ({"messages": chat(), "weight": 0.5}, "sft", r"the row has a weight that is neither 0 nor 1: 0\.5"),
+        ({"question": "q", "answer": "#### 1", "loss": 0}, "sft", "the row is marked as not to be trained"),
+        ({"prompt": "p", "chosen": "c", "rejected": "r", "loss": 0}, "preference", "the row is marked as not"),
+        ({"prompt": "p", "completion": "c", "label": 1, "weight": 2}, "unpaired", "the row has a weight that is"),
         ({"messages": "[{'role': 'user', 'content': 'p'}]"}, "sft", "it is text, and not the JSON text of messages"),
         ({"prompt": "p", "completion": "c", "label": "maybe"}, "unpaired", "label is neither true nor false: 'maybe'"),
     ],

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
+from mini_agentic_rl.post_training import ExportSettings
 from mini_agentic_rl.post_training.export.base import portable_name
-from mini_agentic_rl.post_training.export.formats import export
-from mini_agentic_rl.post_training.export.settings import ExportSettings
+from mini_agentic_rl.post_training.export.formats import export, find_converter
 from post_training.adapters import save_adapter
 
 CONVERTER = '''
@@ -126,14 +126,16 @@ def test_the_base_of_an_exported_adapter_has_a_name_that_travels(base, name):
     assert portable_name(base) == name
 
 
-@pytest.mark.parametrize("given", ["script", "folder", "path"])
-def test_a_merged_model_goes_through_the_converter(adapter, converter, tmp_path, monkeypatch, given):
-    if given == "path":
-        converter.write_text(f"#!{sys.executable}\n{CONVERTER}")
-        converter.chmod(0o755)
-        monkeypatch.setenv("PATH", str(converter.parent), prepend=":")
-    chosen = {"script": converter, "folder": converter.parent, "path": None}[given]
-    settings = _settings(adapter, format="gguf", outtype="f16", converter=chosen, output_dir=tmp_path / "out")
+def test_the_converter_is_a_script_its_folder_or_a_program_on_the_path(converter, monkeypatch):
+    command = [sys.executable, str(converter)]
+    assert find_converter(converter) == find_converter(converter.parent) == command
+    converter.chmod(0o755)
+    monkeypatch.setenv("PATH", str(converter.parent), prepend=":")
+    assert find_converter(None) == command
+
+
+def test_a_merged_model_goes_through_the_converter(adapter, converter, tmp_path):
+    settings = _settings(adapter, format="gguf", outtype="f16", converter=converter, output_dir=tmp_path / "out")
     summary = export(settings)
     assert summary["files"] == ["one-F16.gguf"]
     assert (summary["architecture"], summary["tensors"]) == ("llama", 1)

@@ -21,27 +21,6 @@ def _read(model, ids, labels):
     return [output.loss.detach(), output.log_probs.detach(), output.entropy.detach(), gradient]
 
 
-def test_the_answers_tokens_alone_are_read_and_give_the_same_losses(monkeypatch):
-    torch.manual_seed(0)
-    model = tiny_model(3000)
-    utils.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
-    ids = torch.randint(3000, (3, 40))
-    labels = ids.masked_fill(torch.arange(40) < 30, -100)
-    expected = _read(model, ids, labels)
-    read, plain = [], chunked_logprob._forward_tile
-
-    def observed(tile, *args, **kwargs):
-        read.append(tuple(tile.shape))
-        return plain(tile, *args, **kwargs)
-
-    monkeypatch.setattr(chunked_logprob, "_forward_tile", observed)
-    with answers_in_tiles(CPU, 31 * 2**18 // 2048):
-        found = _read(model, ids, labels)
-    assert read == [(30, 2048), (30, 952)]
-    for one, other in zip(found, expected, strict=True):
-        assert torch.allclose(one, other, atol=1e-6)
-
-
 def test_a_batch_without_a_label_gives_a_gradient_of_zero():
     model = tiny_model(300)
     utils.add_fused_lm_head(model, outputs=("log_probs", "entropy"))

@@ -14,7 +14,7 @@ import pytest
 
 from mini_agentic_rl.datasets import DatasetError, divide_examples, find_family, load_examples, load_task_dataset
 from mini_agentic_rl.recipes.games.countdown import value_of
-from mini_agentic_rl.recipes.games.wordle import marks, share_of, word_list
+from mini_agentic_rl.recipes.games.wordle import marks, split_of_word, word_list
 from mini_agentic_rl.recipes.retrieval.retrieval import Index, world
 from mini_agentic_rl.recipes.units.stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
 from mini_agentic_rl.recipes.units.units import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS
@@ -214,8 +214,8 @@ def test_the_word_list_is_of_five_letters_and_transfer_words_are_never_shown_in_
     assert len(set(words)) == len(words) > 600
     assert all(len(word) == 5 and word.isascii() and word.islower() and word.isalpha() for word in words)
     shown = {word for row in find_family("wordle:1,2,3").tasks("train", 90) for word in row["words"]}
-    assert not any(share_of(word) == "transfer" for word in shown)
-    assert all(share_of(row["answer"]) == "transfer" for row in find_family("wordle").tasks("transfer", 20, 0))
+    assert not any(split_of_word(word) == "transfer" for word in shown)
+    assert all(split_of_word(row["answer"]) == "transfer" for row in find_family("wordle").tasks("transfer", 20, 0))
 
 
 def test_units_need_both_tools_and_a_number_alone() -> None:

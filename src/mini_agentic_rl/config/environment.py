@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast, overload
-
-from platformdirs import user_cache_path
 
 CACHE_VARIABLE: Final = "MINI_AGENTIC_RL_CACHE"
 """Environment variable that names the cache folder."""
@@ -17,9 +16,15 @@ KERNELS_VARIABLE: Final = "MINI_AGENTIC_RL_KERNELS"
 
 
 def cache_dir() -> Path:
-    """Return the folder of models and generated data: `$MINI_AGENTIC_RL_CACHE`, or the user's cache folder."""
+    """Return the folder of models and generated data: `$MINI_AGENTIC_RL_CACHE`, or one in the user's cache folder."""
     chosen = os.environ.get(CACHE_VARIABLE)
-    return Path(chosen).expanduser() if chosen else user_cache_path("mini-agentic-rl", appauthor=False)
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "mini-agentic-rl" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mini-agentic-rl"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mini-agentic-rl"
 
 
 class LightningEnvVar(Enum):

@@ -18,16 +18,19 @@ from .load import TEXT as TEXT
 from .load import divide_examples as divide_examples
 from .load import in_text as in_text
 from .load import load_examples as load_examples
-from .load import load_jsonl as load_jsonl
 from .load import load_task_dataset as load_task_dataset
 from .load import named_options as named_options
 from .load import split_style as split_style
 from .load import splits_of as splits_of
 from .messages import Message as Message
+from .messages import ShapeError as ShapeError
 from .messages import assistant as assistant
+from .messages import is_marked_trained as is_marked_trained
 from .messages import read_conversation as read_conversation
+from .messages import read_flag as read_flag
 from .messages import read_tools as read_tools
 from .messages import refuse_untrained as refuse_untrained
+from .messages import refuse_untrained_row as refuse_untrained_row
 from .messages import system as system
 from .messages import user as user
 from .preferences import PreferenceFields as PreferenceFields
@@ -49,5 +52,3 @@ from .rows import overlap_of_splits as overlap_of_splits
 from .rows import select as select
 from .rows import split_of as split_of
 from .rows import split_overlap as split_overlap
-from .turns import ShapeError as ShapeError
-from .turns import read_flag as read_flag

@@ -1,7 +1,7 @@
-"""Raw preference data in one form: `{"prompt": […], "chosen": […], "rejected": […]}`, messages on every side.
+"""Convert raw preference data to `{"prompt": […], "chosen": […], "rejected": […]}` of messages.
 
-The input is read and written record by record, so it may be larger than memory. Every record ends either in the output
-or in the report, under the reason why it was left out. The output is there as a whole, or as it was before.
+Input and output are streamed, so they may be larger than memory. Every record is either written or counted in the
+report, by the reason why it was left out. The output file is replaced only when the conversion is complete.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
+from .messages import ShapeError
 from .preferences import Preference, PreferenceFields, read_preference
 from .records import BadRecord, Progress, Record, read_records
 from .rows import DatasetError
-from .turns import ShapeError
 
 DUPLICATE = "the same as an earlier record"
 CONTRADICTION = "prefers the other answer of an earlier record"
@@ -34,7 +34,7 @@ class Dropped:
     place: int
     """Its line, or its number in .json and .parquet files; from 1 on."""
     detail: str
-    """Detail of this record; "" where the reason says it all."""
+    """Detail of this record; may be empty."""
 
 
 @dataclass
@@ -48,17 +48,17 @@ class ConversionReport:
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of records left out, by reason."""
     examples: dict[str, list[Dropped]] = field(default_factory=dict)
-    """The first of those, by reason."""
+    """The first records left out, by reason."""
 
     def drop(self, reason: str, place: int, detail: str = "") -> None:
-        """One more record that was left out."""
+        """Count a record that was left out."""
         self.dropped[reason] += 1
         shown = self.examples.setdefault(reason, [])
         if len(shown) < EXAMPLES:
             shown.append(Dropped(place, detail))
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON object; the commonest reasons first."""
+        """Return the report as a JSON object, the commonest reasons first."""
         return {
             "read": self.read,
             "written": self.written,
@@ -66,7 +66,7 @@ class ConversionReport:
             "dropped": {
                 reason: {
                     "count": count,
-                    "first": [{"line": found.place, "detail": found.detail} for found in self.examples[reason]],
+                    "first": [{"line": record.place, "detail": record.detail} for record in self.examples[reason]],
                 }
                 for reason, count in self.dropped.most_common()
             },
@@ -94,7 +94,11 @@ def convert_preferences(
             pair = _read(record, fields, place, report)
             if pair is None:
                 continue
-            key, order = _identity(pair)
+            prompt, chosen, rejected = (
+                json.dumps(messages, sort_keys=True) for messages in (pair.prompt, pair.chosen, pair.rejected)
+            )
+            text = "\0".join((prompt, *sorted((chosen, rejected))))  # the same for either order of the answers
+            key, order = blake2b(text.encode(), digest_size=16).digest(), chosen < rejected
             if key in seen:
                 report.drop(DUPLICATE if seen[key] == order else CONTRADICTION, place)
                 continue
@@ -125,16 +129,9 @@ def _read(
     return None
 
 
-def _identity(pair: Preference) -> tuple[bytes, bool]:
-    """16 bytes for the prompt with its two answers in either order, and which order it is."""
-    prompt, chosen, rejected = (json.dumps(part, sort_keys=True) for part in (pair.prompt, pair.chosen, pair.rejected))
-    text = "\0".join((prompt, *sorted((chosen, rejected))))
-    return blake2b(text.encode(), digest_size=16).digest(), chosen < rejected
-
-
 @contextmanager
 def _written_whole(target: Path) -> Iterator[IO[str]]:
-    """Yield a file that takes its name once it is complete, and is removed if it does not come to that.
+    """Yield a temporary file that replaces `target` at the end of the block, or is removed if that fails.
 
     Raises:
         DatasetError: it cannot be written.

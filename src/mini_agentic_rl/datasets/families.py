@@ -1,7 +1,6 @@
-"""Task families: the tasks and agents that the recipes offer by name.
+"""Task families: the tasks and agents of recipes, by name.
 
-A recipe registers each of its families as an entry point of the group `mini_agentic_rl.recipes`. Data sets, trainings,
-evaluations and chats find it here, so nothing in the core imports a recipe.
+A recipe registers each family as an entry point of the group `mini_agentic_rl.recipes`, so the core imports no recipe.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from .formats import Example, Form
 from .rows import SPLITS, DatasetError, TaskRows
 
 TRANSFER = "transfer"
-"""The split of tasks unlike those of training: other wordings, operations or kinds of questions."""
+"""Split of tasks unlike those of training: other wordings, operations or kinds of questions."""
 MATH = "math"
-"""The agent that tasks from files are for."""
+"""Agent of tasks that come from files."""
 DEFAULT_SIZE = 1000
-"""Rows of a generated data set when no size is given."""
+"""Rows of a generated data set if no size is given."""
 
 SHORT_IMITATION: Mapping[str, Any] = {
     "loop.total_steps": 12,
@@ -37,48 +36,48 @@ SHORT_IMITATION: Mapping[str, Any] = {
     "warm_start.batch_size": 4,
     "warm_start.schedule": "constant",
 }
-"""Training defaults of a family that names no others: imitation teaches the form, rewards the rest."""
+"""Default settings of a training: a short warm start by imitation, then reinforcement learning."""
 
 
 @dataclass(frozen=True)
 class ChatTools:
-    """What a chat with an agent offers to the model."""
+    """System prompt and tools of a chat with an agent."""
 
     system_prompt: str
     tools: Sequence[dict[str, Any]] = ()
     call: Callable[[str, str], str] | None = None
-    """Runs a tool: (name, JSON arguments) → text for the model."""
+    """Runs a tool: (name, JSON arguments) → result as text."""
     max_turns: int = 1
-    """Model calls for one message."""
+    """Model calls for one user message."""
 
 
 class TaskFamily:
-    """Tasks known by a name, and the agent that is trained on them."""
+    """Named tasks, and the agent that is trained on them."""
 
     name: ClassVar[str]
     agent: ClassVar[str] = ""
-    """Name of the agent that is trained on these tasks; empty for the family's own name."""
+    """Name of the agent that is trained on these tasks; empty if it is `name`."""
     dataset: ClassVar[str] = ""
-    """Name of the tasks that the agent of this name is trained on; empty for the family's own name."""
+    """Name of the tasks that the agent `name` is trained on; empty if it is `name`."""
     is_open: ClassVar[bool] = False
     """True if the agent also takes tasks of other families and of files."""
     is_environment: ClassVar[bool] = False
     """True if the setting `env` takes the family's name."""
     levels: ClassVar[tuple[int, ...]] = ()
-    """Levels of difficulty, from easy to hard; empty if there are none."""
+    """Levels of difficulty, from easy to hard; may be empty."""
     splits: ClassVar[tuple[str, ...]] = SPLITS
     measures_transfer: ClassVar[bool] = False
-    """True if a training also measures the split `transfer`."""
+    """True if a training also evaluates the split `transfer`."""
     training_size: ClassVar[int | None] = DEFAULT_SIZE
-    """Tasks of a training that names no number; None for all."""
+    """Default number of training tasks; None for all."""
     max_new_tokens: ClassVar[int] = 128
-    """Tokens that one model call needs."""
+    """Default token limit of one model call."""
 
     def __init__(self, options: str = "") -> None:
-        """`options` is the text behind the colon of a name, as in `arithmetic:1,2`: by default levels.
+        """`options` is the text after the colon of a name, as in `arithmetic:1,2`; by default, levels.
 
         Raises:
-            DatasetError: the family has no levels, or not these.
+            DatasetError: the family has no such levels.
         """
         parts = [part.strip() for part in options.split(",")] if options else []
         if parts and not self.levels:
@@ -96,10 +95,10 @@ class TaskFamily:
         return cls.agent or cls.name
 
     def levels_of(self, given: Sequence[int] | None) -> tuple[int, ...]:
-        """Return the levels to draw from: those given, else those of the name, else all.
+        """Return the levels to draw from: `given`, else those of the name, else all.
 
         Raises:
-            DatasetError: the family has not these levels, or none is given.
+            DatasetError: the family has no such levels, or `given` is empty.
         """
         wanted = tuple(given if given is not None else self.chosen_levels or self.levels)
         if not wanted or not set(wanted) <= set(self.levels):
@@ -113,14 +112,14 @@ class TaskFamily:
         """Return `size` tasks of one split, as rows with `id`, `question` and `answer`.
 
         Raises:
-            DatasetError: an unknown split or level, a negative size, or a size beyond what there is.
+            DatasetError: an unknown split or level, a negative size, or a size above the number of tasks.
             MissingPackageError: the extra that the family needs is not installed.
         """
-        own = self.dataset or self.name
-        raise DatasetError(f"{self.name} is an agent; its tasks are called {own}", setting="dataset")
+        tasks = self.dataset or self.name
+        raise DatasetError(f"{self.name} is an agent; its tasks are called {tasks}", setting="dataset")
 
     def examples(self, rows: Sequence[Mapping[str, Any]], form: Form, seed: int = 0) -> list[Example]:
-        """Return the examples of one form that rows of these tasks give.
+        """Return the training examples of one form for rows of these tasks.
 
         Raises:
             DatasetError: the family has no examples of this form.
@@ -137,27 +136,27 @@ class TaskFamily:
 
     @classmethod
     def training_defaults(cls, dataset: str, *, mixes: bool, whole_steps: bool) -> Mapping[str, Any]:
-        """Return the defaults of a training of this agent: a value for the path of each setting, as `lora.r`.
+        """Return the default settings of a training of this agent, by path, such as `lora.r`.
 
         Args:
             dataset: name of the tasks.
-            mixes: the training can imitate in the steps of its reinforcement learning.
-            whole_steps: sampling waits for learning, so failed tasks of a step can be tried again.
+            mixes: True if steps of reinforcement learning may also imitate.
+            whole_steps: True if sampling waits for learning, so that failed tasks of a step can be tried again.
         """
         return SHORT_IMITATION
 
     @classmethod
     def train_config(cls) -> type[Any] | None:
-        """Return the subclass of `TrainConfig` with this agent's settings; None if it has no settings of its own."""
+        """Return a subclass of `TrainConfig` with this agent's settings; None without any."""
         return None
 
     def chat(self) -> ChatTools | None:
-        """Return what a chat offers to the model; None if the agent cannot chat."""
+        """Return the system prompt and tools of a chat; None if the agent cannot chat."""
         return None
 
 
 def family_type(name: str) -> type[TaskFamily] | None:
-    """Return the class of the family of a name, with or without options behind a colon; None if there is none.
+    """Return the class of a family by its name, with or without options after a colon; None if there is none.
 
     Raises:
         UserError: the recipe is not installed.
@@ -167,7 +166,7 @@ def family_type(name: str) -> type[TaskFamily] | None:
 
 
 def find_family(name: str) -> TaskFamily | None:
-    """Return the family of a name, with or without options behind a colon; None if there is none.
+    """Return a family by its name, with or without options after a colon; None if there is none.
 
     Raises:
         UserError: the recipe is not installed, or the options are not valid.
@@ -177,12 +176,12 @@ def find_family(name: str) -> TaskFamily | None:
 
 
 def task_names() -> list[str]:
-    """Return the names of the families that have tasks; those that cannot be imported are left out."""
+    """Return the names of the families with tasks; those that cannot be imported are left out."""
     return [name for name, family in _every_family().items() if family.dataset in ("", name)]
 
 
 def agent_names() -> list[str]:
-    """Return the names of the agents of the families; those that cannot be imported are left out."""
+    """Return the names of the agents; those that cannot be imported are left out."""
     return [name for name, family in _every_family().items() if family.agent in ("", name)]
 
 

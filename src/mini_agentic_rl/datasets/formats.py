@@ -1,6 +1,6 @@
 """One record as an example of each form of training: imitation, rewards, pairs, and labels.
 
-All are conversations in OpenAI's messages. The prompt of a record is found whatever its fields are called.
+Examples are conversations in OpenAI's messages.
 """
 
 from __future__ import annotations
@@ -10,13 +10,20 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from .messages import (
+    Message,
+    ShapeError,
     assistant,
     conversation_field,
+    is_answer,
     is_conversation,
+    is_marked_trained,
     question_of,
     read_conversation,
+    read_flag,
     read_prompt,
+    refuse_media,
     refuse_untrained,
+    refuse_untrained_row,
     tools_of,
     with_system,
     without_marks,
@@ -24,49 +31,47 @@ from .messages import (
 from .preferences import NO_PREFERENCE, TRUTH_FIELDS, read_preference, with_json_read
 from .records import fields_of
 from .rows import digest, final_answer
-from .turns import Message, ShapeError, is_answer, read_flag, refuse_media
 
 Example: TypeAlias = dict[str, Any]
 Form: TypeAlias = Literal["sft", "rl", "preference", "unpaired"]
 FORMS: tuple[Form, ...] = ("sft", "rl", "preference", "unpaired")
 
 ANSWER_FIELDS: tuple[str, ...] = ("completion", "response", "output", "solution", "answer", "chosen", "target")
-"""Fields with the answer to imitate, the first that a record has."""
+"""Fields with the answer to imitate, by priority."""
 JUDGED_FIELDS: tuple[str, ...] = ("completion", "response", "output", "answer")
-"""Fields with the answer that a label judges, the first that a record has; else it is the last message."""
+"""Fields with the answer that a label judges, by priority; without one it is the last message."""
 LABEL_FIELDS: tuple[str, ...] = ("label", "kto_tag", "kto_label", "desirable", "is_desirable", "tag")
-"""Fields with the label of an answer, the first that says whether it is good."""
+"""Fields with the label of an answer, by priority."""
 _GOOD = ("desirable", "good", "chosen", "positive", "preferred", "accepted", "up", "thumbs_up", "like", "+1")
 _BAD = ("undesirable", "bad", "rejected", "negative", "non_preferred", "down", "thumbs_down", "dislike", "-1", "-1.0")
 
 
 def examples_of(record: Mapping[str, Any], form: Form, default_id: str) -> list[Example]:
-    """Return the examples that a record gives: one, for `unpaired` up to two, and for `sft` none where its label says
-    that the answer is bad.
+    """Return the examples of a record: one, for `unpaired` up to two. For `sft` none where the label calls the answer
+    bad, or where the row is marked as not to be trained.
 
     Raises:
-        ShapeError: the record is none of the known shapes of this form.
+        ShapeError: no known shape of this form, or a mark for training that cannot be followed.
     """
     if form == "preference":
         return [read_preference(record).row()]
     record = with_json_read(record)
     refuse_media(record, "the record")
     if form == "sft":
-        example = sft_example(record)
-        return [] if _label(record) is False else [example]
+        is_trained = is_marked_trained(record)
+        example = _sft_example(record)
+        return [] if _label(record) is False or is_trained is False else [example]
     if form == "rl":
         return [task_example(record, default_id)]
-    return unpaired_examples(record)
+    refuse_untrained_row(record)
+    return _unpaired_examples(record)
 
 
-def sft_example(record: Mapping[str, Any]) -> Example:
-    """`{"messages": […]}`, the answer last; with `tools` where the record offers any.
+def _sft_example(record: Mapping[str, Any]) -> Example:
+    """Return `{"messages": […]}`, the answer last; with `tools` where the record has any.
 
-    Every answer in the messages is trained, but for those with `train` False: what the record marks so, and answers in
-    a `prompt` of messages, as TRL trains the `completion` alone.
-
-    Raises:
-        ShapeError: there is no prompt, or no answer to train.
+    Answers have `train` False where the record marks them so, and in a `prompt` of messages (TRL trains the
+    `completion` alone).
     """
     name = conversation_field(record)
     answer_field = next((field for field in ANSWER_FIELDS if record.get(field)), None)
@@ -77,7 +82,7 @@ def sft_example(record: Mapping[str, Any]) -> Example:
         if answer_field is None:
             raise ShapeError("no answer to imitate", fields_of(record))
         if name is None and is_conversation(record.get("prompt")):
-            prompt = [{**one, "train": False} if one["role"] == "assistant" else one for one in prompt]
+            prompt = [{**message, "train": False} if message["role"] == "assistant" else message for message in prompt]
         messages = _joined(prompt, record[answer_field], answer_field)
     if messages[-1]["role"] != "assistant":
         raise ShapeError("the conversation does not end with an answer")
@@ -90,16 +95,16 @@ def sft_example(record: Mapping[str, Any]) -> Example:
 
 
 def task_example(record: Mapping[str, Any], default_id: str) -> Example:
-    """`{"prompt": […], "ground_truth", "id", "question", "answer"}`, the last four as text; with `tools` where the
-    record offers any.
+    """Return `{"prompt": […], "ground_truth", "id", "question", "answer"}`, the last four as text; with `tools` where
+    the record has any.
 
-    A worked solution that ends in "#### 42" gives 42.
+    A worked solution that ends in "#### 42" gives the answer 42.
 
     Raises:
         ShapeError: there is no prompt, or no right answer.
     """
     prompt = without_marks(read_prompt(record))
-    truth = _truth(record)
+    truth = _ground_truth(record)
     question = question_of(prompt)
     tools = tools_of(record)
     return {
@@ -112,12 +117,8 @@ def task_example(record: Mapping[str, Any], default_id: str) -> Example:
     }
 
 
-def unpaired_examples(record: Mapping[str, Any]) -> list[Example]:
-    """`{"prompt": […], "completion": […], "label": bool}`: one of a record with a label, two of a preference.
-
-    Raises:
-        ShapeError: the record is neither.
-    """
+def _unpaired_examples(record: Mapping[str, Any]) -> list[Example]:
+    """Return `{"prompt": […], "completion": […], "label": bool}`: one of a record with a label, two of a preference."""
     label, judged = _label(record), _judged(record)
     if label is not None and judged is not None:
         prompt, completion = judged
@@ -139,7 +140,7 @@ def unpaired_examples(record: Mapping[str, Any]) -> list[Example]:
 
 
 def unpaired_of(pair: Example) -> list[Example]:
-    """Return both answers of a preference, each on its own."""
+    """Return the two answers of a preference as unpaired examples."""
     shared: Example = {name: pair[name] for name in ("prompt", "tools") if name in pair}
     return [
         {**shared, "completion": pair["chosen"], "label": True},
@@ -148,10 +149,7 @@ def unpaired_of(pair: Example) -> list[Example]:
 
 
 def prompt_key(example: Mapping[str, Any]) -> str:
-    """Return the text that decides the split of an example: the question that it begins with.
-
-    So two examples of one question are never in two splits.
-    """
+    """Return the question of an example, which decides its split."""
     messages = example.get("prompt", example.get("messages"))
     if isinstance(messages, list) and is_conversation(messages):
         return question_of(messages)
@@ -162,7 +160,7 @@ def prompt_key(example: Mapping[str, Any]) -> str:
 
 
 def _judged(record: Mapping[str, Any]) -> tuple[list[Message], list[Message]] | None:
-    """Return the prompt and the answer that a label judges: the last message, or the answer in a field of its own."""
+    """Return the prompt and the answer that a label judges."""
     name = conversation_field(record)
     field = next((field for field in JUDGED_FIELDS if record.get(field)), None)
     if name is not None and is_answer(record[name][-1]):
@@ -179,7 +177,7 @@ def _judged(record: Mapping[str, Any]) -> tuple[list[Message], list[Message]] | 
 
 
 def _joined(prompt: list[Message], answer: Any, field: str) -> list[Message]:
-    """Return the prompt and an answer given as text or messages; whole conversations stand for themselves."""
+    """Return the prompt and an answer of text or messages; the answer alone where it begins with the prompt."""
     if isinstance(answer, str):
         if not answer.strip():
             raise ShapeError(f"{field} is empty")
@@ -188,7 +186,7 @@ def _joined(prompt: list[Message], answer: Any, field: str) -> list[Message]:
     return messages if prompt and messages[: len(prompt)] == prompt else [*prompt, *messages]
 
 
-def _truth(record: Mapping[str, Any]) -> str:
+def _ground_truth(record: Mapping[str, Any]) -> str:
     verl = record.get("reward_model")
     value = verl.get("ground_truth") if isinstance(verl, Mapping) else None
     if value is None:
@@ -202,7 +200,7 @@ def _truth(record: Mapping[str, Any]) -> str:
 
 
 def _label(record: Mapping[str, Any]) -> bool | None:
-    """Return KTO's label: true or false, 1 or 0 or -1, their text, or a word for good or bad."""
+    """Return KTO's label: true or false, 1, 0 or -1, their text, or a word for good or bad; None without one."""
     for name in LABEL_FIELDS:
         value = record.get(name)
         if value is None:

@@ -1,8 +1,8 @@
-"""Preferences in the shapes in which they are published: a prompt, the better answer, the worse answer.
+"""Preferences, read from the shapes of published data sets: a prompt, a better answer and a worse one.
 
-The shape of a record is found by its fields (`SHAPES`). Answers may be text, messages, ShareGPT turns or transcripts;
-where both are whole conversations, their common beginning is the prompt. A judgement on two answers, or scores of
-several, say which is better.
+The fields of a record tell its shape (`SHAPES`). Answers may be text, messages, ShareGPT turns or transcripts; where
+both are whole conversations, their common beginning is the prompt. Of two judged answers, or several scored ones, the
+judgement tells which is better.
 
 Fields may hold JSON as text, as in CSV files. A text is read as JSON if it is the JSON text of messages, or if its
 field always holds a list. Any other text stays text.
@@ -20,19 +20,25 @@ from ..rewards import message_text
 from .messages import (
     CONVERSATION_FIELDS,
     PROMPT_FIELDS,
+    Message,
+    ShapeError,
     assistant,
+    is_answer,
     is_conversation,
     is_transcript,
+    is_turn,
     read_conversation,
+    read_flag,
     read_prompt,
     read_transcript,
+    refuse_media,
     refuse_untrained,
+    refuse_untrained_row,
     tools_of,
     with_system,
     without_marks,
 )
 from .records import fields_of
-from .turns import Message, ShapeError, is_answer, is_turn, read_flag, refuse_media
 
 TWO_FIELDS: tuple[tuple[str, str], ...] = (
     ("response_a", "response_b"),
@@ -47,7 +53,7 @@ TWO_FIELDS: tuple[tuple[str, str], ...] = (
     ("conversation_a", "conversation_b"),
     ("human_ref_A", "human_ref_B"),
 )
-"""Fields of two answers of which a judgement says which is better."""
+"""Fields of two judged answers."""
 JUDGEMENT_FIELDS: tuple[str, ...] = (
     "better_response_id",
     "winner",
@@ -58,7 +64,7 @@ JUDGEMENT_FIELDS: tuple[str, ...] = (
     "overall_preference",
 )
 LIST_FIELDS: tuple[str, ...] = ("completions", "responses", "answers", "candidates", "outputs", "generations")
-"""Fields with a list of answers: texts, or objects with a text and a score."""
+"""Fields with a list of answers: texts, or objects of a text and a score."""
 SCORE_FIELDS: tuple[str, ...] = (
     "fine-grained_score",
     "overall_score",
@@ -70,18 +76,14 @@ SCORE_FIELDS: tuple[str, ...] = (
 )
 SCORE_LIST_FIELDS: tuple[str, ...] = ("scores", "ratings", "rewards", "overall_scores", "chosen_scores")
 RANK_LIST_FIELDS: tuple[str, ...] = ("ranks", "ranking", "rank")
-"""Lists in which 1 is the best."""
+"""Fields with a list of ranks, 1 for the best answer."""
 
 TIE = "tie"
 _TEXT_FIELDS = ("response", "text", "content", "output", "answer", "completion", "messages")
 
 
-def read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Return the better and the worse of two answers; None where the record has no two judged answers.
-
-    Raises:
-        ShapeError: a tie, or a judgement that names neither.
-    """
+def _read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Return the better and the worse of two judged answers; None where the record has none."""
     for first, second in TWO_FIELDS:
         if first in record and second in record:
             wins = _first_wins(record, first, second)
@@ -90,22 +92,21 @@ def read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
     return None
 
 
-def read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Return the best and the worst of a list of answers; None where the record has no such list with scores.
-
-    Answers without a score take no part.
-
-    Raises:
-        ShapeError: a tie of all, or fewer than two scored answers.
-    """
+def _read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Return the best and the worst of a list of scored answers; None where the record has none."""
     answers = next((record[name] for name in LIST_FIELDS if isinstance(record.get(name), list)), None)
     if answers is None:
         return None
     scores = _scores(record, answers)
     if scores is None:
         return None
-    pairs = zip(scores, map(_text, answers), strict=True)
-    scored = [(score, text) for score, text in pairs if score is not None and text]
+    scored: list[tuple[float, Any]] = []
+    for score, answer in zip(scores, answers, strict=True):
+        text = answer
+        if isinstance(answer, Mapping):
+            text = next((answer[name] for name in _TEXT_FIELDS if answer.get(name)), None)
+        if score is not None and text:
+            scored.append((score, text))
     if len(scored) < 2:
         raise ShapeError("fewer than two scored answers")
     best, worst = max(scored, key=lambda pair: pair[0]), min(scored, key=lambda pair: pair[0])
@@ -121,9 +122,12 @@ def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | No
         if wins is None:
             raise ShapeError("the judgement names neither answer", f"labels is {record['labels']!r}"[:60])
         return wins
-    if (wins := _of_flags(record)) is not None:
-        return wins
-    left, right = _ending(first), _ending(second)
+    flags = [read_flag(record.get(name)) for name in ("winner_model_a", "winner_model_b")]  # Chatbot Arena
+    if None not in flags:
+        if flags[0] == flags[1]:
+            raise ShapeError(TIE)
+        return flags[0]
+    left, right = first[-1].lower(), second[-1].lower()  # "a" of response_a, "1" of response1
     scores = [_number(record.get(f"score_{ending}")) for ending in (left, right)]
     if scores[0] is not None and scores[1] is not None:
         if scores[0] == scores[1]:
@@ -137,7 +141,12 @@ def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | No
         if value == 0:
             raise ShapeError(TIE)
         return None if value is None else value < 0
-    judgement = _word(record[name])
+    number = _number(record[name])  # None of true and false
+    judgement = str(record[name]).strip().lower()
+    if number is not None and number.is_integer():
+        judgement = str(int(number))
+    elif isinstance(record[name], bool):
+        judgement = str(int(record[name]))
     if "tie" in judgement or "both" in judgement or judgement in ("equal", "neither", "same"):
         raise ShapeError(TIE)
     for ending, field, wins in ((left, first.lower(), True), (right, second.lower(), False)):
@@ -146,30 +155,8 @@ def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | No
     raise ShapeError("the judgement names neither answer", f"{name} is {judgement[:40]!r}")
 
 
-def _of_flags(record: Mapping[str, Any]) -> bool | None:
-    """Return True if the first of two answers won by a flag for each outcome, as Chatbot Arena has them."""
-    flags = [read_flag(record.get(name)) for name in ("winner_model_a", "winner_model_b")]
-    if None in flags:
-        return None
-    if flags[0] == flags[1]:
-        raise ShapeError(TIE)
-    return flags[0]
-
-
-def _ending(field: str) -> str:
-    """Return the character that tells a field from its counterpart: "a" of response_a, "1" of response1."""
-    return field[-1].lower()
-
-
-def _word(value: Any) -> str:
-    number = None if isinstance(value, bool) else _number(value)
-    if number is not None and number.is_integer():
-        value = int(number)
-    return str(int(value) if isinstance(value, bool) else value).strip().lower()
-
-
 def _scores(record: Mapping[str, Any], answers: list[Any]) -> list[float | None] | None:
-    """Return a score for each answer, higher is better; None without any."""
+    """Return a score for each answer, higher is better; None if there are no scores."""
     for names, sign in ((SCORE_LIST_FIELDS, 1.0), (RANK_LIST_FIELDS, -1.0)):
         values = next((record[name] for name in names if isinstance(record.get(name), list)), None)
         if values is not None:
@@ -179,37 +166,30 @@ def _scores(record: Mapping[str, Any], answers: list[Any]) -> list[float | None]
             return [None if number is None else sign * number for number in numbers]
     if not any(isinstance(answer, Mapping) for answer in answers):
         return None
-    scores = [_own_score(answer) if isinstance(answer, Mapping) else None for answer in answers]
+    scores = [_score_within(answer) if isinstance(answer, Mapping) else None for answer in answers]
     return scores if any(score is not None for score in scores) else None
 
 
-def _own_score(answer: Mapping[str, Any]) -> float | None:
-    """Return the score in an answer; without one the mean of its ratings, as UltraFeedback gives them by aspect."""
+def _score_within(answer: Mapping[str, Any]) -> float | None:
+    """Return the score in an answer, else the mean of UltraFeedback's ratings by aspect."""
     for name in SCORE_FIELDS:
         if (score := _number(answer.get(name))) is not None:
             return score
     annotations = answer.get("annotations")
     if not isinstance(annotations, Mapping):
         return None
-    ratings = [_rating(aspect) for aspect in annotations.values()]
-    known = [rating for rating in ratings if rating is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _rating(aspect: Any) -> float | None:
-    if isinstance(aspect, list):
-        aspect = aspect[0] if aspect else None
-    return _number(aspect.get("Rating")) if isinstance(aspect, Mapping) else _number(aspect)
-
-
-def _text(answer: Any) -> Any:
-    if isinstance(answer, Mapping):
-        return next((answer[name] for name in _TEXT_FIELDS if answer.get(name)), None)
-    return answer
+    ratings: list[float] = []
+    for aspect in annotations.values():
+        if isinstance(aspect, list):
+            aspect = aspect[0] if aspect else None
+        rating = _number(aspect.get("Rating") if isinstance(aspect, Mapping) else aspect)
+        if rating is not None:
+            ratings.append(rating)
+    return sum(ratings) / len(ratings) if ratings else None
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, also out of its text."""
+    """Return a finite number, or the number that a text is; None for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -225,50 +205,48 @@ def _number(value: Any) -> float | None:
 
 
 TRUTH_FIELDS: tuple[str, ...] = ("ground_truth", "answer", "final_answer", "target", "solution")
-"""Fields with the right answer, the first that a record has; verl's `reward_model.ground_truth` comes before them."""
+"""Fields with the right answer, by priority; verl's `reward_model.ground_truth` comes before them."""
 
 _LISTS: Final = frozenset(("tools", "functions", "history", *LIST_FIELDS, *SCORE_LIST_FIELDS, *RANK_LIST_FIELDS))
-_OBJECTS: Final = frozenset(("reward_model",))
 _PROMPTS: Final = frozenset((*CONVERSATION_FIELDS, *PROMPT_FIELDS))
 _FIRST: Final = frozenset("[{ \t\r\n")
 
 
 def with_json_read(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record with its JSON texts read; itself where it has none."""
-    found: dict[str, Any] = {}
-    for name, given in record.items():
-        if isinstance(given, str):
-            if given[:1] not in _FIRST:
+    """Return the record with its JSON texts read; the record itself where it has none."""
+    read: dict[str, Any] = {}
+    for name, text in record.items():
+        if name in TRUTH_FIELDS:
+            continue
+        if isinstance(text, str):
+            if text[:1] not in _FIRST:
                 continue
-            value = _parsed(given)
-            meant = _is_list_or_object(name, value) or _is_conversation(name, value)
-        elif isinstance(given, list) and given and isinstance(given[0], str) and given[0][:1] == "{":
-            value = [_parsed(item) if isinstance(item, str) else item for item in given]
-            meant = _is_conversation(name, value)
+            value = _parsed(text)
+            is_json = _is_known_json(name, value) or _is_conversation(name, value)
+        elif isinstance(text, list) and text and isinstance(text[0], str) and text[0][:1] == "{":
+            value = [_parsed(item) if isinstance(item, str) else item for item in text]
+            is_json = _is_conversation(name, value)
         else:
             continue
-        if meant and name not in TRUTH_FIELDS:
-            found[name] = value
-    return {**record, **found} if found else record
+        if is_json:
+            read[name] = value
+    return {**record, **read} if read else record
 
 
-def _is_list_or_object(name: str, value: Any) -> bool:
-    """Return True if a value is what its field always holds."""
+def _is_known_json(name: str, value: Any) -> bool:
+    """Return True for a field that always holds a list or object, and for the `input` of OpenAI's preferences."""
     if isinstance(value, list):
         return name in _LISTS
-    return isinstance(value, dict) and (name in _OBJECTS or _is_input(value))
+    if not isinstance(value, dict):
+        return False
+    messages = value.get("messages")
+    return name == "reward_model" or (isinstance(messages, list) and bool(messages) and all(map(is_turn, messages)))
 
 
 def _is_conversation(name: str, value: Any) -> bool:
-    """Return True if a value is messages: those of a prompt, or any that end with an answer."""
+    """Return True for messages in a field of a prompt, and for messages that end with an answer in any field."""
     turns = value if isinstance(value, list) else [value]
     return bool(turns) and all(map(is_turn, turns)) and (name in _PROMPTS or is_answer(turns[-1]))
-
-
-def _is_input(value: Mapping[str, Any]) -> bool:
-    """Return True for the `input` of OpenAI's preferences."""
-    messages = value.get("messages")
-    return isinstance(messages, list) and bool(messages) and all(map(is_turn, messages))
 
 
 def _parsed(text: str) -> Any:
@@ -286,7 +264,7 @@ SHAPES: dict[str, str] = {
     "verdict": "two answers, and which of them is better",
     "scored": "a list of answers, each with a score; the best against the worst",
 }
-"""The shapes, with the fields that tell them apart."""
+"""The known shapes and their fields."""
 
 PAIR_FIELDS: tuple[tuple[str, str], ...] = (
     ("chosen", "rejected"),
@@ -299,7 +277,7 @@ PAIR_FIELDS: tuple[tuple[str, str], ...] = (
     ("win", "lose"),
     ("positive", "negative"),
 )
-"""Fields of the better and of the worse answer."""
+"""Pairs of fields: the better answer and the worse one."""
 
 NO_PREFERENCE = "no known shape of a preference"
 SAME = "chosen equals rejected"
@@ -311,22 +289,21 @@ class Preference:
 
     prompt: list[Message]
     chosen: list[Message]
-    """The better answer: messages of the assistant (and of tools), the last one the assistant's."""
+    """The better answer: messages of the assistant and of tools, the assistant's last."""
     rejected: list[Message]
     shape: str = "pair"
     """Key in `SHAPES` of the shape it was read from."""
     tools: list[dict[str, Any]] | None = None
-    """The tools that the prompt offers."""
 
     def row(self) -> dict[str, Any]:
-        """As a row of a data set."""
+        """Return the preference as a row of a data set."""
         row: dict[str, Any] = {"prompt": self.prompt, "chosen": self.chosen, "rejected": self.rejected}
         return row if self.tools is None else {**row, "tools": self.tools}
 
 
 @dataclass(frozen=True)
 class PreferenceFields:
-    """Names of a record's fields, where they are not to be guessed."""
+    """Names of a record's fields that are not in `PAIR_FIELDS`."""
 
     prompt: str | None = None
     chosen: str | None = None
@@ -334,15 +311,17 @@ class PreferenceFields:
 
 
 def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None = None) -> Preference:
-    """Return the preference that a record states.
+    """Return the preference of a record.
 
     Raises:
-        ShapeError: no known shape, an empty or equal answer, a tie, or a malformed conversation.
+        ShapeError: no known shape, an empty or equal answer, a tie, a malformed conversation, or a mark that the row or
+            an answer is not to be trained.
     """
     if fields is not None:
         record = _renamed(record, fields)
     record = with_json_read(record)
     refuse_media(record, "the record")
+    refuse_untrained_row(record)
     if "preferred_output" in record and "non_preferred_output" in record:
         return _between("openai", record, record["preferred_output"], record["non_preferred_output"])
     for better, worse in PAIR_FIELDS:
@@ -353,9 +332,9 @@ def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None =
     outputs = record.get("output")
     if isinstance(outputs, list) and len(outputs) == 2 and all(isinstance(output, str) for output in outputs):
         return _between("ranked_outputs", record, *outputs)
-    if (pair := read_judged(record)) is not None:
+    if (pair := _read_judged(record)) is not None:
         return _between("verdict", record, *pair)
-    if (pair := read_scored(record)) is not None:
+    if (pair := _read_scored(record)) is not None:
         return _between("scored", record, *pair)
     raise ShapeError(NO_PREFERENCE, fields_of(record))
 
@@ -365,16 +344,16 @@ def _renamed(record: Mapping[str, Any], fields: PreferenceFields) -> dict[str, A
     if fields.prompt is not None:
         for name in (*PROMPT_FIELDS, *CONVERSATION_FIELDS, "history"):
             renamed.pop(name, None)
-    for name, given in (("prompt", fields.prompt), ("chosen", fields.chosen), ("rejected", fields.rejected)):
-        if given is not None:
-            if given not in record:
-                raise ShapeError(f"no field {given!r}", fields_of(record))
-            renamed[name] = record[given]
+    for name, field in (("prompt", fields.prompt), ("chosen", fields.chosen), ("rejected", fields.rejected)):
+        if field is not None:
+            if field not in record:
+                raise ShapeError(f"no field {field!r}", fields_of(record))
+            renamed[name] = record[field]
     return renamed
 
 
 def _swift(record: Mapping[str, Any]) -> Preference:
-    """ms-swift: the better answer is the response, or the last message."""
+    """Read the shape of ms-swift: the better answer is the response, or the last message."""
     rejected = record.get("rejected_messages") or record.get("rejected_response")
     if "response" in record:
         return _between("swift", record, record["response"], rejected)
@@ -392,7 +371,9 @@ def _swift(record: Mapping[str, Any]) -> Preference:
 def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> Preference:
     chosen, rejected = _answer(better, "chosen"), _answer(worse, "rejected")
     if _is_whole(chosen) and _is_whole(rejected):
-        shared = _shared(chosen, rejected)
+        shared = 0
+        while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
+            shared += 1
         prompt = without_marks(with_system(record, chosen[:shared]))
         chosen, rejected = chosen[shared:], rejected[shared:]
         if not chosen and not rejected:
@@ -417,7 +398,7 @@ def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> 
 
 
 def _answer(value: Any, name: str) -> list[Message]:
-    """Return an answer as messages, with the conversation before it if the record has it there."""
+    """Return the messages of an answer, with the conversation before it if the value contains one."""
     if isinstance(value, Mapping) and not ("role" in value or "from" in value):
         text = next((value[key] for key in ("response", "text", "content", "full_text") if key in value), None)
         value = text if text is not None else value
@@ -436,17 +417,8 @@ def _answer(value: Any, name: str) -> list[Message]:
 
 
 def _is_whole(messages: list[Message]) -> bool:
+    """Return True for a conversation with its prompt, False for a bare answer."""
     return any(message["role"] in ("user", "system", "developer") for message in messages)
-
-
-def _shared(left: list[Message], right: list[Message]) -> int:
-    """Return the number of messages that both begin with."""
-    count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
 
 
 def _stripped(messages: list[Message]) -> list[Message]:

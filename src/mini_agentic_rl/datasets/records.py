@@ -1,7 +1,7 @@
-"""Records of files, folders, Arrow tables and the Hugging Face Hub: JSON Lines, JSON, CSV, TSV or Parquet.
+"""Records of files (JSON Lines, JSON, CSV, TSV, Parquet), folders, Arrow tables and the Hugging Face Hub.
 
-Large files are streamed, except .json. A record that cannot be read is yielded as a `BadRecord`, so that the caller
-decides whether it ends the work.
+Files are streamed, except .json. A record that cannot be read is yielded as a `BadRecord`, so the caller decides
+whether to go on.
 
 All values of a struct column in Arrow have the same fields, filled with null where a record lacks one. So a null in a
 struct is removed. Columns of the type `arrow.json` hold JSON text; their nulls are kept.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 ROWS_AT_A_TIME = 512
-"""Rows that are decoded at a time."""
+"""Rows that are decoded at once."""
 
 _Reader: TypeAlias = Callable[[Any], Any]
 
@@ -54,22 +54,22 @@ def table_records(table: pyarrow.Table | pyarrow.RecordBatch) -> list[dict[str, 
 
 
 def _reader(array: pyarrow.Array) -> _Reader | None:
-    """Return the function that reads a value of this array; None where all values stay as they are."""
+    """Return a function that converts a value of this array; None if no value needs conversion."""
     from pyarrow import types
 
     kind = array.type
     if getattr(kind, "extension_name", None) == "arrow.json":
         return _json_value
     if types.is_map(kind):
-        read_item = _reader(array.items) or _as_it_is
-        return lambda pairs: {key: _kept(read_item, value) for key, value in pairs}
+        read_item = _reader(array.items) or (lambda value: value)
+        return lambda pairs: {key: None if value is None else read_item(value) for key, value in pairs}
     if types.is_nested(kind) and hasattr(array, "values"):
-        inner = _reader(array.values)
-        return None if inner is None else lambda values: [_kept(inner, value) for value in values]
-    return _struct_reader(array) if types.is_struct(kind) else None
-
-
-def _struct_reader(array: pyarrow.StructArray) -> _Reader | None:
+        read_value = _reader(array.values)
+        if read_value is None:
+            return None
+        return lambda values: [None if value is None else read_value(value) for value in values]
+    if not types.is_struct(kind):
+        return None
     children = {field.name: array.field(index) for index, field in enumerate(array.type)}
     padded = [name for name, child in children.items() if child.null_count]
     readers = {name: reader for name, child in children.items() if (reader := _reader(child)) is not None}
@@ -88,14 +88,6 @@ def _struct_reader(array: pyarrow.StructArray) -> _Reader | None:
     return read
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _kept(reader: _Reader, value: Any) -> Any:
-    return None if value is None else reader(value)
-
-
 def _json_value(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
@@ -104,33 +96,32 @@ def _json_value(value: Any) -> Any:
 
 
 SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-"""File names that are read here; a file with another name is taken for JSON Lines."""
+"""Suffixes of data files; a file with another suffix is read as JSON Lines."""
 
 _FIELD_LIMIT = 1 << 27
 """Characters of one cell of a CSV file."""
-_OFTEN = 512
+_PROGRESS_EVERY = 512
 """Records between two reports of progress."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A place in a file that holds no record."""
+    """A line or row that is no record."""
 
     reason: str
-    """The same words for all such places."""
+    """The same text for all records with this fault."""
     detail: str = ""
-    """Detail of this record."""
 
 
 Record: TypeAlias = dict[str, Any]
 Progress: TypeAlias = Callable[[float], None]
 Located: TypeAlias = tuple[str, Record]
-"""A record, behind the words that begin an error about it."""
+"""Where a record is, as an error message begins, and the record."""
 
 
 def is_data_file(path: Path) -> bool:
-    """Return True if the name is one of a data file."""
+    """Return True for the name of a data file."""
     return path.name.lower().endswith(SUFFIXES)
 
 
@@ -143,24 +134,24 @@ def stem(path: Path) -> str:
 def read_records(
     path: Path, *, setting: str = "dataset", progress: Progress | None = None
 ) -> Iterator[tuple[int, Record | BadRecord]]:
-    """Yield each record with its place: its line from 1 on, in .json and .parquet files its number from 1 on.
+    """Yield each record with its line, or in .json and .parquet files its number, from 1 on.
 
-    `progress` is told from time to time which part of the file was read, from 0 to 1.
+    `progress` is called from time to time with the part of the file that was read, from 0 to 1.
 
     Raises:
         DatasetError: the file is missing or unreadable as a whole; the message begins with `setting` and the path.
     """
     name = path.name.lower()
-    told = progress if progress is not None else _untold
+    report = progress or (lambda part: None)
     try:
         if name.endswith(".parquet"):
-            yield from _parquet(path, told)
+            yield from _parquet(path, report)
         elif name.endswith((".csv", ".tsv")):
-            yield from _csv(path, "\t" if name.endswith(".tsv") else ",", told)
+            yield from _csv(path, "\t" if name.endswith(".tsv") else ",", report)
         elif name.endswith(".json"):
-            yield from _json(path)
+            yield from _json(path, report)
         else:
-            yield from _lines(path, told)
+            yield from _lines(path, report)
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})", setting=setting) from error
     except UnicodeDecodeError as error:
@@ -169,16 +160,12 @@ def read_records(
         raise DatasetError(f"{path} cannot be read ({error})", setting=setting) from error
 
 
-def _untold(part: float) -> None:
-    """For those who do not ask."""
-
-
 def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
     with path.open("rb") as raw:
         size = max(1, path.stat().st_size)
         file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.name.lower().endswith(".gz") else raw
         for number, line in enumerate(file, 1):
-            if number % _OFTEN == 0:
+            if number % _PROGRESS_EVERY == 0:
                 progress(raw.tell() / size)
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -189,26 +176,25 @@ def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRe
                 yield number, _parsed(text)
 
 
-def _json(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
-    """Yield the records of a list, or of the only list in an object; JSON Lines under the wrong name are read too."""
+def _json(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+    """Yield the records of a list, or of the only list in an object. JSON Lines named .json are read too."""
     text = path.read_text(encoding="utf-8-sig")
     try:
-        found = json.loads(text)
+        records = json.loads(text)
     except (ValueError, RecursionError) as error:
         first = _parsed(text.lstrip().split("\n", 1)[0])
         if isinstance(first, BadRecord):
             raise DatasetError(f"{path}: not valid JSON ({error})") from error
-        yield from _lines(path, _untold)
+        yield from _lines(path, progress)
         return
-    if isinstance(found, dict):
-        lists = [value for value in found.values() if isinstance(value, list)]
-        under = lists[0] if len(lists) == 1 and len(found) == 1 else None
-        found = under if under is not None else found.get("data", [found])
-    if not isinstance(found, list):
-        raise DatasetError(f"{path}: must hold a list of records, not {type(found).__name__}")
-    suspicious = bool(_SURROGATE.search(text))
-    for number, item in enumerate(found, 1):
-        yield number, _checked(item, suspicious)
+    if isinstance(records, dict):
+        value = next(iter(records.values()), None)
+        records = value if len(records) == 1 and isinstance(value, list) else records.get("data", [records])
+    if not isinstance(records, list):
+        raise DatasetError(f"{path}: must hold a list of records, not {type(records).__name__}")
+    has_surrogates = bool(_SURROGATE.search(text))
+    for number, item in enumerate(records, 1):
+        yield number, _checked(item, has_surrogates)
 
 
 def _csv(path: Path, delimiter: str, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
@@ -225,7 +211,7 @@ def _csv(path: Path, delimiter: str, progress: Progress) -> Iterator[tuple[int, 
             except csv.Error as error:
                 yield reader.line_num, BadRecord("not valid CSV", str(error))
                 continue
-            if reader.line_num % _OFTEN == 0:
+            if reader.line_num % _PROGRESS_EVERY == 0:
                 progress(raw.tell() / size)
             if None in row or None in row.values():
                 yield reader.line_num, BadRecord("another number of cells than the header has")
@@ -244,7 +230,7 @@ def _parquet(path: Path, progress: Progress) -> Iterator[tuple[int, Record | Bad
                     number += 1
                     yield number, record
                 progress(number / rows)
-    except Exception as error:  # of pyarrow, and of Python where a value is none: one that was damaged may raise any
+    except Exception as error:  # a damaged file may raise anything
         raise DatasetError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
 
 
@@ -256,14 +242,12 @@ def _parsed(line: str) -> Record | BadRecord:
     return _checked(record, bool(_SURROGATE.search(line)))
 
 
-def _checked(record: Any, suspicious: bool) -> Record | BadRecord:
-    """Return a record, if it is an object. In `suspicious` text there are surrogates, which may not come in pairs."""
+def _checked(record: Any, has_surrogates: bool) -> Record | BadRecord:
+    """Return a record if it is an object; with `has_surrogates`, its text must not hold half a surrogate pair."""
     if not isinstance(record, dict):
-        kind = (
-            "a list" if isinstance(record, list) else "null" if record is None else f"of type {type(record).__name__}"
-        )
+        kind = {list: "a list", type(None): "null"}.get(type(record), f"of type {type(record).__name__}")
         return BadRecord("not a JSON object", f"it is {kind}")
-    if suspicious:
+    if has_surrogates:
         try:
             json.dumps(record, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -272,7 +256,7 @@ def _checked(record: Any, suspicious: bool) -> Record | BadRecord:
 
 
 def fields_of(record: Mapping[str, Any]) -> str:
-    """Return the names of a record's fields, as an error shows them."""
+    """Return the names of a record's fields, for an error."""
     names = ", ".join(list(map(str, record))[:12])
     return f"its fields are {names}" if names else "it has no fields"
 
@@ -281,28 +265,28 @@ def located(path: Path) -> list[Located]:
     """Return the records of a file.
 
     Raises:
-        DatasetError: the file or a record cannot be read, or it holds none.
+        DatasetError: the file or a record cannot be read, or there is no record.
     """
     word = "row" if path.suffix.lower() in (".json", ".parquet") else "line"
-    found: list[Located] = []
+    records: list[Located] = []
     for number, record in read_records(path):
         where = f"{path}, {word} {number}"
         if isinstance(record, BadRecord):
             detail = f" ({record.detail})" if record.detail else ""
             raise DatasetError(f"{where}: {record.reason}{detail}", setting="dataset")
-        found.append((where, record))
-    if not found:
+        records.append((where, record))
+    if not records:
         raise DatasetError(f"{path} holds no rows", setting="dataset")
-    return found
+    return records
 
 
 _FOLDERS = ("", "data", "main", "default")
-"""Subfolders in which the files of a copy may lie."""
+"""Subfolders that are searched for files named for a split."""
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?")
 
 
 def is_hub_name(name: str) -> bool:
-    """Return True if a name has the form of one on the Hub: "owner/name", or "owner/name:configuration"."""
+    """Return True for the form of a name on the Hub: "owner/name", or "owner/name:configuration"."""
     return bool(_HUB_NAME.fullmatch(name))
 
 
@@ -310,33 +294,33 @@ def load_hub(name: str) -> dict[str, list[Located]]:
     """Return the records of each published split.
 
     Raises:
-        DatasetError: it cannot be had: no such data set, no access, or no network.
+        DatasetError: no such data set, no access, or no network.
     """
     from datasets import load_dataset
 
     source, _, configuration = name.partition(":")
-    answers = ask_hub()
+    hub_answers = ask_hub()
     try:
-        found = load_dataset(source, configuration or None)
-    except Exception as error:  # the Hub client raises whatever its transport does
+        splits = load_dataset(source, configuration or None)
+    except Exception as error:  # the Hub client raises any error of its transport
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if not answers and not Path(source).exists():
+        if not hub_answers and not Path(source).exists():
             reason = "which does not answer, and it was never fetched before"
         raise DatasetError(
             f"{name} cannot be loaded from the Hub ({reason}); give a local copy of it instead", setting="dataset"
         ) from error
     return {
         str(split): [(f"{name}, {split} row {index}", dict(record)) for index, record in enumerate(records_of(records))]
-        for split, records in found.items()
+        for split, records in splits.items()
     }
 
 
 def load_folder(folder: Path) -> dict[str, list[Located]]:
-    """Return the records of each split of a folder: files named for their split, such as train.jsonl and
-    validation-00000-of-00002.parquet, in the folder itself or in its data, main or default.
+    """Return the records of each split of a folder, from files named for their split, such as train.jsonl and
+    validation-00000-of-00002.parquet, in the folder or in its subfolder data, main or default.
 
     Raises:
-        DatasetError: it holds no such file, or one that cannot be read.
+        DatasetError: there is no such file, or one that cannot be read.
     """
     known = {alias for names in SPLIT_NAMES.values() for alias in names}
     for place in _FOLDERS:

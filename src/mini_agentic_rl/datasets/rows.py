@@ -1,10 +1,7 @@
-"""Rows of task data sets, each with a question and an answer and in one split, and the overlap between splits.
+"""Rows of task data sets, their splits, and the overlap between splits.
 
-A published split is used as it is. Otherwise a split is a tenth of the questions, chosen by the hash of the question,
-so that no question is in two splits, whatever the order of the rows.
-
-`split_overlap` measures contamination: how many questions of one split are in another, verbatim, with other numbers, or
-in part. Runs of words (n-grams; Brown et al. 2020, appendix C, take 8 to 13) find reworded questions.
+A published split is used as it is. Otherwise rows are divided by the hash of their question, so no question is in two
+splits, whatever the order of the rows.
 """
 
 from __future__ import annotations
@@ -31,11 +28,11 @@ _SHARES: tuple[Split, ...] = ("train",) * 8 + ("val", "test")
 
 
 class DatasetError(UserError, ValueError):
-    """A data set that cannot be read or made as asked; the message names the file, line and field or the setting."""
+    """A data set that cannot be read or made; the message names the file, line and field, or the setting."""
 
 
 class TaskRows(Sequence[Row]):
-    """Rows in memory, as a `Dataset`. A slice is again such a data set."""
+    """Rows in memory, as a `Dataset`."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = list(rows)
@@ -44,18 +41,18 @@ class TaskRows(Sequence[Row]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an integer, or the `TaskRows` of a slice."""
+        """Return the row at an index, or the `TaskRows` of a slice."""
         return TaskRows(self._rows[index]) if isinstance(index, slice) else self._rows[index]
 
 
 def meant(name: str, known: Sequence[str]) -> str:
-    """Return the known name that is near, as the end of a complaint; nothing where none is."""
+    """Return " (did you mean …?)" with the nearest known name, or "" where none is near."""
     near = nearest(name, known)
     return "" if near is None else f" (did you mean {near!r}?)"
 
 
 def check_split(split: str) -> Split:
-    """`split` itself.
+    """Return `split`.
 
     Raises:
         DatasetError: it is none of `SPLITS`.
@@ -67,19 +64,18 @@ def check_split(split: str) -> Split:
 
 
 def digest(text: str) -> str:
-    """32 hexadecimal digits that depend on the text alone, the same on every machine."""
+    """Return a hash of 32 hexadecimal digits, the same on every machine."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def split_of(key: str) -> Split:
-    """Return the split of everything with this key: 8 of 10 keys are for training, 1 each for the others."""
+    """Return the split of a key: 8 of 10 keys are for training, 1 each for the others."""
     return _SHARES[int(digest(key), 16) % len(_SHARES)]
 
 
 def choose(rows: Sequence[Row], size: int | None, seed: int) -> TaskRows:
-    """Return `size` of the rows, drawn without replacement; all of them in their order when `size` is None.
-
-    Where there are fewer than `size`, all of them, shuffled; the log says so.
+    """Return `size` of the rows, drawn without replacement, or fewer where there are fewer (logged). None takes all, in
+    order.
 
     Raises:
         DatasetError: a negative size.
@@ -100,22 +96,22 @@ SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
     "val": ("validation", "val", "valid", "dev", "eval"),
     "test": ("test",),
 }
-"""Names of the splits as published data sets have them."""
+"""Names of the splits in published data sets."""
 
 ALL = "all"
 
 
 def select(parts: Mapping[str, Sequence[T]], split: str, key: Callable[[T], str], *, ending: str = "") -> list[T]:
-    """Return the rows of "train", "val" or "test" out of the published parts, or those of all parts for "all".
+    """Return the rows of "train", "val" or "test" out of the published parts, or of all parts for "all".
 
-    A data set of one part is divided 8 : 1 : 1, with at least one question for val and test from three on. Otherwise
-    what was not published is taken out of the part for training.
+    A data set of one part is divided 8 : 1 : 1, with at least one question each for val and test from three questions
+    on. Otherwise a split that was not published is taken out of the part for training.
 
     Args:
         parts: the rows by the name of the published split.
-        split: which to give.
-        key: the question of a row.
-        ending: what names of parts may end in beside the split's, such as "prefs" in "train_prefs".
+        split: split to return.
+        key: returns the question of a row.
+        ending: suffix that names of parts may have, such as "prefs" in "train_prefs".
 
     Raises:
         DatasetError: an unknown split, or there is no part for training to divide.
@@ -127,7 +123,10 @@ def select(parts: Mapping[str, Sequence[T]], split: str, key: Callable[[T], str]
         rows = next(iter(parts.values()))
         chosen = divided({key(row) for row in rows}, wanted)
         return [row for row in rows if key(row) in chosen]
-    names = {known: _published(parts, known, ending) for known in SPLIT_NAMES}
+    names: dict[Split, str | None] = {}
+    for known, aliases in SPLIT_NAMES.items():
+        candidates = [name for alias in aliases for name in (f"{alias}_{ending}", alias)]
+        names[known] = next((name for name in candidates if name in parts), None)
     name = names[wanted]
     if name is not None and wanted != "train":
         return list(parts[name])
@@ -152,16 +151,11 @@ def divided(keys: Collection[str], split: Split) -> set[str]:
     return set(parts[split])
 
 
-def _published(parts: Mapping[str, object], split: Split, ending: str) -> str | None:
-    names = [name for alias in SPLIT_NAMES[split] for name in (f"{alias}_{ending}", alias)]
-    return next((name for name in names if name in parts), None)
-
-
 def final_answer(value: Any) -> str | None:
-    """Return a right answer as text: text, a number, true or false, or a list of these; None for anything else.
+    """Return a right answer (text, a number, true or false, or a list of these) as text; None for anything else.
 
-    Of a worked solution it is what stands after the last "####", "" where nothing does, and a number there is without
-    its thousands commas; so are the items of a list, whose own commas part them.
+    Of a worked solution it is the text after the last "####", which may be "". Numbers there, and in a list, lose their
+    thousands commas.
     """
     if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
         return "[" + ", ".join(ungrouped(str(item)) for item in value) + "]"
@@ -173,65 +167,63 @@ def final_answer(value: Any) -> str | None:
 
 _WORDS: Final = re.compile(r"\d+(?:[.,]\d+)*|\w+")
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
-_SHOWN: Final = 3
+_EXAMPLES: Final = 3
 
 
-def words_of(question: str) -> tuple[str, ...]:
-    """Return the words and numbers of a question, in lower case: what spaces and signs do not change."""
-    return tuple(_WORDS.findall(question.casefold()))
+def split_overlap(seen: Sequence[str], questions: Sequence[str], ngram: int) -> dict[str, Any]:
+    """Measure contamination: how many `questions` are among those `seen`, verbatim, with other numbers, or in part.
 
-
-def without_numbers(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words with every number alike."""
-    return tuple("#" if _NUMBER.fullmatch(word) else word for word in words)
-
-
-def split_overlap(seen: Sequence[str], asked: Sequence[str], ngram: int) -> dict[str, Any]:
-    """Return how much of the questions `asked` was in those that were `seen`.
+    Case, spaces and punctuation make no difference. Reworded questions share n-grams of words, in which all numbers are
+    alike (Brown et al. 2020, appendix C, use n of 8 to 13); a shorter question is one n-gram.
 
     Returns:
-        `questions`: those asked. `same`: how many of them were seen. `same_but_numbers`: how many were seen with the
-        same or other numbers. `with_ngram`: how many share a run of `ngram` words, numbers alike, with one that was
-        seen. `ngrams_seen`: the mean share of a question's runs that were; of a question shorter than that the whole
-        is the run. `examples`: the first questions that were seen, whole or with other numbers.
+        `questions`: their number. `same`: how many were seen. `same_but_numbers`: how many were seen with the same or
+        other numbers. `with_ngram`: how many share an n-gram with a seen one. `ngrams_seen`: the mean share of a
+        question's n-grams that were seen. `examples`: the first questions that were seen, verbatim or with other
+        numbers.
     """
-    words = [words_of(question) for question in seen]
-    whole, stories = set(words), {without_numbers(one) for one in words}
-    runs = {run for one in words for run in _runs(without_numbers(one), ngram)}
-    same = stories_seen = with_run = 0
+
+    def read(question: str) -> tuple[tuple[str, ...], tuple[str, ...], set[tuple[str, ...]]]:
+        """Return the words, the words with all numbers alike, and the n-grams of the latter."""
+        words = tuple(_WORDS.findall(question.casefold()))
+        template = tuple("#" if _NUMBER.fullmatch(word) else word for word in words)
+        starts = range(max(1, len(words) - ngram + 1))
+        return words, template, {template[start : start + ngram] for start in starts}
+
+    seen_words: set[tuple[str, ...]] = set()
+    seen_templates: set[tuple[str, ...]] = set()
+    seen_ngrams: set[tuple[str, ...]] = set()
+    for question in seen:
+        words, template, ngrams = read(question)
+        seen_words.add(words)
+        seen_templates.add(template)
+        seen_ngrams |= ngrams
+    same = with_ngram = 0
     share = 0.0
-    examples: list[str] = []
-    for question in asked:
-        own = words_of(question)
-        story = without_numbers(own)
-        found = _runs(story, ngram)
-        common = len(found & runs)
-        same += own in whole
-        stories_seen += story in stories
-        with_run += common > 0
-        share += common / len(found)
-        if story in stories and len(examples) < _SHOWN:
-            examples.append(question)
+    similar: list[str] = []
+    for question in questions:
+        words, template, ngrams = read(question)
+        common = len(ngrams & seen_ngrams)
+        same += words in seen_words
+        with_ngram += common > 0
+        share += common / len(ngrams)
+        if template in seen_templates:
+            similar.append(question)
     return {
-        "questions": len(asked),
+        "questions": len(questions),
         "same": same,
-        "same_but_numbers": stories_seen,
-        "with_ngram": with_run,
-        "ngrams_seen": share / len(asked) if asked else 0.0,
-        "examples": examples,
+        "same_but_numbers": len(similar),
+        "with_ngram": with_ngram,
+        "ngrams_seen": share / len(questions) if questions else 0.0,
+        "examples": similar[:_EXAMPLES],
     }
 
 
 def overlap_of_splits(splits: Mapping[str, Sequence[str]], ngram: int) -> list[dict[str, Any]]:
-    """Return `split_overlap` of each split with every one before it, as `seen` and `asked`; empty ones are left out."""
-    found = []
+    """Return `split_overlap` of each split (`asked`) with every one before it (`seen`); empty splits are left out."""
     named = [(name, questions) for name, questions in splits.items() if questions]
-    for index, (asked, questions) in enumerate(named):
-        for seen, earlier in named[:index]:
-            found.append({"seen": seen, "asked": asked, **split_overlap(earlier, questions, ngram)})
-    return found
-
-
-def _runs(words: Sequence[str], ngram: int) -> set[tuple[str, ...]]:
-    """Return the runs of words in a question; one that is shorter is a run of its own."""
-    return {tuple(words[start : start + ngram]) for start in range(max(1, len(words) - ngram + 1))}
+    return [
+        {"seen": earlier, "asked": name, **split_overlap(earlier_questions, questions, ngram)}
+        for index, (name, questions) in enumerate(named)
+        for earlier, earlier_questions in named[:index]
+    ]

@@ -27,8 +27,6 @@ from .episode import number_of as number_of
 from .episode import plain as plain
 from .episode import tool_call as tool_call
 from .load import ENV as ENV
-from .load import environment_recipe as environment_recipe
-from .load import environment_tasks as environment_tasks
 from .load import load_environment as load_environment
 from .load import load_recipe as load_recipe
 from .load import load_tasks as load_tasks

@@ -1,7 +1,7 @@
-"""Access of agents to the trained model: its endpoint, a client for it, and the conversation with an environment.
+"""Access of agents to the trained model: its endpoint, a client, and a conversation loop.
 
-OpenAI clients share one transport per event loop. A fresh client costs tens of milliseconds, most of them for TLS
-set-up, and opens its own connections; a copy with another base URL is nearly free and reuses the connections.
+OpenAI clients share one transport per event loop. A new client costs tens of milliseconds, mostly for TLS set-up, and
+opens its own connections; a copy with another base URL costs almost nothing and reuses the connections.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..types import LLM, AttemptedRollout, NamedResources, Rollout
 
-if TYPE_CHECKING:  # the SDK takes half a second to import, which `--help` does not wait for
+if TYPE_CHECKING:  # importing the SDK takes half a second
     from openai import AsyncOpenAI, BadRequestError
     from openai.types.chat.chat_completion import Choice
 
 MAX_RETRIES = 1
-"""Retries of a failed call. The endpoint is usually on the same machine: what fails twice stays broken."""
+"""Retries of a failed call. The endpoint is usually on the same machine, so more retries would not help."""
 
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def find_llm(resources: NamedResources) -> LLM:
-    """Return the LLM named "llm", else the only one there is.
+    """Return the LLM named "llm", else the only LLM.
 
     Raises:
         ValueError: there is none, or there are several and none is named "llm".
     """
-    found = {name: resource for name, resource in resources.items() if isinstance(resource, LLM)}
-    if "llm" in found:
-        return found["llm"]
-    if len(found) != 1:
-        raise ValueError(f'an agent needs one LLM, or one named "llm", in its resources; it got {sorted(found)}')
-    return next(iter(found.values()))
+    llms = {name: resource for name, resource in resources.items() if isinstance(resource, LLM)}
+    if "llm" in llms:
+        return llms["llm"]
+    if len(llms) != 1:
+        raise ValueError(f'an agent needs one LLM, or one named "llm", in its resources; it got {sorted(llms)}')
+    return next(iter(llms.values()))
 
 
 def rollout_url(llm: LLM, rollout: Rollout) -> str:
@@ -53,7 +53,7 @@ def rollout_client(llm: LLM, rollout: Rollout) -> AsyncOpenAI:
 
 
 def shared_client(base_url: str, api_key: str | None = None, *, timeout: float = 600.0) -> AsyncOpenAI:
-    """Return a client for `base_url` on the running event loop; `timeout` in seconds is that of one call.
+    """Return a client for `base_url` on the running event loop; `timeout` is in seconds for one call.
 
     Raises:
         RuntimeError: no event loop is running.
@@ -70,7 +70,7 @@ def shared_client(base_url: str, api_key: str | None = None, *, timeout: float =
 
 
 def outgrew_context(error: BadRequestError) -> bool:
-    """Return True if the call was refused because its prompt leaves no room in the model's context."""
+    """Return True if a call was refused because its prompt fills the model's context."""
     return error.code == "context_length_exceeded"
 
 
@@ -80,7 +80,7 @@ Message: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address where a rollout's model answers, and the settings that its calls are sampled with."""
+    """URL, model and sampling parameters of a rollout's calls."""
 
     base_url: str
     model: str
@@ -101,18 +101,20 @@ async def converse(
     tools: Sequence[Mapping[str, Any]] = (),
     max_turns: int,
 ) -> tuple[int, Choice]:
-    """Let the model talk until nothing follows or `max_turns` calls are made, and return the number of calls and the
-    last choice.
+    """Run a conversation until no message follows an answer or `max_turns` calls are made.
+
+    A conversation that fills the model's context ends.
 
     Args:
-        messages: the opening, which the conversation is added to. Nothing in it is changed later.
-        follow: takes an answer and returns the messages that follow it; an answer that was cut off counts as one
-            without a word.
+        messages: the opening messages; the conversation is appended to them.
+        follow: returns the messages that follow an answer; an answer that was cut off is passed as empty text.
         tools: sent with every call.
 
+    Returns:
+        The number of calls and the last choice.
+
     Raises:
-        openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown the
-            model's context ends instead.
+        openai.OpenAIError: the endpoint refused a call or could not be reached.
     """
     from openai import BadRequestError
 
@@ -132,9 +134,9 @@ async def converse(
         choice = completion.choices[0]
         reply = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
         messages.append(reply)
-        heard = {"role": "assistant", "content": ""} if choice.finish_reason == "length" else reply
-        follows = await follow(heard)
-        messages += follows
-        if not follows:
+        answer = {"role": "assistant", "content": ""} if choice.finish_reason == "length" else reply
+        following = await follow(answer)
+        messages += following
+        if not following:
             break
     return turns, choice

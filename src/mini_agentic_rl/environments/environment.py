@@ -1,11 +1,11 @@
 """Environments, the agent that a trainer runs in one, and recipes.
 
-An `Environment` has tasks, and runs a rollout against an endpoint that ends in a reward. `EpisodeEnvironment` plays the
-tasks of a family of episodes, and `integrations.environments` has those of other packages. Your own is a class with
-these two methods.
+An `Environment` has tasks, and runs rollouts against an endpoint that end in a reward. `EpisodeEnvironment` plays the
+tasks of a family of episodes, and `integrations.environments` wraps those of other packages. Users write a class with
+two methods.
 
-An environment that blocks runs in a thread of its own per rollout. The threads of an event loop's executor are few, and
-the program waits for them at its end, so an environment that hangs there would block the others.
+An environment that blocks runs in its own thread per rollout. An event loop's executor has few threads, and the program
+waits for them at exit, so an environment that hangs there would block the others.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .endpoint import Endpoint, endpoint_of, find_llm
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Demonstrations of tasks done well, for training by imitation."""
+    """Demonstrations of tasks, for training by imitation."""
 
     demonstrate: Callable[[Mapping[str, Any]], list[dict[str, Any]]]
-    """Returns the OpenAI messages of a task done well."""
+    """Returns the OpenAI messages of a solved task."""
     tools: Callable[[Mapping[str, Any]], Sequence[dict[str, Any]]]
-    """Returns the tools that the agent sends with every call about a task."""
+    """Returns the tools that the agent sends with every call of a task."""
     can_show: Callable[[Mapping[str, Any]], bool]
-    """Returns True for a task that says how it is done."""
+    """Returns True for a task that can be demonstrated."""
     besides: Sequence[list[dict[str, Any]]] = ()
-    """Conversations that are no task, to be mixed in: what a model should still be able to say."""
+    """Conversations without a task that are mixed in, so that the model does not unlearn them."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,16 @@ class Recipe:
     agent: LitAgent[Any]
     hooks: Sequence[Hook] = ()
     demonstrations: Demonstrations | None = None
-    """None where nobody wrote any."""
 
 
 T = TypeVar("T")
 
 
 class OwnThread:
-    """Runs calls one after another on one thread, from `async with` until its end or the end of a call that hangs."""
+    """Runs calls one after another on its own daemon thread, within `async with`."""
 
     def __init__(self, name: str) -> None:
-        """`name` is the thread's."""
+        """`name` is the name of the thread."""
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
@@ -74,7 +73,7 @@ class OwnThread:
         self._calls.put(None)
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Return what the function returns; where the caller is cancelled meanwhile, the call goes on unheard.
+        """Return the result of a function. If the caller is cancelled, the call goes on and its result is dropped.
 
         Raises:
             Exception: whatever the function raised; a StopIteration as a RuntimeError.
@@ -87,16 +86,16 @@ class OwnThread:
             failure: BaseException | None = None
             try:
                 result = context.run(function, *args, **kwargs)
-            except BaseException as error:  # handed to the task that waits
+            except BaseException as error:  # raised in the waiting task
                 failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_settle, done, result, failure)
 
         self._calls.put(run)
         return await done
 
     def last(self, function: Callable[[], Any]) -> None:
-        """Call a function after all others, without waiting for it or for what it raises."""
+        """Call a function after all others, without waiting for it; its errors are dropped."""
 
         def run() -> None:
             with contextlib.suppress(Exception):
@@ -121,42 +120,40 @@ def _settle(done: asyncio.Future[Any], result: Any, failure: BaseException | Non
 
 
 REWARD = "reward"
-"""The name of the reward that is trained."""
-DEFAULT_SIZE = 1000
-"""Tasks that a job asks for where no number is given."""
+"""Name of the reward that is trained."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a rollout."""
+    """The result of a rollout."""
 
     rewards: Mapping[str, float]
-    """`reward`, which is trained, and what else was counted."""
+    """`reward`, which is trained, and further metrics."""
     output: Any = None
-    """Output that the rollout's record keeps."""
+    """Output that is stored with the rollout."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """A world with tasks. One object serves all rollouts at once: it keeps nothing of one."""
+    """A world with tasks. One object serves all rollouts concurrently, so it holds no state of a rollout."""
 
     def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
-        """Return at most `size` tasks of "train", "val" or "test", different ones in each.
+        """Return at most `size` tasks of "train", "val" or "test"; the splits share no task.
 
-        A task is a mapping of JSON values. Its `question` tells it from others where two runs are compared.
+        A task is a mapping of JSON values. Its `question` identifies it when two runs are compared.
         """
         ...
 
     async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
-        """Let the model behind an OpenAI-compatible endpoint work on a task, and return how that ended.
+        """Let the model behind an OpenAI-compatible endpoint work on a task, and return the outcome.
 
-        It may also be an ordinary function, which may block: it is then called in a thread of its own.
+        May also be a normal function, which may block: it is then called in its own thread.
         """
         ...
 
 
 class EnvironmentAgent(LitAgent[Any]):
-    """Lets the model work on tasks of an environment, and emits the rewards that this gives."""
+    """Lets the model work on tasks of an environment, and emits the rewards."""
 
     def __init__(self, environment: Environment) -> None:
         """`environment` is shared by all rollouts."""
@@ -167,38 +164,28 @@ class EnvironmentAgent(LitAgent[Any]):
         """Run one rollout of the environment.
 
         Raises:
-            ValueError: the resources hold no LLM, or several and none named "llm"; or the environment gave no reward,
-                or one that is no finite number.
+            ValueError: the resources have no LLM, or several and none named "llm"; or the environment gave no reward,
+                or one that is not finite.
             TypeError: the environment returned no `Outcome`.
             Exception: whatever the environment raises.
         """
-        outcome = await self._play(task, endpoint_of(find_llm(resources), rollout))
-        rewards = _checked(outcome)
+        endpoint = endpoint_of(find_llm(resources), rollout)
+        play = self.environment.rollout
+        outcome: Any
+        if inspect.iscoroutinefunction(play):
+            outcome = await play(task, endpoint)
+        else:
+            async with OwnThread("environment") as thread:  # it may block
+                outcome = await thread.call(play, task, endpoint)
+            if inspect.isawaitable(outcome):
+                outcome = await outcome
+        if not isinstance(outcome, Outcome):
+            raise TypeError(f"the environment returned a {type(outcome).__name__}, not an Outcome with rewards")
+        if outcome.rewards.get(REWARD) is None:
+            raise ValueError(f"the environment gave no {REWARD!r}, only {sorted(outcome.rewards)}")
+        rewards = {name: float(value) for name, value in outcome.rewards.items() if value is not None}
+        for name, value in rewards.items():
+            if not math.isfinite(value):
+                raise ValueError(f"the environment's {name!r} is {value}, and not finite")
         rollout.output = outcome.output
         emit_reward(rewards, primary_key=REWARD, final=True)
-
-    async def _play(self, task: Any, endpoint: Endpoint) -> Any:
-        play = self.environment.rollout
-        if inspect.iscoroutinefunction(play):
-            return await play(task, endpoint)
-        async with OwnThread("environment") as thread:  # it may block
-            outcome: Any = await thread.call(play, task, endpoint)
-        return await outcome if inspect.isawaitable(outcome) else outcome
-
-
-def _checked(outcome: Any) -> dict[str, float]:
-    """Return the rewards of an outcome.
-
-    Raises:
-        TypeError: it is none.
-        ValueError: there is no reward, or one is no finite number.
-    """
-    if not isinstance(outcome, Outcome):
-        raise TypeError(f"the environment returned a {type(outcome).__name__}, not an Outcome with rewards")
-    if outcome.rewards.get(REWARD) is None:
-        raise ValueError(f"the environment gave no {REWARD!r}, only {sorted(outcome.rewards)}")
-    rewards = {name: float(value) for name, value in outcome.rewards.items() if value is not None}
-    wrong = next((name for name, value in rewards.items() if not math.isfinite(value)), None)
-    if wrong is not None:
-        raise ValueError(f"the environment's {wrong!r} is {rewards[wrong]}, and not finite")
-    return rewards

@@ -1,11 +1,11 @@
 """Tasks with turns: the opening messages, the messages that follow each answer of the model, and the reward.
 
 A family of tasks (`Episodes`) draws rows by seed and starts an `Episode` of a row. The episode takes an answer and
-returns what follows: results of tools, or the next message of the user. It does not depend on a model, so a scripted
-expert can play it too. This makes the examples to imitate, which are token by token what an agent then sees.
+returns the messages that follow: results of tools, or the user's next message. It does not depend on a model, so a
+scripted expert can play it too. These conversations are the examples to imitate, in the same tokens that an agent sees.
 
-Answers are read strictly: one line "Answer: …" or "Guess: …", with nothing after it. A reward that ignored text after
-the answer would teach the model to write such text.
+Answers are read strictly: one line "Answer: …" or "Guess: …" at the end. A reward that ignored text after the answer
+would teach the model to write such text.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ EPISODE_DEFAULTS: Final[Mapping[str, Any]] = {
     "warm_start.learning_rate": 2e-3,
     "warm_start.batch_size": 8,
 }
-"""Episodes of several calls need more examples until one of them succeeds, and there is nothing to reinforce before
-that. Twice the rate of reinforcement has destroyed such agents."""
+"""Default training settings. Episodes of several calls need more examples until one succeeds, and before that there is
+no reward. Twice this learning rate destroyed such agents."""
 EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
-"""A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most
-rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/losses.md`)."""
+"""A few examples in each step of reinforcement learning: where most rollouts fail, learning from them alone unlearns
+when to end a turn (`docs/losses.md`)."""
 _MAX_DRAWS: Final = 2000
-"""Draws for one row before a split is taken to be used up."""
+"""Draws of a new row before the split counts as used up."""
 
 
 class Episode(ABC):
-    """One task that is being worked on. It is played once, and asked for its scores at the end."""
+    """One play of a task."""
 
     @abstractmethod
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
-        """Take an answer of the model, and return the messages that follow it; none where the episode is over."""
+        """Take an answer of the model, and return the messages that follow it; none at the end of the episode."""
 
     @abstractmethod
     def scores(self) -> dict[str, float]:
-        """Return `reward`, from 0 to 1 and 1 only for what is wholly right, and what else there is to count."""
+        """Return `reward`, from 0 to 1 and 1 only if everything is right, and further metrics."""
 
     @abstractmethod
     def expert(self) -> Message:
-        """Return what someone who knows how would answer now."""
+        """Return the expert's next answer."""
 
 
 class Episodes(TaskFamily, ABC):
-    """A family of tasks with turns: its words, its tools, its rows, and how one of them is played."""
+    """A family of tasks with turns: prompt, tools, rows, and the episode of a row."""
 
     is_environment: ClassVar[bool] = True
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
@@ -84,18 +84,18 @@ class Episodes(TaskFamily, ABC):
     prompt: ClassVar[str]
     """The system prompt."""
     tools: ClassVar[Sequence[dict[str, Any]]] = ()
-    """Tools to send with every call, and to render into the prompt of an example."""
+    """Tools of every call, also rendered into the prompt of an example."""
     shared_tools: ClassVar[TextTools] = {}
-    """Tools whose results depend on no task, so that a chat can offer them."""
+    """Tools whose results do not depend on a task, so that a chat can offer them."""
     max_turns: ClassVar[int] = 1
-    """The most model calls of a rollout."""
+    """Model calls of a rollout, at most."""
     max_new_tokens: ClassVar[int] = 64
 
     @abstractmethod
     def draw(self, rng: random.Random, split: str, level: int) -> Row | None:
-        """Return a row of a level without its `id`; None where what was drawn belongs to another split.
+        """Return a row of a level without its `id`; None if the draw belongs to another split.
 
-        The row's `key` says which rows are the same task.
+        Rows with the same `key` are the same task.
         """
 
     @abstractmethod
@@ -109,13 +109,13 @@ class Episodes(TaskFamily, ABC):
     def tasks(
         self, split: str, size: int | None = None, seed: int = 0, levels: Sequence[int] | None = None
     ) -> TaskRows:
-        """Return `size` different tasks of one split, whose levels take turns.
+        """Return `size` different tasks of one split, cycling through the levels.
 
-        A row holds `id`, `question`, `answer`, `difficulty` (its level) and what the family needs. The same arguments
+        A row has `id`, `question`, `answer`, `difficulty` (its level) and the fields of the family. The same arguments
         give the same rows on every machine, and a smaller data set is the beginning of a larger one.
 
         Raises:
-            DatasetError: an unknown split or level, a negative size, or a size beyond what the levels have to offer.
+            DatasetError: an unknown split or level, a negative size, or a size above the number of tasks.
         """
         if split not in self.splits:
             raise DatasetError(f"split must be one of {', '.join(self.splits)}, not {split!r}")
@@ -133,11 +133,11 @@ class Episodes(TaskFamily, ABC):
         return TaskRows(rows)
 
     def examples(self, rows: Sequence[Mapping[str, Any]], form: Form, seed: int = 0) -> list[Example]:
-        """Return one example a row, with the `tools` of the family if it has any: `sft`, the conversation of the
-        expert; `rl`, the prompt and the row.
+        """Return one example per row, with the `tools` of the family if it has any: for `sft` the conversation of the
+        expert, for `rl` the prompt and the row.
 
         Raises:
-            DatasetError: another form, or an answer that nobody knows.
+            DatasetError: another form, or a task that the expert cannot demonstrate.
         """
         if form not in ("sft", "rl"):
             raise DatasetError(f"{self.name} has the forms sft and rl, not {form}", setting="dataset")
@@ -151,23 +151,23 @@ class Episodes(TaskFamily, ABC):
         return [{"messages": self.demonstration(row), **offered} for row in rows]
 
     def recipe(self) -> Recipe:
-        """Return the agent that plays these tasks, with the demonstrations of their expert."""
+        """Return the agent that plays these tasks, with the expert's demonstrations."""
         demonstrations = Demonstrations(self.demonstration, lambda task: self.tools, self.can_be_shown)
         return Recipe(EnvironmentAgent(EpisodeEnvironment(self)), (), demonstrations)
 
     @classmethod
     def training_defaults(cls, dataset: str, *, mixes: bool, whole_steps: bool) -> Mapping[str, Any]:
-        """Return the defaults of episodes of several calls."""
+        """Return the default settings of a training on episodes."""
         return {**EPISODE_DEFAULTS, **EXAMPLES_BESIDE} if mixes else EPISODE_DEFAULTS
 
     def chat(self) -> ChatTools | None:
-        """Return the prompt and the tools; None where the results of the tools depend on a task."""
+        """Return the prompt and the tools; None if the results of the tools depend on a task."""
         if not self.shared_tools:
             return None
         return ChatTools(self.prompt, self.tools, partial(use_text_tool, self.shared_tools), self.max_turns)
 
     def opening(self, task: Mapping[str, Any]) -> list[Message]:
-        """Return the messages that the conversation begins with.
+        """Return the first messages of the conversation.
 
         Raises:
             ValueError: the task has no question.
@@ -175,11 +175,11 @@ class Episodes(TaskFamily, ABC):
         return [system(self.prompt), user(str(field_of(task, "question", self.name)))]
 
     def can_be_shown(self, task: Mapping[str, Any]) -> bool:
-        """Return True if the expert knows how a task is done."""
+        """Return True if the expert can solve a task."""
         return True
 
     def demonstration(self, task: Mapping[str, Any]) -> list[Message]:
-        """Return the conversation of the expert with a task.
+        """Return the expert's conversation about a task.
 
         Raises:
             ValueError: the task lacks a field that the family needs.
@@ -187,9 +187,9 @@ class Episodes(TaskFamily, ABC):
         episode, messages = self.start(task), self.opening(task)
         for _ in range(self.max_turns):
             answer = episode.expert()
-            follows = episode.receive(answer)
-            messages += [answer, *follows]
-            if not follows:
+            following = episode.receive(answer)
+            messages += [answer, *following]
+            if not following:
                 break
         return messages
 
@@ -214,17 +214,16 @@ class EpisodeEnvironment:
         """Return tasks of all levels.
 
         Raises:
-            DatasetError: an unknown split, or a size beyond what there is.
+            DatasetError: an unknown split, or a size above the number of tasks.
         """
         return self.episodes.tasks(split, size, seed)
 
     async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
-        """Play one episode; an answer that was cut off counts as one without a word.
+        """Play one episode; an answer that was cut off counts as empty text.
 
         Raises:
             ValueError: the task lacks a field that the family needs.
-            openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
-                the model's context ends instead.
+            openai.OpenAIError: the endpoint refused a call or could not be reached.
         """
         episode, messages = self.episodes.start(task), self.episodes.opening(task)
 
@@ -238,7 +237,7 @@ class EpisodeEnvironment:
 
 
 def belongs(key: str, split: str) -> bool:
-    """Return True if what has this key is in a split; transfer takes what the test would, so nothing of train."""
+    """Return True if a key is in a split; `transfer` shares the keys of `test`."""
     return split_of(key) == ("test" if split == TRANSFER else split)
 
 
@@ -246,7 +245,7 @@ def field_of(task: Mapping[str, Any], name: str, family: str) -> Any:
     """Return a field of a task.
 
     Raises:
-        ValueError: there is none, or it is empty.
+        ValueError: it is missing or empty.
     """
     value = task.get(name)
     if value is None or value == "":
@@ -262,21 +261,21 @@ def tool_call(number: int, name: str, **arguments: Any) -> Message:
 
 
 MAX_CALLS: Final = 8
-"""Calls of one message that are run; the others are told so."""
+"""Calls of one message that are run; further ones get an error."""
 
 
 class ToolEpisode(Episode):
-    """Ends with the first message that calls no tool; its "Answer: …" is the answer."""
+    """An episode with tools, which ends with the first message without calls; its "Answer: …" is the answer."""
 
     def __init__(self, tools: TextTools) -> None:
         self._tools = tools
         self.answer: str | None = None
         self.used: list[str] = []
-        """Names of the tools that were called and gave a result, in order."""
+        """Names of the tools of successful calls, in order."""
         self.results: list[str] = []
-        """Results that they gave."""
+        """Results of these calls."""
         self.failed = 0
-        """Number of calls that gave an error."""
+        """Number of calls that returned an error."""
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
         """Run the calls of a message, or take its answer."""
@@ -290,7 +289,7 @@ class ToolEpisode(Episode):
         ]
 
     def scores(self) -> dict[str, float]:
-        """Return whether the answer is right, whether there was one, and how many calls gave a result or an error."""
+        """Return whether the answer is right, whether there was one, and the numbers of successful and failed calls."""
         return {
             "reward": float(self.answer is not None and self.is_right(self.answer)),
             "answered": float(self.answer is not None),
@@ -300,7 +299,7 @@ class ToolEpisode(Episode):
 
     @abstractmethod
     def is_right(self, answer: str) -> bool:
-        """Return True if an answer is the right one."""
+        """Return True if an answer is right."""
 
     def _run(self, number: int, call: Mapping[str, Any]) -> str:
         if number >= MAX_CALLS:
@@ -321,9 +320,9 @@ MAX_ANSWER: Final = 200
 
 
 def last_line(message: Mapping[str, Any], mark: str = "Answer") -> str | None:
-    """Return what follows "Answer: " on the last line of a message.
+    """Return the text after "Answer: " on the last line of a message.
 
-    None where the message calls a tool, has no such line, has several of them, or goes on behind it.
+    None if the message calls a tool, or the last line is not the only one with the mark.
     """
     if message.get("tool_calls"):
         return None
@@ -332,15 +331,15 @@ def last_line(message: Mapping[str, Any], mark: str = "Answer") -> str | None:
     lines = text.rstrip("\n").split("\n")
     if not lines[-1].startswith(begin) or sum(line.lstrip().startswith(f"{mark}:") for line in lines) > 1:
         return None
-    found = lines[-1].removeprefix(begin).strip()
-    return found if 0 < len(found) <= MAX_ANSWER else None
+    answer = lines[-1].removeprefix(begin).strip()
+    return answer if 0 < len(answer) <= MAX_ANSWER else None
 
 
 _NUMBER: Final = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,12})?", re.ASCII)
 
 
 def plain(text: str) -> str:
-    """Return a number without its thousands commas, anything else in lower case without a full stop at its end."""
+    """Return a number without thousands commas, any other text in lower case without a final full stop."""
     text = " ".join(in_ascii_numbers(text).split())
     if _NUMBER.fullmatch(text):
         return text.replace(",", "")
@@ -348,9 +347,9 @@ def plain(text: str) -> str:
 
 
 def number_of(text: str) -> str | None:
-    """Return the number that an answer is, without the unit behind it; None where it is none."""
+    """Return the number of an answer such as "1,500 m", without its unit; None for any other text."""
     text = in_ascii_numbers(text)
-    found = _NUMBER.match(text)
-    if found is None or not re.fullmatch(r"(?: [^\W\d_]+){0,2}", text[found.end() :]):
+    match = _NUMBER.match(text)
+    if match is None or not re.fullmatch(r"(?: [^\W\d_]+){0,2}", text[match.end() :]):
         return None
-    return found[0].replace(",", "")
+    return match[0].replace(",", "")

@@ -5,7 +5,9 @@ from .methods import train_reward_model as train_reward_model
 from .methods import train_sft as train_sft
 from .models import load_reward_model as load_reward_model
 from .settings import DPOSettings as DPOSettings
+from .settings import ExportSettings as ExportSettings
 from .settings import KTOSettings as KTOSettings
+from .settings import MergeSettings as MergeSettings
 from .settings import ORPOSettings as ORPOSettings
 from .settings import PostTrainingSettings as PostTrainingSettings
 from .settings import RewardModelSettings as RewardModelSettings

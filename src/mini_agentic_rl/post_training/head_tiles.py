@@ -1,9 +1,9 @@
 """The LM head of TRL's trainers on a CPU: labelled tokens only, in small tiles whose memory is reused.
 
-Without Triton, TRL reads every position through the head, prompts and padding included, in tiles of 4,096 tokens by
-32,768 vocabulary ids. Each operation on a tile allocates about 100 MB, which glibc takes from the system and gives
-back: a token costs 520 page faults at a vocabulary of 49,152. Smaller tiles give the same log-probabilities and
-gradients, up to the rounding of sums in float32.
+Without Triton, TRL computes the logits of every position, prompts and padding included, in tiles of 4,096 tokens by
+32,768 vocabulary ids. Each operation on a tile allocates about 100 MB, which glibc takes from the system and returns:
+a token costs 520 page faults at a vocabulary of 49,152. Smaller tiles give the same log-probabilities and gradients, up
+to the rounding of sums in float32, and a third less peak memory.
 
 TRL has no setting for the tile size, so this module replaces private constants of TRL for the duration of a block.
 """
@@ -17,20 +17,19 @@ from typing import Any, Final
 
 import torch
 
-# What glibc keeps once it was given back: blocks of up to 32 MiB, of which 64 MiB may be free at the end of the heap.
-# The largest block is a part of the head in float32; of a tile in float32 about six exist at a time.
+# glibc keeps freed blocks of up to 32 MiB for reuse, and 64 MiB of free memory at the end of the heap. The largest
+# block is a slice of the head in float32; about six tiles in float32 exist at a time.
 _LARGEST: Final = 31 * 2**20
 _TILE: Final = 2**21
 _SMALLEST: Final = 1024
-"""Fewest ids of a tile: below, there are more operations than numbers are worth."""
+"""Fewest vocabulary ids of a tile: with fewer, the overhead of each operation dominates."""
 
 
 @contextmanager
 def answers_in_tiles(device: torch.device, hidden_size: int) -> Iterator[None]:
     """Let TRL's head on the CPU read labelled positions in small tiles, for the duration of a block.
 
-    TRL has no setting for it, so names of its modules stand for other numbers meanwhile; a version that has not these
-    names computes as it did.
+    A TRL version without these constants computes as usual.
     """
     ids = max(_SMALLEST, _LARGEST // (4 * hidden_size))
     names: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
 """The methods: SFT, DPO, KTO, ORPO and reward models, each a trainer of TRL on rows of token ids.
 
-Rows are passed as `train_rows` and `eval_rows`, or read from `settings.dataset`. Every `train_…` function returns the
-summary of the run; further arguments and errors are those of `run_method`.
+Examples are passed as `train_rows` and `eval_rows`, or read from `settings.dataset`. Every `train_…` function returns
+the summary of the run; further arguments and errors are those of `run_method`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .settings import DPOSettings, KTOSettings, ORPOSettings, RewardModelSetting
 def train_sft(
     settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
 ) -> dict[str, Any]:
-    """Supervised fine-tuning: -log p of the assistant's tokens, averaged over those of an optimizer step.
+    """Supervised fine-tuning: the mean of -log p over the assistant's tokens of an optimizer step.
 
-    Rows have `messages`, and `tools` where there are any.
+    Rows have `messages`, and optionally `tools`.
     """
     return run_method(SFT, settings, train_rows, eval_rows, callbacks)
 
@@ -36,11 +36,12 @@ def _sft_parts(settings: SFTSettings) -> TrlParts:
     return SFTTrainer, SFTConfig, {"max_length": settings.max_length, **packing}
 
 
-def _conversation_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: SFTSettings) -> TokenRows:
-    return sft_rows(renderer, examples, settings.max_length)
-
-
-SFT: Method[SFTSettings] = Method("sft", "sft", _conversation_rows, _sft_parts)
+SFT: Method[SFTSettings] = Method(
+    "sft",
+    "sft",
+    lambda renderer, examples, settings: sft_rows(renderer, examples, settings.max_length),
+    _sft_parts,
+)
 
 
 def train_dpo(
@@ -86,9 +87,9 @@ def train_kto(
 
 
 def batched_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: KTOSettings) -> TokenRows:
-    """Return the rows in the order of their batches, each with the answer of another row of its batch.
+    """Return shuffled rows, each with the answer of another row of its batch for the estimate of the KL divergence.
 
-    TRL takes the rows in order, so good and bad answers are mixed here.
+    TRL reads the rows in order, so good and bad answers are mixed here.
     """
     tokens = unpaired_rows(renderer, examples, settings.max_length)
     random.Random(f"kto/{settings.seed}").shuffle(tokens.rows)
@@ -116,7 +117,7 @@ def train_orpo(
 
         -log p(y_w|x) - lambda log sigma(log(odds(y_w|x) / odds(y_l|x)))    with odds(y|x) = p(y|x) / (1 - p(y|x))
 
-    where log p(y|x) is the mean over the tokens of the answer. Prompts are not imitated, unlike in TRL's own loss. Rows
+    where log p(y|x) is the mean over the tokens of the answer. Unlike TRL's own loss, it does not imitate prompts. Rows
     have `prompt`, `chosen` and `rejected`.
     """
     return run_method(ORPO, settings, train_rows, eval_rows, callbacks)
@@ -127,7 +128,7 @@ def _orpo_parts(settings: ORPOSettings) -> TrlParts:
 
     class AnswersOnlyTrainer(ORPOTrainer):  # type: ignore[misc]  # TRL has no types here
         def tokenize_row(self, feature: dict[str, Any], model: Any = None) -> dict[str, Any]:
-            """Return the row in TRL's columns: these are token ids already."""
+            """Return the row, which holds token ids already, in TRL's columns."""
             prompt = feature["prompt_ids"]
             columns = {"prompt_input_ids": prompt, "prompt_attention_mask": [1] * len(prompt)}
             for column in ("chosen", "rejected"):
@@ -138,7 +139,7 @@ def _orpo_parts(settings: ORPOSettings) -> TrlParts:
             return columns
 
         def concatenated_forward(self, model: Any, batch: dict[str, Any]) -> tuple[Any, ...]:
-            """Return mean log-probabilities and logits of chosen and rejected answers, and the loss of imitation."""
+            """Return mean log-probabilities and logits of chosen and rejected answers, and the imitation loss."""
             both = self.concatenated_inputs(batch, padding_value=self.padding_value, device=self.accelerator.device)
             logits_BTV = model(
                 both["concatenated_input_ids"], attention_mask=both["concatenated_attention_mask"], use_cache=False
@@ -164,7 +165,7 @@ ORPO: Method[ORPOSettings] = Method("orpo", "preference", _pair_rows, _orpo_part
 def train_reward_model(
     settings: RewardModelSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
 ) -> dict[str, Any]:
-    """Reward models (Bradley and Terry 1952; Ouyang et al. 2022, equation 1): a number for an answer to a prompt.
+    """Reward models (Bradley and Terry 1952; Ouyang et al. 2022, equation 1), which score an answer to a prompt.
 
         -log sigma(r(x, y_w) - r(x, y_l)) + c (r(x, y_w) + r(x, y_l))²
 
@@ -192,7 +193,7 @@ def _reward_parts(settings: RewardModelSettings) -> TrlParts:
     from trl import RewardConfig, RewardTrainer
 
     class PairCountingTrainer(RewardTrainer):  # type: ignore[misc]  # TRL has no types here
-        """Counts the pairs that an evaluation ranks correctly; TRL averages over batches, and the last one is small."""
+        """Counts the pairs that an evaluation ranks correctly; TRL averages over batches of different sizes."""
 
         correct = 0
 
@@ -229,7 +230,7 @@ REWARD: Method[RewardModelSettings] = Method(
 
 
 def _on_token_ids(trainer: Any) -> Any:
-    """Return the trainer's class without its data preparation: TRL would render text, and the rows are token ids."""
+    """Return the trainer's class without TRL's data preparation: the rows are token ids already."""
 
     class OnTokenIds(trainer):  # type: ignore[misc]  # TRL has no types here
         def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:

@@ -4,8 +4,8 @@ A new run trains a LoRA adapter on all linear layers. If the model is the folder
 further, so that stages follow each other (SFT, then DPO, then RL) and each leaves one adapter on the same base.
 
 A reward model's head computes in float32, whatever the dtype of the layers: rewards of two good answers may differ by
-less than bfloat16 resolves. Its padding token ends no answer, because the reward is read at the last token that is not
-padding.
+less than bfloat16 resolves. It is padded with a token that ends no answer, because the reward is read at the last token
+that is not padding.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ from .settings import PostTrainingSettings, RewardModelSettings
 
 logger = logging.getLogger(__name__)
 
-ADAPTER = "default"
 RUN_FILE = "run.json"
-"""The configuration of a run, in its folder; `merge` and `export` carry it along."""
+"""The configuration of a run, in its folder; `merge` and `export` copy it."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,10 @@ class TrainedModel:
     """The bare model, or a `PeftModel` whose adapter is trained on."""
     tokenizer: PreTrainedTokenizerBase
     new_adapter: LoraConfig | None
-    """The adapter that the trainer has to make; None where one is there, or every weight is trained."""
+    """Adapter that the trainer creates; None where the model has one, or every weight is trained."""
     device: torch.device
     dtype: torch.dtype
-    """Number type in which the device computes."""
+    """Dtype in which the device computes."""
 
 
 def load_causal(settings: PostTrainingSettings) -> TrainedModel:
@@ -82,11 +81,11 @@ def load_causal(settings: PostTrainingSettings) -> TrainedModel:
         raise UserError(
             f"{settings.model} is a reward model, which writes no answers: give another model", setting="model"
         )
-    return TrainedModel(with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+    return TrainedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
 
 
-def with_adapter(model: Any, folder: Path, **options: Any) -> Any:
-    """Return a model with the adapter in a folder on it.
+def _with_adapter(model: Any, folder: Path, **options: Any) -> Any:
+    """Return a model with the adapter of a folder on it.
 
     Raises:
         UserError: the adapter is damaged, or holds a number that is not finite.
@@ -128,7 +127,7 @@ def load_bare(
         )
     path = resolve_model(settings.model)
     if Path(path).is_dir():
-        path = str(Path(path).resolve())  # what the adapter remembers has to hold in other working directories too
+        path = str(Path(path).resolve())  # the adapter remembers it, and may be loaded in another working directory
     if settings.quantization != "none":
         quantized = quantization_config(settings.quantization, dtype)
         if device.type != "cuda":
@@ -137,18 +136,18 @@ def load_bare(
             )
         options |= {"quantization_config": quantized, "device_map": {"": 0}}
     disable_progress_bar()
-    kept = dtype if settings.use_lora else torch.float32
+    weight_dtype = dtype if settings.use_lora else torch.float32
     try:
-        with only_errors_of("transformers"):  # a head that is new, or that is not used, is what was asked for
-            model = architecture.from_pretrained(path, dtype=kept, **options)
-    except Exception as error:  # of the damaged file of a model it may be any
+        with only_errors_of("transformers"):  # it warns of a new or unused head
+            model = architecture.from_pretrained(path, dtype=weight_dtype, **options)
+    except Exception as error:  # damaged model files may raise anything
         raise cannot_load(settings.model, error) from error
     refuse_non_finite(dict(model.named_parameters()), settings.model, setting="model")
     return model, device, dtype
 
 
 def lora_config(settings: PostTrainingSettings, **options: Any) -> LoraConfig:
-    """Return the adapter that the settings ask for: on every linear layer but the head."""
+    """Return the adapter of the settings, on every linear layer but the head."""
     return LoraConfig(
         r=settings.lora_r,
         lora_alpha=settings.lora_alpha,
@@ -159,14 +158,14 @@ def lora_config(settings: PostTrainingSettings, **options: Any) -> LoraConfig:
 
 
 def task_of(folder: Path) -> str | None:
-    """Return what the adapter in `folder` was trained for: "CAUSAL_LM" or "SEQ_CLS", or None where it does not say."""
+    """Return the task of the adapter in `folder`: "CAUSAL_LM", "SEQ_CLS", or None where its configuration has none."""
     with reading(folder, setting="model"):
         task = LoraConfig.from_pretrained(str(folder)).task_type
     return None if task is None else str(getattr(task, "value", task))
 
 
 def run_file_of(model: Path) -> Path | None:
-    """Return the file that says how the model in a folder was trained; None if no run of ours left it there."""
+    """Return the configuration of the run that trained the model in a folder; None if there is none."""
     run = model.parent if model.name.startswith("epoch_") else model
     return run / RUN_FILE if (run / RUN_FILE).is_file() else None
 
@@ -174,21 +173,17 @@ def run_file_of(model: Path) -> Path | None:
 def save_trained(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write adapter or weights, and the tokenizer, into an empty folder."""
     if isinstance(model, PeftModel):
-        model.save_pretrained(folder, selected_adapters=[ADAPTER])  # not the frozen copy that DPO compares with
+        model.save_pretrained(folder, selected_adapters=["default"])  # without DPO's frozen copy
     else:
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def write_no_cards(trainer: Any) -> None:
-    """Keep a trainer of TRL and its adapter from writing model cards, full of blanks, with every checkpoint."""
-    trainer.create_model_card = _write_nothing
+    """Keep a trainer of TRL and its adapter from writing an empty model card with every checkpoint."""
+    trainer.create_model_card = lambda *_, **__: None
     if isinstance(trainer.model, PeftModel):
-        trainer.model.create_or_update_model_card = _write_nothing
-
-
-def _write_nothing(*_: Any, **__: Any) -> None:
-    """Stand in for what writes a model card."""
+        trainer.model.create_or_update_model_card = lambda *_, **__: None
 
 
 _HEAD = "score"
@@ -198,35 +193,44 @@ _SCORES = "SEQ_CLS"
 def load_reward_model(
     path: str | Path, device: str = "auto", dtype: Dtype = "auto"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the reward model that `reward` left in a folder, or another with one label, and its tokenizer.
+    """Load a reward model that `reward` trained, or another model with one label, and its tokenizer.
 
-    `model(input_ids, attention_mask).logits` are the rewards [B, 1] of B texts, padded with `tokenizer.pad_token_id`;
-    those of a run of `reward` are what `rows.prompt_and_answer` gives: a prompt, an answer, and the token that ends it.
+    `model(input_ids, attention_mask).logits` are the rewards [B, 1] of B texts, padded with `tokenizer.pad_token_id`.
+    A model of `reward` reads the ids of `rows.prompt_and_answer`: a prompt, an answer, and the token that ends it.
 
     Raises:
-        UserError: the folder holds no reward model, or its base is not here.
+        UserError: the folder holds no reward model, or its base cannot be found.
     """
     disable_progress_bar()
-    folder, where = adapter_folder(path), resolve_device(device)
-    base, kept = resolve_model(str(path)), resolve_dtype(dtype, where)
-    source = base if folder is None else str(folder)
-    if (folder is None and not _is_scorer(base)) or (folder is not None and task_of(folder) != _SCORES):
+    folder, torch_device = adapter_folder(path), resolve_device(device)
+    base, torch_dtype = resolve_model(str(path)), resolve_dtype(dtype, torch_device)
+    if folder is None:
+        try:
+            architectures = AutoConfig.from_pretrained(base).architectures or []
+        except (OSError, ValueError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ModelNotFoundError(f"cannot load the reward model {base!r}: {first}") from error
+        is_reward_model = any(name.endswith("ForSequenceClassification") for name in architectures)
+    else:
+        is_reward_model = task_of(folder) == _SCORES
+    if not is_reward_model:
         raise UserError(f"{str(path)!r} is no reward model: train one with `mini-agentic-rl reward`", setting="model")
     with only_errors_of("transformers"), reading(path, setting="model"):
-        model: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=kept)
+        model: Any = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, dtype=torch_dtype)
     _compute_head_in_float32(model)
     if folder is not None:
-        model = with_adapter(model, folder)
+        model = _with_adapter(model, folder)
+    source = base if folder is None else str(folder)
     with reading(source, setting="model"):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = padding_token(tokenizer)
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
-    return model.to(where).eval(), tokenizer
+    return model.to(torch_device).eval(), tokenizer
 
 
 def load_for_training(settings: RewardModelSettings) -> TrainedModel:
-    """Load a model with a new score head; an adapter that the model is given by is where the new one starts.
+    """Load a model with a new score head. If the model is an adapter, the reward model's adapter starts from it.
 
     Raises:
         UserError: the model cannot be loaded, or not in this way.
@@ -244,7 +248,7 @@ def load_for_training(settings: RewardModelSettings) -> TrainedModel:
         lora = lora_config(settings, task_type=_SCORES, modules_to_save=[_HEAD])
         return TrainedModel(bare, tokenizer, lora, device, dtype)
     if task_of(folder) == _SCORES:
-        return TrainedModel(with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+        return TrainedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
     refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
     with reading(folder, setting="model"):
         config = saved_adapter_config(folder, weights)
@@ -269,20 +273,7 @@ def padding_token(tokenizer: PreTrainedTokenizerBase) -> str:
     return str(found)
 
 
-def _is_scorer(path: str) -> bool:
-    try:
-        architectures = AutoConfig.from_pretrained(path).architectures or []
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelNotFoundError(f"cannot load the reward model {path!r}: {first}") from error
-    return any(name.endswith("ForSequenceClassification") for name in architectures)
-
-
 def _compute_head_in_float32(model: Any) -> None:
     head = getattr(model, _HEAD)
     head.float()
-    head.register_forward_pre_hook(_to_float32)
-
-
-def _to_float32(head: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return tuple(hidden.float() for hidden in inputs)
+    head.register_forward_pre_hook(lambda _, inputs: tuple(hidden.float() for hidden in inputs))

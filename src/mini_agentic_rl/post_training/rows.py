@@ -1,18 +1,27 @@
 """Examples as rows of token ids, in exactly the tokens that agents get from the gateway.
 
-Whatever the chat template, what is trained are the assistant's own tokens with the token that ends its turn, and
-nothing else: not the template's text around them, not tool results, not padding, even where the end token pads.
+With any chat template, only the assistant's tokens and the token that ends its turn are trained: not the template's
+text, not tool results, and not padding, even where the end token is the padding token.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from ..datasets import read_conversation, read_flag, read_tools, refuse_untrained, with_json_read
+from ..datasets import (
+    is_marked_trained,
+    read_conversation,
+    read_flag,
+    read_tools,
+    refuse_untrained,
+    refuse_untrained_row,
+    with_json_read,
+)
 from ..errors import UserError
 from ..gateway import ChatRenderer
 from ..http import BadRequestError
@@ -22,9 +31,8 @@ from ..tokens import CompletionRecord
 logger = logging.getLogger(__name__)
 
 Example = Mapping[str, Any]
-T = TypeVar("T")
 IGNORED = -100
-"""The label of a token that is not trained, as transformers wants it."""
+"""Label of a token that is not trained, in transformers."""
 
 _TOO_LONG = "longer than `max_length`"
 
@@ -34,7 +42,7 @@ class TokenRows:
     """Examples as token ids."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """As the trainer of the method reads them."""
+    """Rows in the columns of the method's trainer."""
     tokens: int = 0
     """Number of ids in all rows."""
     shortened: int = 0
@@ -42,42 +50,39 @@ class TokenRows:
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of examples that were left out, by reason."""
 
-    def add(self, row: dict[str, Any], tokens: int) -> None:
-        """Add a row of so many ids."""
-        self.rows.append(row)
-        self.tokens += tokens
-
 
 def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
     """Return `input_ids` and `labels` of `messages` (and `tools`).
 
-    Each assistant turn is trained once, behind the prompt that it would answer. Turns that continue each other token by
-    token share a row; where the template rewrites history, as with earlier thoughts, a new row begins. Turns with
-    `train` False are read and not trained.
+    Each assistant turn is trained once, after the prompt that it answers. Turns that continue each other token by token
+    share a row; where the template rewrites history, as with earlier thoughts, a new row begins. Turns with `train`
+    False are read and not trained.
 
     Raises:
         UserError: an example cannot be rendered, or none of its answers is to be trained.
     """
-    found = TokenRows()
-
-    def read(example: Example) -> list[tuple[list[int], list[int]]]:
-        records = renderer.conversation_to_records(example["messages"], example.get("tools"))
-        answers = [message for message in example["messages"] if message["role"] == "assistant"]
-        chains = _chains(records, [message.get("train", True) for message in answers])
-        trained = [(ids, labels) for ids, labels in chains if any(label != IGNORED for label in labels)]
-        if not trained:
-            raise ValueError("every answer is marked as not to be trained")
-        return trained
-
-    for chains in _read(examples, {"messages": "user"}, read):
+    result = TokenRows()
+    for index, example in enumerate(examples):
+        with _naming(index):
+            if is_marked_trained(example) is False:
+                result.dropped["marked as not to be trained"] += 1
+                continue
+            example = _with_messages(example, {"messages": "user"})
+            records = renderer.conversation_to_records(example["messages"], example["tools"])
+            answers = [message for message in example["messages"] if message["role"] == "assistant"]
+            chains = _chains(records, [message.get("train", True) for message in answers])
+            chains = [(ids, labels) for ids, labels in chains if any(label != IGNORED for label in labels)]
+            if not chains:
+                raise ValueError("every answer is marked as not to be trained")
         for ids, labels in chains:
             if all(label == IGNORED for label in labels[:max_length]):
-                found.dropped["no answer within `max_length`"] += 1
+                result.dropped["no answer within `max_length`"] += 1
                 continue
-            found.shortened += len(ids) > max_length
+            result.shortened += len(ids) > max_length
             ids = ids[:max_length]
-            found.add({"input_ids": ids, "labels": labels[:max_length]}, len(ids))
-    return found
+            result.rows.append({"input_ids": ids, "labels": labels[:max_length]})
+            result.tokens += len(ids)
+    return result
 
 
 def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
@@ -86,21 +91,21 @@ def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_len
     Raises:
         UserError: an example cannot be rendered.
     """
-    found = TokenRows()
-    for answers in _read(
-        examples,
-        {"prompt": "user", "chosen": "assistant", "rejected": "assistant"},
-        lambda one: [prompt_and_answer(renderer, one, answer) for answer in ("chosen", "rejected")],
-    ):
-        (prompt, chosen), (_, rejected) = answers
+    result = TokenRows()
+    for index, example in enumerate(examples):
+        with _naming(index):
+            refuse_untrained_row(example)
+            example = _with_messages(example, {"prompt": "user", "chosen": "assistant", "rejected": "assistant"})
+            prompt, chosen = prompt_and_answer(renderer, example, "chosen")
+            rejected = prompt_and_answer(renderer, example, "rejected")[1]
         if chosen == rejected:
-            found.dropped["chosen and rejected are the same"] += 1
+            result.dropped["chosen and rejected are the same"] += 1
         elif len(prompt) + max(len(chosen), len(rejected)) > max_length:
-            found.dropped[_TOO_LONG] += 1
+            result.dropped[_TOO_LONG] += 1
         else:
-            row = {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
-            found.add(row, 2 * len(prompt) + len(chosen) + len(rejected))
-    return found
+            result.rows.append({"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected})
+            result.tokens += 2 * len(prompt) + len(chosen) + len(rejected)
+    return result
 
 
 def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
@@ -109,18 +114,21 @@ def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_lengt
     Raises:
         UserError: an example cannot be rendered.
     """
-    found = TokenRows()
-    for (prompt, completion), label in _read(
-        examples,
-        {"prompt": "user", "completion": "assistant"},
-        lambda one: (prompt_and_answer(renderer, one, "completion"), _label(one)),
-    ):
+    result = TokenRows()
+    for index, example in enumerate(examples):
+        with _naming(index):
+            refuse_untrained_row(example)
+            label = read_flag(example["label"])
+            if label is None:
+                raise ValueError(f"label is neither true nor false: {example['label']!r}")
+            example = _with_messages(example, {"prompt": "user", "completion": "assistant"})
+            prompt, completion = prompt_and_answer(renderer, example, "completion")
         if len(prompt) + len(completion) > max_length:
-            found.dropped[_TOO_LONG] += 1
+            result.dropped[_TOO_LONG] += 1
         else:
-            row = {"prompt_ids": prompt, "completion_ids": completion, "label": label}
-            found.add(row, len(prompt) + len(completion))
-    return found
+            result.rows.append({"prompt_ids": prompt, "completion_ids": completion, "label": label})
+            result.tokens += len(prompt) + len(completion)
+    return result
 
 
 def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> tuple[list[int], list[int]]:
@@ -128,7 +136,7 @@ def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> 
 
     Args:
         renderer: of the model.
-        example: `prompt` and `column` as lists of messages, and `tools` where it offers any.
+        example: `prompt` and `column` as lists of messages, and optionally `tools`.
         column: the answer.
 
     Raises:
@@ -143,10 +151,10 @@ def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> 
 
 
 def report_losses(rows: TokenRows) -> None:
-    """Log what is not trained, and why.
+    """Log the examples that were left out or cut, by reason.
 
     Raises:
-        UserError: nothing is left.
+        UserError: no row is left.
     """
     for reason, count in rows.dropped.items():
         logger.warning("%s left out: %s", counted(count, "example"), reason)
@@ -158,7 +166,7 @@ def report_losses(rows: TokenRows) -> None:
 
 
 def _chains(records: Sequence[CompletionRecord], trained: Sequence[bool]) -> list[tuple[list[int], list[int]]]:
-    """Return ids and labels of the records, those that extend each other in one; `trained` says which have labels."""
+    """Return ids and labels of the records, joining those that extend each other; `trained` says which get labels."""
     chains: list[tuple[list[int], list[int]]] = []
     for record, is_trained in zip(records, trained, strict=True):
         prompt, output = record.prompt_ids.tolist(), record.output_ids.tolist()
@@ -170,42 +178,28 @@ def _chains(records: Sequence[CompletionRecord], trained: Sequence[bool]) -> lis
     return chains
 
 
-def _label(example: Example) -> bool:
-    label = read_flag(example["label"])
-    if label is None:
-        raise ValueError(f"label is neither true nor false: {example['label']!r}")
-    return label
+def _with_messages(example: Example, columns: Mapping[str, str]) -> Example:
+    """Return the example with its tools and `columns` read as those of files are.
 
-
-def _columns(example: Example, columns: Mapping[str, str]) -> Example:
-    """Return the example with its tools and the messages of some columns read as those of files are.
-
-    Args:
-        example: the example.
-        columns: the columns, and for each the role of the one message that a text is.
+    `columns` maps a column to the role of the one message that a text in it stands for.
     """
     example = with_json_read(example)
-    read = {
-        name: [{"role": role, "content": example[name]}] if isinstance(example[name], str) else
-        read_conversation(example[name], name) if example[name] else []
-        for name, role in columns.items()
-    }  # fmt: skip
+    messages: dict[str, Any] = {}
     for name, role in columns.items():
+        if isinstance(example[name], str):
+            messages[name] = [{"role": role, "content": example[name]}]
+        else:
+            messages[name] = read_conversation(example[name], name) if example[name] else []
         if role == "assistant":
-            refuse_untrained(read[name], name)
-    return {**example, **read, "tools": read_tools(example.get("tools"))}
+            refuse_untrained(messages[name], name)
+    return {**example, **messages, "tools": read_tools(example.get("tools"))}
 
 
-def _read(examples: Iterable[Example], columns: Mapping[str, str], read: Callable[[Example], T]) -> Iterator[T]:
-    """Yield what `read` makes of each example, of which it gets the `columns` as messages.
-
-    Raises:
-        UserError: an example cannot be rendered.
-    """
-    for index, example in enumerate(examples):
-        try:
-            found = read(_columns(example, columns))
-        except (BadRequestError, KeyError, TypeError, ValueError) as error:
-            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            raise UserError(f"example {index} cannot be read: {reason}", setting="dataset") from error
-        yield found
+@contextmanager
+def _naming(index: int) -> Iterator[None]:
+    """Raise a `UserError` with the number of the example for a failure to read it."""
+    try:
+        yield
+    except (BadRequestError, KeyError, TypeError, ValueError) as error:
+        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise UserError(f"example {index} cannot be read: {reason}", setting="dataset") from error

@@ -1,6 +1,6 @@
-"""One run of any method: examples, model, measurement, training, measurement, result.
+"""One run of any method.
 
-    read examples -> to tokens -> load -> measure -> [steps, epoch_N/, checkpoints]* -> measure -> write
+    read examples -> tokenise -> load model -> evaluate -> [steps, epoch_N/, checkpoints]* -> evaluate -> save
 
 A killed run continues from its last complete checkpoint with the same order of examples, optimizer and random state.
 Started by `torchrun` or `accelerate launch`, each process trains on its share and the first one writes. TRL reports to
@@ -29,7 +29,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 import datasets
 from datasets import Dataset
 
-from ..datasets import divide_examples, load_examples, records_of
+from ..datasets import Form, divide_examples, load_examples, records_of
 from ..errors import MissingPackageError, UserError
 from ..files import DamagedFileError, damage
 from ..gateway import ChatRenderer, load_tokenizer
@@ -47,14 +47,14 @@ from .settings import PostTrainingSettings
 logger = logging.getLogger(__name__)
 
 Rows: TypeAlias = Sequence[Example] | None
-"""Examples given by hand; None where they are to be read."""
+"""Examples given by the caller; None reads `settings.dataset`."""
 Callbacks: TypeAlias = Sequence[TrainerCallback]
 
 S = TypeVar("S", bound=PostTrainingSettings)
 
 
 TrlParts: TypeAlias = tuple[Any, Any, Mapping[str, Any]]
-"""A trainer class of TRL, the class of its configuration, and the arguments of the configuration that a method adds."""
+"""A trainer class of TRL, the class of its configuration, and further arguments of the configuration."""
 
 
 @dataclass(frozen=True)
@@ -62,30 +62,26 @@ class Method(Generic[S]):
     """One method of post-training."""
 
     name: str
-    form: str
-    """The form of its examples; see `load_examples`."""
+    form: Form
+    """Form of its examples; see `load_examples`."""
     tokenise: Callable[[ChatRenderer, Sequence[Example], S], TokenRows]
     """Turns examples into rows of token ids."""
     parts: Callable[[S], TrlParts]
     """Returns its trainer; imports TRL."""
     load: Callable[[S], TrainedModel] = load_causal
     """Loads the model with its head."""
-    result: Callable[[Any, int], dict[str, Any]] = lambda trainer, measured: {}
-    """Returns further entries of the summary, from the trainer after its last evaluation on so many rows."""
+    result: Callable[[Any, int], dict[str, Any]] = lambda trainer, rows: {}
+    """Returns further entries of the summary, given the trainer and the number of rows it was last evaluated on."""
 
 
-def training_arguments(
+def _training_arguments(
     settings: PostTrainingSettings, checkpoints: Path, loaded: TrainedModel, *, evaluates: bool
 ) -> dict[str, Any]:
-    """Return what all of TRL's configurations share.
-
-    Mixed precision is on only where it has something to do: frozen weights are in the device's type already.
-    """
-    half = str(loaded.dtype).removeprefix("torch.")
-    mixed = loaded.device.type == "cuda" or not settings.use_lora
-    measuring = "no" if not evaluates else "epoch" if settings.eval_every is None else "steps"
+    """Return the arguments that all of TRL's configurations share."""
+    dtype = str(loaded.dtype).removeprefix("torch.")
+    mixed = loaded.device.type == "cuda" or not settings.use_lora  # frozen weights are in the device's dtype already
     stops_early = settings.early_stopping_patience is not None
-    every = settings.eval_every if stops_early else settings.checkpoint_every
+    checkpoint_every = settings.eval_every if stops_early else settings.checkpoint_every
     return {
         "output_dir": str(checkpoints),
         "num_train_epochs": settings.num_epochs,
@@ -98,14 +94,14 @@ def training_arguments(
         "lr_scheduler_type": settings.lr_schedule,
         "warmup_steps": settings.warmup_steps,
         "weight_decay": settings.weight_decay,
-        "bf16": mixed and half == "bfloat16",
-        "fp16": mixed and half == "float16",
+        "bf16": mixed and dtype == "bfloat16",
+        "fp16": mixed and dtype == "float16",
         "use_cpu": loaded.device.type == "cpu",
         "dataloader_pin_memory": loaded.device.type == "cuda",
-        "eval_strategy": measuring,
+        "eval_strategy": "no" if not evaluates else "epoch" if settings.eval_every is None else "steps",
         "eval_steps": settings.eval_every,
-        "save_strategy": "epoch" if every is None else "steps",
-        "save_steps": every or 1,
+        "save_strategy": "epoch" if checkpoint_every is None else "steps",
+        "save_steps": checkpoint_every or 1,
         "load_best_model_at_end": stops_early,
         "metric_for_best_model": "eval_loss" if stops_early else None,
         "logging_steps": settings.logging_steps,
@@ -116,20 +112,9 @@ def training_arguments(
     }
 
 
-def require_trl() -> None:
-    """Check that TRL is there.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
-    if importlib.util.find_spec("trl") is None:
-        raise MissingPackageError("training on written rows", "trl", extra="trl")
-
-
 @contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Silence libraries for the duration of a block: TRL sends no usage report to the Hub, data sets show no progress
-    bars, and no library logs which names or special tokens it changes."""
+def _quiet_libraries() -> Iterator[None]:
+    """Silence TRL's usage report to the Hub, progress bars and library notices for the duration of a block."""
     reported, shown = constants.HF_HUB_DISABLE_TELEMETRY, not datasets.are_progress_bars_disabled()
     constants.HF_HUB_DISABLE_TELEMETRY = True
     datasets.disable_progress_bars()
@@ -143,7 +128,8 @@ def quiet_libraries() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-_MEASURED_WITHOUT_HELD_OUT = 64
+_EVALUATED_TRAINING_ROWS = 64
+"""Training rows that the loss is measured on where nothing is held out."""
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "trl")
 
 
@@ -153,17 +139,18 @@ def run_method(
     """Run the method and return its summary.
 
     Args:
-        settings: of the method.
         train_rows: examples in the method's form; None reads `settings.dataset`.
-        eval_rows: held-out examples; None holds some of the others out.
+        eval_rows: held-out examples; None holds out `settings.eval_fraction` of the others.
         callbacks: further callbacks for the trainer of transformers.
 
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
+        MissingPackageError: TRL is not installed.
     """
-    require_trl()
+    if importlib.util.find_spec("trl") is None:
+        raise MissingPackageError("training on written rows", "trl", extra="trl")
     check_loggers(settings.loggers)
-    with quiet_libraries():
+    with _quiet_libraries():
         return _run(method, settings, train_rows, eval_rows, callbacks)
 
 
@@ -174,12 +161,13 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
     folder.refuse_model(settings.model)
     renderer = ChatRenderer(load_tokenizer(settings.model))
     train, held_out = read_examples(settings, method.form, train_rows, eval_rows)
-    rows, measured_rows = method.tokenise(renderer, train, settings), method.tokenise(renderer, held_out, settings)
+    rows = method.tokenise(renderer, train, settings)
     report_losses(rows)
-    processes = PartialState(cpu=device.type == "cpu")
-    has_held_out = bool(measured_rows.rows)
+    evaluated_rows = method.tokenise(renderer, held_out, settings).rows
+    has_held_out = bool(evaluated_rows)
     if not has_held_out:
-        measured_rows = TokenRows(rows.rows[:_MEASURED_WITHOUT_HELD_OUT])
+        evaluated_rows = rows.rows[:_EVALUATED_TRAINING_ROWS]
+    processes = PartialState(cpu=device.type == "cpu")
 
     def load_and_train(run: RecordedRun) -> dict[str, Any]:
         run.logger.phase("loading the model")
@@ -189,14 +177,14 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
 
     def train_and_measure(run: RecordedRun, loaded: TrainedModel) -> dict[str, Any]:
         out = run.logger
-        arguments = training_arguments(settings, folder.checkpoints_path, loaded, evaluates=has_held_out)
+        arguments = _training_arguments(settings, folder.checkpoints_path, loaded, evaluates=has_held_out)
         trainer_class, configuration, options = method.parts(settings)
         set_seed(settings.seed)  # TRL 1.14 draws a new adapter before it sets the seed
         trainer = trainer_class(
             model=loaded.model,
             args=configuration(**{**arguments, **options}),
             train_dataset=Dataset.from_list(rows.rows),
-            eval_dataset=Dataset.from_list(measured_rows.rows),
+            eval_dataset=Dataset.from_list(evaluated_rows),
             processing_class=loaded.tokenizer,
             peft_config=loaded.new_adapter,
         )
@@ -205,17 +193,17 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         out.note(str(parameters))
         for default in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(default)
-        asked = threading.Event()
+
+        def save(path: Path) -> None:
+            save_trained(trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, path)
+
+        stop = threading.Event()
         progress = TrainingProgress(
-            out,
-            rows.tokens,
-            lambda epoch: folder.save_epoch(epoch, lambda path: _save(trainer, path)),
-            asked,
-            folder.drop_older_checkpoints,
+            out, rows.tokens, lambda epoch: folder.save_epoch(epoch, save), stop, folder.drop_older_checkpoints
         )
         trainer.add_callback(progress)
         seconds = {"loading": time.perf_counter() - started}
-        before = _measure(trainer, out, "measuring before", seconds)
+        before = _evaluate(trainer, out, "measuring before", seconds)
         if not run.is_resumed:
             out.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
         for callback in callbacks:
@@ -223,7 +211,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         if settings.early_stopping_patience is not None:
             trainer.add_callback(EarlyStoppingCallback(settings.early_stopping_patience))
         since = time.perf_counter()
-        with asked_to_stop(asked):
+        with asked_to_stop(stop):
             try:
                 trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint[1]))
             except Exception as error:  # of pickles, archives and tensors, while a checkpoint is read
@@ -232,9 +220,13 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
                 advice = "delete that checkpoint, and `resume` goes on from the one before"
                 raise DamagedFileError(damage(run.checkpoint[1], error, advice), setting="resume") from error
         seconds["training"] = time.perf_counter() - since
-        after = _last_measured(trainer, settings, run.checkpoint)
-        if after is None:
-            after = _measure(trainer, out, "measuring after", seconds)
+        last_step = trainer.state.global_step
+        after = [row for row in trainer.state.log_history if row["step"] == last_step and "eval_loss" in row]
+        trained_here = run.checkpoint is None or run.checkpoint[0] != last_step
+        if after and trained_here and settings.early_stopping_patience is None:  # else other weights were evaluated
+            after_metrics = held_out_metrics(after[-1])
+        else:
+            after_metrics = _evaluate(trainer, out, "measuring after", seconds)
         summary: dict[str, Any] = {
             "method": method.name,
             "model": settings.model,
@@ -245,9 +237,9 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
             "dropped": dict(rows.dropped),
             "measured_on": "held-out examples" if has_held_out else "training examples",
             "before": before,
-            "after": after,
-            **method.result(trainer, len(measured_rows.rows)),
-            "steps": trainer.state.global_step,
+            "after": after_metrics,
+            **method.result(trainer, len(evaluated_rows)),
+            "steps": last_step,
             "epochs": round(float(trainer.state.epoch), 3),
             "tokens": round(rows.tokens * trainer.state.epoch),
             "parameters": {"trained": parameters.trained, "all": parameters.total},
@@ -257,8 +249,15 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
             "seed": settings.seed,
         }
         if processes.is_main_process:
-            folder.save_trained(lambda path: _save(trainer, path))
+            folder.save_trained(save)
         return summary
+
+    def first_state(state: RunState) -> RunState:
+        """Return in every process the state of the folder that the first one found."""
+        states = [state]
+        if processes.num_processes > 1:
+            broadcast_object_list(states)
+        return states[0]
 
     summary = record_run(
         folder,
@@ -267,62 +266,33 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         load_and_train,
         rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
         is_writer=processes.is_main_process,
-        agree=lambda state: _agreed(state, processes),
+        agree=first_state,
     )
     processes.wait_for_everyone()
     return summary
 
 
-def _agreed(state: RunState, processes: PartialState) -> RunState:
-    """Return in every process the state of the folder that the first one has found."""
-    found = [state]
-    if processes.num_processes > 1:
-        broadcast_object_list(found)
-    return found[0]
-
-
-def _measure(trainer: Any, out: MetricsLogger, phase: str, seconds: dict[str, float]) -> dict[str, float]:
+def _evaluate(trainer: Any, out: MetricsLogger, phase: str, seconds: dict[str, float]) -> dict[str, float]:
     started = time.perf_counter()
     out.phase(phase, len(trainer.get_eval_dataloader()))
-    found = held_out_metrics(trainer.evaluate())
+    metrics = held_out_metrics(trainer.evaluate())
     seconds[phase] = time.perf_counter() - started
-    return found
-
-
-def _last_measured(
-    trainer: Any, settings: PostTrainingSettings, latest: tuple[int, Any] | None
-) -> dict[str, float] | None:
-    """Return what was measured after the last step, by this process on the weights that are kept; None if nothing."""
-    step = trainer.state.global_step
-    rows = [row for row in trainer.state.log_history if row["step"] == step and "eval_loss" in row]
-    if not rows or settings.early_stopping_patience is not None or (latest is not None and latest[0] == step):
-        return None
-    return held_out_metrics(rows[-1])
-
-
-def _save(trainer: Any, folder: Any) -> None:
-    save_trained(trainer.accelerator.unwrap_model(trainer.model), trainer.processing_class, folder)
+    return metrics
 
 
 def read_examples(
-    settings: PostTrainingSettings, form: Any, train: Sequence[Example] | None, held_out: Sequence[Example] | None
+    settings: PostTrainingSettings, form: Form, train: Rows, held_out: Rows
 ) -> tuple[list[Example], list[Example]]:
-    """Return training and held-out examples.
-
-    Args:
-        form: that of the method.
-        train: examples given by hand; None reads `settings.dataset`.
-        held_out: those to measure on; None holds `settings.eval_fraction` of the others out.
+    """Return training and held-out examples; arguments as `run_method`.
 
     Raises:
         UserError: the data set cannot be read, or an extra that it needs is not installed.
     """
+    examples: list[Example]
     if train is None:
-        train = load_examples(settings.dataset, form, max_samples=settings.max_samples, seed=settings.seed)
+        examples = list(load_examples(settings.dataset, form, max_samples=settings.max_samples, seed=settings.seed))
     else:
-        train = list(records_of(train))[: settings.max_samples]
+        examples = list(records_of(train))[: settings.max_samples]
     if held_out is not None:
-        return list(train), list(records_of(held_out))
-    if settings.eval_fraction == 0:
-        return list(train), []
-    return divide_examples(list(train), settings.eval_fraction, settings.seed)
+        return examples, list(records_of(held_out))
+    return divide_examples(examples, settings.eval_fraction, settings.seed)

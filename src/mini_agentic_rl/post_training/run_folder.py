@@ -1,12 +1,12 @@
 """The folder of a post-training run, and the callback that logs progress and metrics and saves epochs.
 
-    adapter_config.json  adapter_model.safetensors  tokenizer…     what `model=FOLDER` loads
+    adapter_config.json  adapter_model.safetensors  tokenizer…     the files that `model=FOLDER` loads
     epoch_N/                                                       the same after each epoch
     run.json  metrics.jsonl  summary.json  checkpoints/checkpoint-N/
 
-When the run is finished, the folder is itself the adapter or model. The configuration is `run.json`, because
-`config.json` is the model's. transformers writes the checkpoints; one is complete when its last file exists, so a run
-killed while writing continues from the one before.
+A finished run's folder is itself the adapter or model. The configuration is `run.json`, because `config.json` is the
+model's. transformers writes the checkpoints; one is complete when its last file exists, so a run killed while writing
+continues from the one before.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from .models import RUN_FILE
 _LAST_WRITTEN = "trainer_state.json"
 _KEPT = 2
 """Checkpoints that stay, beside the best."""
-_RESULT = "result"
 _RESULT_FILES = "result.json"
-"""Names of the result's files, so that `overwrite` deletes those and nothing else."""
+"""Lists the files of the result, so that `overwrite` deletes those and nothing else."""
 
 
 class PostTrainingFolder(RunFolder):
-    """Keep the files of a run of post-training; each is written whole or not at all."""
+    """The files of a post-training run; each is written completely or not at all."""
 
     checkpoint_name = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-([0-9]{{1,15}})")
 
@@ -50,11 +49,13 @@ class PostTrainingFolder(RunFolder):
 
     def begin(self, config: Mapping[str, Any], **options: Any) -> RunState:
         state = super().begin(config, **options)
-        self.remove_torn_checkpoints()
+        for _, checkpoint in self.checkpoint_folders():
+            if not self.is_whole(checkpoint):  # a killed process was writing or deleting it
+                shutil.rmtree(checkpoint)
         return state
 
     def refuse_model(self, model: str) -> None:
-        """Keep a model from being replaced by what is trained from it.
+        """Refuse to train into a folder that holds a model.
 
         Raises:
             UserError: the folder is the model itself, or holds one that no run wrote.
@@ -66,32 +67,28 @@ class PostTrainingFolder(RunFolder):
             )
 
     def is_whole(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint is finished: its last file is there."""
+        """Return True if the last file of a checkpoint was written."""
         try:
             return bool(json.loads((checkpoint / _LAST_WRITTEN).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return False
 
-    def remove_torn_checkpoints(self) -> None:
-        """Clear away the checkpoints that a killed process was writing or deleting."""
-        for _, folder in self.checkpoint_folders():
-            if not self.is_whole(folder):
-                shutil.rmtree(folder)
-
     def drop_older_checkpoints(self, best: str | None) -> None:
-        """Delete all checkpoints but the last two and the one at `best`. Not left to transformers, whose
-        `save_total_limit` also deletes folders of other names that begin with `checkpoint-`."""
+        """Delete all checkpoints but the last two and the one at `best`.
+
+        transformers' `save_total_limit` would also delete the user's folders whose names begin with `checkpoint-`.
+        """
         for _, folder in sorted(self.checkpoint_folders())[:-_KEPT]:
             if best is None or folder.resolve() != Path(best).resolve():
                 shutil.rmtree(folder)
 
     def save_trained(self, write: Callable[[Path], None]) -> None:
-        """Write the result into the folder itself: whole, or not there. An adapter's configuration comes last.
+        """Write the result into the folder itself; an adapter's configuration last, as it makes the adapter loadable.
 
         Raises:
             UserError: the disk is full; what was there before is untouched.
         """
-        written = self.path / f".{_RESULT}"
+        written = self.path / ".result"
         self.write_whole(written, write)
         names = sorted((path.name for path in written.iterdir()), key=lambda name: (name == ADAPTER_CONFIG, name))
         (self.checkpoints_path / _RESULT_FILES).write_text(json.dumps(names), encoding="utf-8")
@@ -115,14 +112,14 @@ class PostTrainingFolder(RunFolder):
 
 
 class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
-    """Follow one run.
+    """Logs progress and metrics, saves epochs, and stops when asked.
 
     Args:
-        logger: where progress and numbers go.
-        tokens_per_epoch: ids in all training rows.
-        save_epoch: writes the weights after the epoch of this number.
-        asked: once it is set, training stops after its step, with a checkpoint.
-        drop_older: deletes the checkpoints that are no longer needed; gets the path of the best one, if one is marked.
+        logger: receives progress and metrics.
+        tokens_per_epoch: tokens in all training rows.
+        save_epoch: saves the weights after the epoch of this number.
+        stop: once it is set, training stops after its step, with a checkpoint.
+        drop_older: deletes older checkpoints; gets the path of the best one, if there is one.
     """
 
     def __init__(
@@ -130,24 +127,24 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
         logger: MetricsLogger,
         tokens_per_epoch: int,
         save_epoch: Callable[[int], None],
-        asked: threading.Event,
+        stop: threading.Event,
         drop_older: Callable[[str | None], None],
     ) -> None:
         self._logger = logger
-        self._asked = asked
+        self._stop = stop
         self.has_begun = False
-        """True once a step of training has begun: a checkpoint that it goes on from has been read by then."""
+        """True once a training step has begun, and so the checkpoint that it resumes from was read."""
         self._tokens_per_epoch = tokens_per_epoch
         self._save_epoch = save_epoch
         self._drop_older = drop_older
         self._training = False
         self._threads = ThreadCount()
-        self._last = (0.0, 0.0)
-        """Time at which numbers were logged last, and the epochs done by then."""
+        self._last_log = (0.0, 0.0)
+        """Time of the last row of metrics, and the epochs done by then."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._training = True
-        self._last = (time.perf_counter(), float(state.epoch or 0.0))
+        self._last_log = (time.perf_counter(), float(state.epoch or 0.0))
         self._logger.phase("training", state.max_steps - state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -162,27 +159,27 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._logger.advance()
-        control.should_log |= state.global_step >= state.max_steps  # the last numbers, however many steps there are
-        if self._asked.is_set():
+        control.should_log |= state.global_step >= state.max_steps  # log the last step, whatever `logging_steps` is
+        if self._stop.is_set():
             self._logger.note("interrupted: writing a checkpoint")
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._threads.adapt()
-        if not self._training:  # before and after training, measuring is a phase of its own
+        if not self._training:  # before and after training, evaluation is a phase of its own
             self._logger.advance()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        found = trl_metrics(logs or {})
-        if not self._training or not found:
+        metrics = trl_metrics(logs or {})
+        if not self._training or not metrics:
             return
-        if "loss" in found:
+        if "loss" in metrics:
             now, epochs = time.perf_counter(), float(state.epoch)
-            seconds, done = now - self._last[0], epochs - self._last[1]
-            found["tokens_per_second"] = self._tokens_per_epoch * done / seconds if seconds > 0 else 0.0
-            self._last = (now, epochs)
-        self._logger.log(found, step=state.global_step)
+            seconds, done = now - self._last_log[0], epochs - self._last_log[1]
+            metrics["tokens_per_second"] = self._tokens_per_epoch * done / seconds if seconds > 0 else 0.0
+            self._last_log = (now, epochs)
+        self._logger.log(metrics, step=state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -190,7 +187,7 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
             self._drop_older(state.best_model_checkpoint)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._asked.is_set():  # its checkpoint is written, and to measure may take longer than there is
+        if self._stop.is_set():  # its checkpoint is written, and an evaluation may take longer than there is time
             control.should_evaluate = control.should_save = False
         epoch = round(state.epoch)
         if state.is_world_process_zero and epoch > 0 and abs(state.epoch - epoch) < 1e-6:
@@ -198,7 +195,7 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
 
 
 _FIRST = "reward/margin"
-"""Logged first: it stands for the rewards of a method that trains on pairs."""
+"""Logged first: the metric to watch where pairs are trained."""
 _NAMES = {
     "accuracy": "accuracy",
     "grad_norm": "gradient_norm",
@@ -216,21 +213,19 @@ _NAMES = {
     "rewards/rejected": "reward/rejected",
 }
 _LEFT_OUT = ("epoch", "model_preparation_time", "num_tokens", "runtime", "total_flos")
-_HELD_OUT = "eval_"
-_TOTALS = "train_"
 
 
 def trl_metrics(logs: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of one row of TRL's log: those of held-out examples as `…/eval`, counters left out."""
-    found: dict[str, float] = {}
+    """Return the metrics of one row of TRL's log under our names, those of an evaluation as `…/eval`; no counters."""
+    metrics: dict[str, float] = {}
     for name, value in logs.items():
-        plain = name.removeprefix(_HELD_OUT)
-        if plain in _LEFT_OUT or plain.endswith("_per_second") or name.startswith(_TOTALS):
+        plain = name.removeprefix("eval_")
+        if plain in _LEFT_OUT or plain.endswith("_per_second") or name.startswith("train_"):
             continue
-        found[_NAMES.get(plain, plain) + (EVAL if name.startswith(_HELD_OUT) else "")] = float(value)
-    return dict(sorted(found.items(), key=lambda item: not item[0].startswith(_FIRST)))
+        metrics[_NAMES.get(plain, plain) + (EVAL if name.startswith("eval_") else "")] = float(value)
+    return dict(sorted(metrics.items(), key=lambda item: not item[0].startswith(_FIRST)))
 
 
 def held_out_metrics(logs: Mapping[str, float]) -> dict[str, float]:
-    """Return what one evaluation measured: `loss`, `accuracy`, …"""
+    """Return the metrics of one evaluation: `loss`, `accuracy`, …"""
     return {name.removesuffix(EVAL): value for name, value in trl_metrics(logs).items() if name.endswith(EVAL)}

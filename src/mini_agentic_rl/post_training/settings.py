@@ -1,6 +1,6 @@
-"""The settings of post-training: one class for each method, on those that all of them share.
+"""The settings of post-training, merging and exporting: one class for each command.
 
-As for the other commands each field is an option, and its docstring the help text.
+Each field is an option of the command, and its docstring the help text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from ..algorithm import GRPOSettings
 from ..config import JsonSettings, SeedSettings, restated
-from ..policy import LearnerSettings, LoraSettings, ModelSettings, Schedule
+from ..policy import Dtype, LearnerSettings, LoraSettings, ModelSettings, Schedule
 from ..trainer import RunSettings
 
 
@@ -71,23 +71,23 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
     lora_dropout: float = restated(LoraSettings, "dropout", 0.0, "Dropout before the adapter.")
 
     dataset: str = "arithmetic"
-    """Examples: `arithmetic` (generated), `medical` (for `sft`), `gsm_symbolic`, `gsm8k`, a JSON, JSONL, CSV or Parquet
+    """Data set: `arithmetic` (generated), `medical` (for `sft`), `gsm_symbolic`, `gsm8k`, a JSON, JSONL, CSV or Parquet
     file, or a Hugging Face id."""
     max_samples: int | None = Field(default=None, ge=1)
-    """At most this many examples, held-out ones included."""
+    """Maximum number of examples, including held-out ones."""
     eval_fraction: float = Field(default=0.1, ge=0, lt=1)
-    """Part of the examples that is held out to measure on; with 0 the loss is measured on training examples."""
+    """Share of the examples that is held out for evaluation; with 0 the loss is measured on training examples."""
     max_length: int = Field(default=1024, ge=8)
-    """At most this many tokens of an example: longer conversations of `sft` are cut, other examples left out."""
+    """Maximum length of an example in tokens: longer conversations of `sft` are cut, other examples left out."""
 
     num_epochs: int = Field(default=3, ge=1)
     """Passes over the examples."""
     max_steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps, in place of the number of epochs."""
+    """Number of optimizer steps, in place of `num_epochs`."""
     batch_size: int = Field(default=8, ge=1)
     """Examples in one forward-backward pass."""
     gradient_accumulation_steps: int = Field(default=1, ge=1)
-    """Passes that make up one optimizer step."""
+    """Forward-backward passes per optimizer step."""
     learning_rate: float = restated(LearnerSettings, "learning_rate", 2e-4)
     warmup_steps: int = restated(LearnerSettings, "warmup_steps", 0)
     lr_schedule: Schedule = restated(LearnerSettings, "schedule", "linear")
@@ -97,17 +97,17 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
         GRPOSettings,
         "eval_every",
         None,
-        "Measure on the held-out examples every this many steps; by default after each epoch.",
+        "Steps between evaluations on the held-out examples; by default one after each epoch.",
         ge=1,
     )
     early_stopping_patience: int | None = Field(default=None, ge=1)
-    """Stop when the held-out loss has not improved for this many measurements, and keep the best weights."""
+    """Stop after this many evaluations without an improvement of the held-out loss, and keep the best weights."""
 
     checkpoint_every: int | None = restated(
         GRPOSettings, "checkpoint_every", None, "Steps between checkpoints; by default one after each epoch."
     )
     logging_steps: int = Field(default=10, ge=1)
-    """Steps between two rows of metrics."""
+    """Steps between rows of metrics."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> PostTrainingSettings:
@@ -133,14 +133,14 @@ class SFTSettings(PostTrainingSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**PostTrainingSettings.panels, "Method": ("packing",)}
 
     packing: bool = False
-    """Put several conversations into one row of `max_length` tokens, none of which sees another."""
+    """Put several conversations into one row of `max_length` tokens, without attention between them."""
 
 
 class ReferenceSettings(PostTrainingSettings):
-    """The settings of the methods that hold the model to where it started."""
+    """The settings of the methods with a reference model."""
 
     beta: float = Field(default=0.1, gt=0)
-    """Strength with which the model is held to where it started: the beta of equation 7."""
+    """Strength of the constraint to the reference, the model at the start of the run (beta of equation 7)."""
 
 
 class DPOSettings(ReferenceSettings):
@@ -150,7 +150,7 @@ class DPOSettings(ReferenceSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**PostTrainingSettings.panels, "Method": ("beta", "loss_type")}
 
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust", "apo_zero"] = "sigmoid"
-    """The loss: `sigmoid` is DPO's own."""
+    """Loss; `sigmoid` is that of the DPO paper."""
 
 
 class KTOSettings(ReferenceSettings):
@@ -163,14 +163,14 @@ class KTOSettings(ReferenceSettings):
     }
 
     desirable_weight: float = Field(default=1.0, gt=0)
-    """Weight of good answers; raise it where they are fewer."""
+    """Weight of good answers; raise it if they are fewer."""
     undesirable_weight: float = Field(default=1.0, gt=0)
-    """Weight of bad answers; raise it where they are fewer."""
+    """Weight of bad answers; raise it if they are fewer."""
     batch_size: int = restated(
         PostTrainingSettings,
         "batch_size",
         8,
-        "Examples in one forward-backward pass, 2 or more: they estimate the KL divergence together.",
+        "Examples in one forward-backward pass, 2 or more, because they estimate the KL divergence together.",
         ge=2,
     )
 
@@ -182,7 +182,7 @@ class ORPOSettings(PostTrainingSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**PostTrainingSettings.panels, "Method": ("beta",)}
 
     beta: float = Field(default=0.1, gt=0)
-    """Weight of the odds ratio beside the imitation: the lambda of equation 6."""
+    """Weight of the odds ratio relative to imitation (lambda of equation 6)."""
 
 
 class RewardModelSettings(PostTrainingSettings):
@@ -195,9 +195,107 @@ class RewardModelSettings(PostTrainingSettings):
     }
     helps: ClassVar[Mapping[str, str]] = {
         **PostTrainingSettings.helps,
-        "num_epochs": "Passes over the pairs; more than one soon learns them by heart.",
+        "num_epochs": "Passes over the pairs; more than one easily overfits.",
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**PostTrainingSettings.panels, "Method": ("center_rewards",)}
 
     center_rewards: float = Field(default=0.01, ge=0)
-    """Weight of the square of the pair's summed rewards, which keeps rewards around 0; 0 leaves it out."""
+    """Weight of the squared sum of a pair's rewards, which keeps rewards around 0; 0 turns it off."""
+
+
+ExportFormat = Literal["merged", "adapter", "gguf"]
+
+
+class ResultSettings(JsonSettings):
+    """The common settings of `merge` and `export`."""
+
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Model": ("model", "device"),
+        "Result": ("output_dir", "dtype", "max_shard_size", "overwrite"),
+        "Check": ("check", "check_prompt", "check_tokens"),
+        "Run": ("json_output",),
+    }
+
+    model: str | None = restated(
+        ModelSettings, "model", None, "Base model; by default the one that the adapter says it was trained on."
+    )
+    device: str = restated(ModelSettings, "device", "auto")
+
+    output_dir: Path | None = restated(
+        RunSettings,
+        "output_dir",
+        None,
+        "Folder of the result; by default beside the adapter, under its name with `-merged`, `-adapter` or `-gguf`.",
+    )
+    dtype: Dtype = restated(
+        ModelSettings,
+        "dtype",
+        "auto",
+        "Number format of the result; auto is that of the base, or of the adapter.",
+    )
+    max_shard_size: str = "5GB"
+    """Maximum size of a file of weights."""
+    overwrite: bool = restated(
+        RunSettings, "overwrite", False, "Replace a model or an adapter that is in the output folder."
+    )
+
+    check: bool = True
+    """Load the result, and compare its greedy tokens and logits with those of base and adapter; if they differ, nothing
+    is written."""
+    check_prompt: list[str] = Field(default=[])
+    """Prompt for the check, may be repeated; by default a few built-in ones."""
+    check_tokens: int = Field(default=24, ge=1)
+    """Tokens to sample after each prompt of the check."""
+
+
+class MergeSettings(ResultSettings):
+    """The settings of `merge`."""
+
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        **ResultSettings.panels,
+        "Model": (*ResultSettings.panels["Model"], "adapter"),
+    }
+
+    adapter: list[Path] = Field(default=[])
+    """Folder of an adapter, or of the run that trained it; may be repeated, to add several into one model."""
+
+
+class ExportSettings(ResultSettings):
+    """The settings of `export`."""
+
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {
+        **ResultSettings.panels,
+        "Model": (*ResultSettings.panels["Model"], "adapters"),
+        "Result": (*ResultSettings.panels["Result"], "merge_lora", "format", "base_name"),
+        "GGUF": ("converter", "outtype"),
+    }
+
+    adapters: list[Path] = Field(default=[])
+    """Folder of an adapter, or of the run that trained it; may be repeated. Without one, `format=gguf` converts the
+    model itself."""
+    merge_lora: Literal["true", "false"] | None = None
+    """Merge adapters into their base: `true` is `format=merged`, `false` is `format=adapter`."""
+    format: ExportFormat | None = None
+    """`merged` (the default): a whole model for transformers and vLLM; `adapter`: plain peft format; `gguf`: one file
+    for llama.cpp and programs based on it."""
+    base_name: str | None = None
+    """Name of the base in an exported adapter, such as a Hugging Face id; by default the id that it was loaded by, or
+    the last part of a path."""
+
+    converter: Path | None = None
+    """llama.cpp's `convert_hf_to_gguf.py`, the folder of llama.cpp, or a similar program; by default the one on the
+    PATH."""
+    outtype: Literal["auto", "f32", "f16", "bf16", "q8_0"] = "auto"
+    """Number format of the GGUF file; auto is the converter's choice."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> ExportSettings:
+        formats = {"true": ("merged", "gguf"), "false": ("adapter",)}
+        if self.merge_lora is not None and self.format is not None and self.format not in formats[self.merge_lora]:
+            raise ValueError(f"`merge_lora={self.merge_lora}` and `format={self.format}` contradict each other")
+        return self
+
+    @property
+    def wanted(self) -> ExportFormat:
+        """The format of `format` and `merge_lora` together."""
+        return self.format or ("adapter" if self.merge_lora == "false" else "merged")

@@ -1,7 +1,6 @@
-"""Rewards: scores of replies.
+"""Reward functions: scores of replies, for TRL, for `RewardHook` and for direct calls.
 
-Pure functions of what a model said and what was right, and reward functions made of them, of a judge, of a reward model
-and of any callable; the latter are called alike, by TRL, by `RewardHook` and by hand (`base`).
+Made from rules, a judge, a reward model, or any callable (`base`). Modules are imported on first use.
 """
 
 import lazy_loader

@@ -1,8 +1,8 @@
-"""Samples, the base of reward functions, and any Python callable as a reward function.
+"""Samples, the base class of reward functions, and any Python callable as a reward function.
 
-A reward function is called as TRL calls one: `fn(completions=[…], prompts=[…], ground_truth=[…], …)`, with a list for
-each column. It returns a number for each completion, or None for no reward. None is not 0: a sample without a reward is
-not trained on. Columns and results may be arrays or tensors. Failures are logged, and counted by reason in `errors`.
+A reward function is called as in TRL: `fn(completions=[…], prompts=[…], ground_truth=[…], …)`, with a list for each
+column. It returns a number for each completion, or None for no reward. None is not 0: a sample without a reward is not
+trained on. Columns and results may be arrays or tensors. Failures are logged, and counted by reason in `errors`.
 
 A completion is text, or the messages that followed the prompt. Reading it must not fail on any text of a model.
 """
@@ -42,7 +42,7 @@ class Sample:
 
     @property
     def text(self) -> str:
-        """Return the final answer: the text, or that of the last message; "" where that is none of the assistant's or
+        """Return the final answer: the text, or the text of the last message; "" if that is not the assistant's or
         calls a tool."""
         if isinstance(self.completion, str):
             return self.completion
@@ -71,7 +71,7 @@ class Sample:
 
 
 def samples_of(completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]) -> list[Sample]:
-    """Return one sample for each completion. A column that is no list of as many values holds for all of them."""
+    """Return one sample for each completion. A column that is not a list of as many values is shared by all."""
     count = len(completions)
     prompts = as_list(prompts)
     lists = {name: as_list(value) for name, value in columns.items()}
@@ -88,14 +88,14 @@ def samples_of(completions: Sequence[Any], prompts: Sequence[Any] | None, column
 
 
 def as_list(value: Any) -> list[Any] | None:
-    """Return the values of a sequence, an array or a tensor; None of text and of anything else that is one value."""
+    """Return the values of a sequence, an array or a tensor; None for text and other single values."""
     if callable(convert := getattr(value, "tolist", None)):
         value = convert()
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else None
 
 
 def as_messages(value: Any, role: str) -> list[Message]:
-    """Return messages, read from messages, one message or text; `role` is that of text."""
+    """Return messages from messages, one message or text; `role` is the role of text."""
     if value is None or value == "":
         return []
     if isinstance(value, str):
@@ -127,7 +127,7 @@ def group_key(sample: Sample) -> str:
 
 
 def encodable(text: str) -> str:
-    """Return the text with a question mark for each half of a surrogate pair, which no JSON body can carry."""
+    """Return the text with a question mark for each half surrogate pair, which no JSON body can carry."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -135,11 +135,11 @@ RewardFunction: TypeAlias = Callable[..., "list[float | None]"]
 """`fn(completions=…, prompts=…, **columns)`; completions are texts or lists of messages."""
 
 _COUNTING = threading.Lock()
-_NO_NUMBER: Final = "the function returned no number"
 
 
 FAILED: Final = float("nan")
-"""Stands, by its identity, for a score that could not be computed, as opposed to None: not this function's task."""
+"""Sentinel, compared by identity, of a score that could not be computed; None means that the sample is not a task of
+this function."""
 
 
 def is_score(score: float | None) -> TypeGuard[float]:
@@ -148,26 +148,25 @@ def is_score(score: float | None) -> TypeGuard[float]:
 
 
 class RewardError(UserError, ValueError):
-    """A reward function that cannot work as it was asked to; the message says what is missing."""
+    """A reward function that cannot work with these rows or settings; the message says what is missing."""
 
 
 class Reward:
-    """Base of the reward functions: override `score`, or `score_all` where samples are scored together.
+    """Base of the reward functions: override `score`, or `score_all` to score samples together.
 
-    Whatever `score` raises is that sample's error, and the others are scored all the same; a `RewardError` is raised
-    to the caller, since it would befall every sample. What is raised where samples are scored together is the error of
-    them all.
+    An exception of `score` fails that sample only; one of `score_all` fails all samples. A `RewardError` is raised to
+    the caller, because it concerns every sample.
     """
 
     def __init__(self, name: str) -> None:
-        """`name` is what logs and metrics call it."""
+        """`name` is used in logs and metrics."""
         self.name = name
         self.errors: Counter[str] = Counter()
         """Number of samples without a reward, by reason."""
 
     @property
     def __name__(self) -> str:
-        """Return the name, where TRL looks for it."""
+        """Return the name, for TRL."""
         return self.name
 
     def __call__(
@@ -176,7 +175,7 @@ class Reward:
         """Return a reward for each completion, or None.
 
         Raises:
-            RewardError: the rows lack something that every reward needs.
+            RewardError: the rows lack a column that the reward needs.
         """
         scores = self.checked_scores(completions, prompts, columns)
         return [score if is_score(score) else None for score in scores]
@@ -184,25 +183,31 @@ class Reward:
     def checked_scores(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> list[float | None]:
-        """Return the finite scores, None for a task that is not this function's, and `FAILED` for what failed."""
+        """Return finite scores, None for a task that is not this function's, and `FAILED` for a failure."""
         try:
             scores = self.score_columns(completions, prompts, columns)
         except RewardError:
             raise
         except Exception as error:  # a reward that fails must not end a training
             return [self.failed(type(error).__name__, _first_line(error), count=len(completions))] * len(completions)
-        return [self._checked(score) for score in scores]
+        checked: list[float | None] = []
+        for score in scores:
+            if is_score(score):
+                value = float(score)
+                score = value if math.isfinite(value) else self.failed("the score is not finite", value)
+            checked.append(score)
+        return checked
 
     async def in_thread(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
     ) -> list[float | None]:
-        """Return the rewards without blocking the event loop: they are computed in a thread."""
+        """Return the rewards, computed in a thread so that the event loop is not blocked."""
         return await asyncio.to_thread(self, completions, prompts, **columns)
 
     def score_columns(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> Sequence[float | None]:
-        """Return the scores of what the caller gave, as it gave it; by default of the samples that it makes."""
+        """Return the scores, by default of the samples made from the arguments."""
         return self.score_all(samples_of(completions, prompts, columns))
 
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
@@ -210,12 +215,11 @@ class Reward:
         return [self._score_safely(sample) for sample in samples]
 
     def score(self, sample: Sample) -> float | None:
-        """Return the score of one sample; None for a task that is not this function's, and `failed(…)` for what
-        failed."""
+        """Return the score of one sample; None for a task that is not this function's, `failed(…)` for a failure."""
         raise NotImplementedError
 
     def failed(self, reason: str, detail: object = "", *, count: int = 1) -> float:
-        """Count samples that got no reward, and return `FAILED`. Every first of a reason is a warning in the log."""
+        """Count samples without a reward, and return `FAILED`. The first failure of each reason is a warning."""
         with _COUNTING:
             known = self.errors[reason]
             self.errors[reason] += count
@@ -234,11 +238,11 @@ class Reward:
             return self.failed(type(error).__name__, _first_line(error))
 
     def numbers_of(self, result: Any, count: int) -> list[float | None]:
-        """Return the scores that a function gave for `count` samples: a list, an array or a tensor of them, or a single
-        number for a single sample.
+        """Return the scores of `count` samples from a function's result: a list, an array or a tensor, or a single
+        number for one sample.
 
         Raises:
-            RewardError: it is neither.
+            RewardError: it is none of these, or of another length.
         """
         values = as_list(result)
         if values is None and count == 1:
@@ -248,19 +252,15 @@ class Reward:
         return [self.number_of(value) for value in values]
 
     def number_of(self, value: Any) -> float | None:
-        """Return a score as a number: of an array or a tensor its only element."""
+        """Return a score as a number; of an array or a tensor, its only element."""
         if value is None:
             return None
         item = getattr(value, "item", None)
         if not isinstance(value, Real) and callable(item):
             value = item()
-        return float(value) if isinstance(value, Real) else self.failed(_NO_NUMBER, type(value).__name__)
-
-    def _checked(self, score: float | None) -> float | None:
-        if not is_score(score):
-            return score
-        value = float(score)
-        return value if math.isfinite(value) else self.failed("the score is not finite", value)
+        if isinstance(value, Real):
+            return float(value)
+        return self.failed("the function returned no number", type(value).__name__)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -286,19 +286,18 @@ def _first_line(error: Exception) -> str:
 
 
 class FunctionReward(Reward):
-    """The reward that a callable returns, with errors logged and counted.
+    """The reward of a callable, with errors logged and counted.
 
-    A callable that names `completions` is called once for all samples, as TRL calls one. Any other is called for each
-    sample with the arguments that it names: `completion` (text or messages, as it came), `text` or `response` (the
-    final answer), `messages`, `prompt`, `question`, `sample`, or a column such as `ground_truth`; a first parameter of
-    another name is the final answer. It returns a number, True or False, or None for a task that is not its
-    own, and may be async.
+    A callable with a parameter `completions` is called once for all samples, as in TRL. Any other is called for each
+    sample with the arguments that it names: `completion` (text or messages), `text` or `response` (the final answer),
+    `messages`, `prompt`, `question`, `sample`, or a column such as `ground_truth`; a first parameter of another name is
+    the final answer. It returns a number, True or False, or None for a task that is not its own, and may be async.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
         """
         Raises:
-            RewardError: it is no callable with a signature that can be read.
+            RewardError: it is not callable, or its signature cannot be read.
         """
         super().__init__(name or name_of(function))
         try:
@@ -320,7 +319,7 @@ class FunctionReward(Reward):
     def score_columns(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> Sequence[float | None]:
-        """Return the scores, of all samples or one by one."""
+        """Return the scores, of all samples at once or one by one."""
         if not self._batch:
             return super().score_columns(completions, prompts, columns)
         offered = {**columns, "completions": completions, "prompts": prompts}
@@ -341,13 +340,12 @@ class FunctionReward(Reward):
             "sample": sample,
         }
         positional: list[Any] = []
-        keywords: dict[str, Any] = {} if not self._takes_all else dict(offered)
+        keywords: dict[str, Any] = dict(offered) if self._takes_all else {}
         for place, parameter in enumerate(self._named):
-            known = parameter.name in offered
-            if not known and place == 0:
-                value = sample.text
-            elif known:
+            if parameter.name in offered:
                 value = offered[parameter.name]
+            elif place == 0:
+                value = sample.text
             elif parameter.default is not parameter.empty:
                 continue
             else:
@@ -361,7 +359,7 @@ class FunctionReward(Reward):
 
 
 def _result(value: Any) -> Any:
-    """Return a value, or the result of a coroutine, which runs on a thread of its own without another event loop."""
+    """Return a value, or the result of a coroutine, which runs in a new thread with its own event loop."""
     if not inspect.iscoroutine(value):
         return value
     coroutine: Coroutine[Any, Any, Any] = value

@@ -1,26 +1,26 @@
-r"""Finds the answer in a reply.
+r"""Extract the answer from a reply.
 
-Explicit forms win over plain text, and of several the last: \boxed{…}, "Answer: …" or "the answer is …", "#### …".
-Without one of them the answer is the whole reply where that is short and no sentence, else its last number or option.
+The last explicit marker counts: \boxed{…}, "Answer: …", "the answer is …" or "#### …". Without a marker the answer is
+the whole reply if it is short and no sentence, else its last number or option.
 """
 
 from __future__ import annotations
 
 import re
 
-from .values import GROUPED, SCALE, UNCASED, clean, in_ascii_numbers, is_container, parse_number
+from .values import GROUPED, SCALE, UNCASED, clean, closing_at, in_ascii_numbers, is_container, parse_number
 
 MAX_TEXT = 20_000
-"""Characters at the end of a reply that are looked at."""
+"""Characters at the end of a reply that are read."""
 MAX_ANSWER = 400
-"""Characters of an answer; a longer one is none."""
+"""Characters of the longest answer."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)|\\boxed\s+(?=[\w-])")
 ANSWER_WORDS = (
     r"(?:\b(?:answer|antwort|antwoord|réponse|respuesta|resposta|risposta|ответ|відповідь|odpowiedź|cevap|jawaban"
     r"|đáp án|απάντηση)\b|答案|答え|答|正解|정답|답|คำตอบ|उत्तर|الجواب|الإجابة|תשובה)"
 )
-"""Words that announce an answer, in some languages."""
+"""Words before an answer, in several languages."""
 _LINE = re.compile(
     r"(?=[arocjđαов答正정답คउاת#])"  # the first letters of what follows: four times as fast
     rf"(?:{ANSWER_WORDS}[*_ \t】]*(?:(?:is|are|was|ist|lautet|est|es|é|è|là|adalah|είναι|है|هو|هي|היא|הוא|คือ)(?!\w)"
@@ -49,11 +49,10 @@ _MATH_WORDS = frozenset({"sqrt", "sin", "cos", "tan", "log", "ln", "exp", "pi", 
 
 
 def extract_answer(text: str, *, units: bool = False) -> str | None:
-    """Return the answer in `text` without decoration ("Answer: about $1,234 in all." gives "1234"), None without any.
+    """Return the answer in `text` ("Answer: about $1,234 in all." gives "1234"), or None.
 
-    Numbers come out plain: no thousands commas, currency, unit or "about"; a percent sign stays. Options, expressions
-    and lists come out as they stand. A reply whose thinking block is still open has no answer yet. With `units` a
-    number keeps a unit that is known: "5 km".
+    Numbers lose thousands commas, currency, unit and "about", and keep a percent sign; with `units` they keep a known
+    unit: "5 km". Options, expressions and lists are not changed. A reply with an unclosed thinking block has no answer.
     """
     text = _final(text)
     marked = _marked(text)
@@ -62,16 +61,18 @@ def extract_answer(text: str, *, units: bool = False) -> str | None:
 
 
 def announced_text(text: str) -> str:
-    """Return the words of the answer as they stand, such as "May 3, 2024": the first sentence behind the last marker,
-    or all of a reply without one; "" without an answer."""
+    """Return the answer with its words, such as "May 3, 2024": the first sentence after the last marker, or of a reply
+    without a marker; "" without an answer."""
     text = _final(text)
     marked = _marked(text)
     return clean(_SENTENCE_END.split(clean(text if marked is None else marked), maxsplit=1)[0])
 
 
 def extract_option(text: str) -> str | None:
-    """Return the option that a reply chooses, as an upper-case letter: of its answer, else the last one in brackets,
-    else one that the reply begins with, as in "B. 42"."""
+    """Return the letter of the option that a reply chooses, in upper case.
+
+    It is the answer, else the last letter in brackets, else the letter at the beginning, as in "B. 42".
+    """
     answer = extract_answer(text)
     if answer is None:
         return None
@@ -85,7 +86,7 @@ def extract_option(text: str) -> str | None:
 
 
 def _final(text: str) -> str:
-    """Return the reply behind its thinking block, its numbers in ASCII; "" where the block is still open."""
+    """Return the reply after its thinking block, with numbers in ASCII; "" if the block is not closed."""
     text = in_ascii_numbers(text[-MAX_TEXT:])
     return "" if text.rfind("<think>") > text.rfind("</think>") else text.rpartition("</think>")[2].strip()
 
@@ -95,24 +96,16 @@ def _marked(text: str) -> str | None:
     boxes = [match.span() for match in _BOX.finditer(text)]
     lines = [match for match in _LINE.finditer(text) if not _BOX.search(match.group())]
     if boxes and (not lines or boxes[-1][0] > lines[-1].start()):
-        return _braced(text, boxes[-1][1])
+        start = boxes[-1][1]
+        if text[start] != "{":
+            return text[start:].split(maxsplit=1)[0].strip("$.,")
+        end = closing_at(text, start, "{}")
+        return "" if end is None else text[start + 1 : end]
     return (lines[-1]["answer"] or lines[-1]["hashes"]) if lines else None
 
 
-def _braced(text: str, start: int) -> str:
-    """Return the inside of the braces that open at `start`, or the word there. "" when they never close."""
-    if text[start] != "{":
-        return text[start:].split(maxsplit=1)[0].strip("$.,")
-    depth = 0
-    for at in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
-        if depth == 0:
-            return text[start + 1 : at]
-    return ""
-
-
 def _payload(text: str, units: bool) -> str:
-    """Return an answer that was announced, without the words around it."""
+    """Return the answer in the text after a marker."""
     answer = clean(text[: 3 * MAX_ANSWER])
     if is_container(answer):
         return answer
@@ -140,8 +133,7 @@ def _unmarked(text: str, units: bool) -> str | None:
 
 
 def _last(text: str) -> str | None:
-    """Return the last number, list of numbers in brackets, or option of a text; an option counts only where no number
-    follows it."""
+    """Return the last number, bracketed list of numbers, or option of a text; an option only if no number follows."""
     numbers = [match for match in _NUMBER.finditer(text) if match.group().strip()]
     options = list(_OPTION.finditer(text))
     if options and (not numbers or options[-1].end() > numbers[-1].end()):
@@ -156,5 +148,5 @@ def _last(text: str) -> str | None:
 
 
 def _prose(text: str) -> bool:
-    """Return True if a text holds words that are no mathematics."""
+    """Return True if a text has words that are not mathematical."""
     return any(word.lower() not in _MATH_WORDS for word in _WORD.findall(text))

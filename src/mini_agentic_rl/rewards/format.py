@@ -1,7 +1,7 @@
-"""Rewards for how a reply is made, whatever it answers: its form, its length, its working, and its tool calls.
+"""Rewards for the form of a reply, whatever its answer: format, length, working steps, and tool calls.
 
-Calculations in a text are evaluated exactly, with bounded length and without powers: both sides of "12 * 30 = 360" are
-read in time linear in the text.
+Calculations such as "12 * 30 = 360" are evaluated exactly, with bounded length and without powers, in time linear in
+the text.
 """
 
 from __future__ import annotations
@@ -16,39 +16,38 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
-from .base import Message, Reward, RewardError, Sample, message_text
+from .base import Reward, RewardError, Sample, message_text
 from .extract import MAX_TEXT
 
 _ANSWER_LINE = re.compile(r"^answer:[ \t]*\S", re.IGNORECASE | re.MULTILINE)
 TEMPLATE_TAG: Final = re.compile(r"<\|[^<>|\n]{1,40}\|>|</?(?:tool_\w+|tools|think|answer|s)>|\[/?(?:INST|TOOL_\w+)\]")
-"""A word of a chat template."""
+"""A tag of a chat template."""
 _BOXED = re.compile(r"\\boxed\s*\{\s*[^\s}]")
 
 
 def has_answer_line(text: str) -> bool:
-    """Return True if the last line that is not empty, and only it, begins with "Answer:" and says something."""
+    """Return True if the last non-empty line, and only that line, is "Answer: …" with an answer."""
     lines = text.strip().splitlines()
     return bool(lines) and bool(_ANSWER_LINE.match(lines[-1])) and len(_ANSWER_LINE.findall(text)) == 1
 
 
 def has_template_tags(text: str) -> bool:
-    """Return True if the text holds words of a chat template, such as </tool_response>: no reply has them."""
+    """Return True if the text has tags of a chat template, such as </tool_response>."""
     return bool(TEMPLATE_TAG.search(text))
 
 
 def ends_cleanly(text: str) -> bool:
-    """Return True if the text ends in its one line "Answer: …" and holds nothing of a chat template."""
+    """Return True if the text ends in its only line "Answer: …" and has no tags of a chat template."""
     return has_answer_line(text) and not has_template_tags(text)
 
 
 def has_boxed_answer(text: str) -> bool:
-    r"""Return True if the text holds exactly one \boxed{…} that is not empty."""
+    r"""Return True if the text has exactly one non-empty \boxed{…}."""
     return len(_BOXED.findall(text)) == 1
 
 
 def has_thinking(text: str) -> bool:
-    """Return True if the text begins with one <think>…</think> block that is not empty and is followed by something
-    else."""
+    """Return True if the text is one non-empty <think>…</think> block followed by other text."""
     match = re.fullmatch(r"\s*<think>(.*?)</think>(.*)", text, re.DOTALL)
     return match is not None and all(part.strip() and "think>" not in part for part in match.groups())
 
@@ -64,10 +63,10 @@ _FORMS: dict[FormName, Callable[[str], bool]] = {
 
 
 class FormatReward(Reward):
-    """The share of the asked-for forms that the final answer has, whatever it says; from 0 to 1."""
+    """The share of `forms` that the final answer has, from 0 to 1."""
 
     def __init__(self, *forms: FormName | Callable[[str], bool], name: str = "format") -> None:
-        """`forms` are names of `FormName`, or functions of the text; by default an answer line.
+        """`forms` are values of `FormName`, or functions of the text; the default is an answer line.
 
         Raises:
             ValueError: an unknown name.
@@ -79,15 +78,15 @@ class FormatReward(Reward):
         self._checks = [_FORMS[form] if isinstance(form, str) else form for form in forms or ("answer_line",)]
 
     def score(self, sample: Sample) -> float | None:
-        """Return the share of the asked-for formats that the answer has."""
+        """Return the share of the forms that the answer has."""
         text = sample.text[-MAX_TEXT:]
         return sum(bool(check(text)) for check in self._checks) / len(self._checks)
 
 
 def length_penalty(n_tokens: int, *, free: int, limit: int) -> float:
-    """0 up to `free` tokens, then down in a straight line to -1 at `limit` tokens and beyond.
+    """Return 0 up to `free` tokens, falling linearly to -1 at `limit` tokens and beyond.
 
-    The soft over-long punishment of DAPO (arXiv:2503.14476, equation 13), with `limit - free` its buffer.
+    The soft over-long punishment of DAPO (arXiv:2503.14476, equation 13), with a buffer of `limit - free`.
 
     Raises:
         ValueError: unless 0 <= free < limit and n_tokens >= 0.
@@ -103,7 +102,7 @@ Unit: TypeAlias = Literal["tokens", "characters", "words"]
 
 
 class LengthPenaltyReward(Reward):
-    """`length_penalty` of what the model wrote: 0 up to `free`, down to `-weight` at `limit` and beyond."""
+    """`length_penalty` of the assistant's text: 0 up to `free`, falling to `-weight` at `limit` and beyond."""
 
     def __init__(
         self,
@@ -115,8 +114,8 @@ class LengthPenaltyReward(Reward):
         count: Callable[[str], int] | None = None,
         name: str = "length",
     ) -> None:
-        """`count` is the length of a text, in place of `unit`. Tokens are those of the column `completion_ids`, which
-        TRL gives.
+        """`count` returns the length of a text, in place of `unit`. Tokens are counted in TRL's column
+        `completion_ids`.
 
         Raises:
             ValueError: unless 0 <= free < limit.
@@ -133,27 +132,28 @@ class LengthPenaltyReward(Reward):
         """Return the penalty, from `-weight` to 0.
 
         Raises:
-            RewardError: tokens are to be counted, but there are none.
+            RewardError: the unit is tokens, and there is no column `completion_ids`.
         """
-        return self.weight * length_penalty(self._length(sample), free=self.free, limit=self.limit)
-
-    def _length(self, sample: Sample) -> int:
         if self._count is not None:
-            return self._count(sample.written)
-        if self.unit == "tokens":
+            length = self._count(sample.written)
+        elif self.unit == "characters":
+            length = len(sample.written)
+        elif self.unit == "words":
+            length = len(sample.written.split())
+        else:
             ids = sample.columns.get("completion_ids")
             if ids is None:
                 raise RewardError(
                     'the length in tokens needs the column "completion_ids", or `count`, or another `unit` than tokens'
                 )
-            return len(ids)
-        return len(sample.written) if self.unit == "characters" else len(sample.written.split())
+            length = len(ids)
+        return self.weight * length_penalty(length, free=self.free, limit=self.limit)
 
 
 MAX_EQUATIONS = 200
-"""Calculations of a text that are read, the last ones."""
+"""Number of calculations of a text that are read, from its end."""
 _MAX_SIDE = 120
-"""Characters of one side."""
+"""Characters of one side of an equation."""
 _MAX_DIGITS = 30
 """Digits of one number."""
 
@@ -165,6 +165,7 @@ _GROUPS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _BESIDE = re.compile(r"(?<=[\d)])[.,]?\s+(?=[\d.(])")
 _BULLET = re.compile(r"\s*[-*•–]\s+")
 _NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
+_OPERATION = re.compile(r"[\d)][-+*/]")
 _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -178,13 +179,13 @@ class Equation:
     """One calculation."""
 
     text: str
-    """As written, without spaces and currency."""
+    """The equation without spaces and currency."""
     right: bool
-    """True if both sides are equal, but for the rounding of the digits that are written."""
+    """True if both sides are equal, up to the rounding of the written decimals."""
 
 
 def equations(text: str) -> list[Equation]:
-    """Return the calculations of a text, in order, each once. An "=" without an operation on either side is none."""
+    """Return the distinct calculations of a text, in order. An "=" without an operation on either side is ignored."""
     found: dict[str, Equation] = {}
     for line in text[-MAX_TEXT:].splitlines():
         bullet = _BULLET.match(line)
@@ -201,28 +202,28 @@ def _equation(before: str, after: str) -> Equation | None:
     if left is None or right is None:
         return None
     first, second = _plain(left.group(), -1), _plain(right.group(), 0)
-    if not (_operates(first) or _operates(second)):
+    if not (_OPERATION.search(first) or _OPERATION.search(second)):
         return None
-    values = _value(first), _value(second)
-    if values[0] is None or values[1] is None:
+    one, other = _value(first), _value(second)
+    if one is None or other is None:
         return None
-    return Equation(f"{first}={second}", _agree(values[0], values[1], _decimals(second)))
+    decimals = re.fullmatch(r"-?\d*\.(\d+)", second)
+    is_right = one == other or (decimals is not None and abs(one - other) * 2 * 10 ** len(decimals[1]) <= 1)
+    return Equation(f"{first}={second}", is_right)
 
 
 def _plain(side: str, place: int) -> str:
-    """Return one side as an expression: no spaces, currency and thousands commas. Of several numbers that only stand
-    beside each other, as in "1. 3 + 4", the one at `place` is part of the calculation."""
+    """Return one side as an expression without spaces, currency and thousands commas.
+
+    Of expressions that are not joined by an operator, as in "1. 3 + 4", the one at index `place` is taken.
+    """
     side = _GROUPS.sub("", side.translate(_SPELLINGS)).strip(" \t,")
     side = _BESIDE.split(side)[place]
     return re.sub(r"\s+|\.(?!\d)", "", side).rstrip("+-*/(,")
 
 
-def _operates(side: str) -> bool:
-    return bool(re.search(r"[\d)][-+*/]", side))
-
-
 def _value(side: str) -> Fraction | None:
-    """Return the value of an expression; None where it is none."""
+    """Return the value of an arithmetic expression; None for anything else."""
     if not side or any(len(number) > _MAX_DIGITS for number in _NUMBER.findall(side)):
         return None
     try:  # as string literals numbers keep every digit
@@ -242,16 +243,6 @@ def _evaluate(node: ast.expr) -> Fraction:
     raise ValueError("no arithmetic")
 
 
-def _decimals(side: str) -> int:
-    """Decimal places of a side that is a number; 0 otherwise."""
-    found = re.fullmatch(r"-?\d*\.(\d+)", side)
-    return len(found[1]) if found else 0
-
-
-def _agree(left: Fraction, right: Fraction, decimals: int) -> bool:
-    return left == right or (decimals > 0 and abs(left - right) * 2 * 10**decimals <= 1)
-
-
 StepKind: TypeAlias = Literal["calculations", "marked"]
 
 _MARKED = re.compile(
@@ -262,17 +253,17 @@ _MARKED = re.compile(
 
 
 def count_steps(text: str) -> int:
-    """Lines that begin as a step does ("Step 1", "1.", "First", "第一步"), each text of a line once."""
+    """Return the number of distinct lines that begin like a step ("Step 1", "1.", "First", "第一步")."""
     lines = text[-MAX_TEXT:].splitlines()
     return len({line.strip().casefold() for line in lines if _MARKED.match(line)})
 
 
 class StepReward(Reward):
-    """From 0 to 1: how much of the working there is, up to `expected` steps, and how much of it is right.
+    """The share of `expected` working steps that a reply shows, from 0 to 1.
 
-    With `calculations`, a step is one like "12 * 30 = 360"; wrong ones count against right ones: the reward is
-    `right / max(expected, right + wrong)`. With `marked`, a step is a line that begins as one does, whatever it says:
-    `min(steps, expected) / expected`. A step that is repeated counts once; steps beyond those expected gain nothing.
+    With `calculations`, a step is a calculation such as "12 * 30 = 360", and wrong ones lower the reward:
+    `right / max(expected, right + wrong)`. With `marked`, a step is a line counted by `count_steps`:
+    `min(steps, expected) / expected`. A repeated step counts once; further steps gain nothing.
     """
 
     def __init__(self, *, expected: int = 1, kind: StepKind = "calculations", name: str = "steps") -> None:
@@ -287,12 +278,11 @@ class StepReward(Reward):
         self.kind = kind
 
     def score(self, sample: Sample) -> float | None:
-        """Return the share of the asked-for formats that the answer has."""
+        """Return the share of the expected steps."""
         if self.kind == "marked":
             return min(count_steps(sample.written), self.expected) / self.expected
-        found = equations(sample.written)
-        right = sum(equation.right for equation in found)
-        return right / max(self.expected, len(found))
+        calculations = equations(sample.written)
+        return sum(equation.right for equation in calculations) / max(self.expected, len(calculations))
 
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
@@ -301,12 +291,12 @@ _FAILED = re.compile(r"[\"'{\[( ]{0,8}(?:error|exception|traceback)\b", re.IGNOR
 
 
 class ToolUseReward(Reward):
-    """From 0 to 1: the share of good calls, less for more calls than `max_calls`; 0 without any call.
+    """The share of valid tool calls, from 0 to 1, lowered by more calls than `max_calls`; 0 without calls.
 
-    A call is good when its tool was offered, its arguments are a JSON object with everything that the tool requires
-    and nothing that it does not know, and its result, if there is one, does not begin with "error". Tools are those
-    given here, else those of the row's column `tools`; without either any name is taken for a tool. Calls are read from
-    the messages' `tool_calls`; in a text from its <tool_call> tags.
+    A call is valid if its tool was offered, its arguments are a JSON object with every required property and no unknown
+    one, and its result, if any, does not begin with "error". Tools are those given here, else the row's column `tools`;
+    without either, any name is accepted. Calls are read from the messages' `tool_calls`, in a text from <tool_call>
+    tags.
     """
 
     def __init__(
@@ -317,8 +307,8 @@ class ToolUseReward(Reward):
         max_calls: int | None = None,
         name: str = "tool_use",
     ) -> None:
-        """`tools` are OpenAI's definitions. A rollout is to make at least `expected` calls and at most `max_calls`
-        (None: any number). With `expected=0` no call is as good as only good calls.
+        """`tools` are OpenAI's definitions. A rollout should make at least `expected` calls and at most `max_calls`
+        (None: any number). With `expected=0`, a reply without calls scores 1.
 
         Raises:
             ValueError: `expected` is below 0 or above `max_calls`.
@@ -331,23 +321,22 @@ class ToolUseReward(Reward):
         self.max_calls = max_calls
 
     def score(self, sample: Sample) -> float | None:
-        """Return the share of the asked-for formats that the answer has."""
+        """Return the share of valid calls."""
         calls = tool_calls(sample)
         if not calls:
             return 1.0 if self.expected == 0 else 0.0
         offered = _parameters(self.tools if self.tools is not None else sample.columns.get("tools"))
-        good = sum(_is_good(call, offered) for call in calls)
-        share = good / max(len(calls), self.expected)
+        share = sum(_is_valid(call, offered) for call in calls) / max(len(calls), self.expected)
         return share if self.max_calls is None else share * min(1.0, self.max_calls / len(calls))
 
 
 class WrittenCall:
-    """One call with its result."""
+    """A tool call with its result."""
 
     def __init__(self, name: Any, arguments: Any, result: str | None = None) -> None:
         self.name = name if isinstance(name, str) else ""
         self.arguments = _object(arguments)
-        """None where they are no JSON object."""
+        """None if they are no JSON object."""
         self.result = result
 
 
@@ -361,7 +350,11 @@ def tool_calls(sample: Sample) -> list[WrittenCall]:
         for message in sample.messages
         if message.get("role") == "tool"
     }
-    calls = [call for message in sample.messages for call in _calls_of(message)]
+    calls: list[Any] = []
+    for message in sample.messages:
+        message_calls = message.get("tool_calls")
+        if isinstance(message_calls, list | tuple):
+            calls += message_calls
     return [
         _call(call, results.get(str(call.get("id")))) if isinstance(call, Mapping) else WrittenCall(None, None)
         for call in calls[:_MAX_CALLS]
@@ -369,22 +362,17 @@ def tool_calls(sample: Sample) -> list[WrittenCall]:
 
 
 def _tagged(text: str) -> list[str]:
-    """Return the text between each pair of tags."""
-    found: list[str] = []
+    """Return the text between each pair of <tool_call> tags."""
+    bodies: list[str] = []
     start = text.find(_OPENING)
-    while start >= 0 and len(found) < _MAX_CALLS:
+    while start >= 0 and len(bodies) < _MAX_CALLS:
         start += len(_OPENING)
         end = text.find(_CLOSING, start)
         if end < 0:
             break
-        found.append(text[start:end])
+        bodies.append(text[start:end])
         start = text.find(_OPENING, end)
-    return found
-
-
-def _calls_of(message: Message) -> list[Any]:
-    calls = message.get("tool_calls")
-    return list(calls) if isinstance(calls, list | tuple) else []
+    return bodies
 
 
 def _call(call: Mapping[str, Any], result: str | None) -> WrittenCall:
@@ -404,7 +392,7 @@ def _object(value: Any) -> dict[str, Any] | None:
 
 
 def _parameters(tools: Any) -> dict[str, Mapping[str, Any]] | None:
-    """Return the parameters of each tool by its name; None where nobody says which tools there are."""
+    """Return the parameters of each tool by name; None if no tools are given."""
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)
@@ -416,7 +404,7 @@ def _parameters(tools: Any) -> dict[str, Mapping[str, Any]] | None:
     return {str(function.get("name")): function.get("parameters") or {} for function in functions if function}
 
 
-def _is_good(call: WrittenCall, offered: Mapping[str, Mapping[str, Any]] | None) -> bool:
+def _is_valid(call: WrittenCall, offered: Mapping[str, Mapping[str, Any]] | None) -> bool:
     if not call.name or call.arguments is None or (call.result is not None and _FAILED.match(call.result.lstrip())):
         return False
     if offered is None:

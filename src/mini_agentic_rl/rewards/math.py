@@ -1,9 +1,8 @@
 """Compare an answer with the right one: numbers, options, lists and words here, expressions by math-verify.
 
-Plain numbers, the common case, never use an algebra package. math-verify runs in a helper process, which starts on
-first use and is killed when a comparison takes too long: no limit on the text can bound computer algebra, and signals
-do not work off the main thread. So `is_correct` returns in bounded time on any text, from any thread. Results are
-cached.
+math-verify runs in a helper process, which starts on first use and is killed when a comparison takes too long: no limit
+on the text can bound computer algebra, and signals work in the main thread only. So `is_correct` returns in bounded
+time on any text, from any thread. Results are cached. Plain numbers never need the helper.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
 from typing import Any
@@ -29,58 +27,30 @@ logger = logging.getLogger(__name__)
 TIME_LIMIT = 5.0
 """Seconds for one comparison."""
 MAX_LENGTH = 300
-"""Characters of an expression; a longer one equals nothing."""
+"""Characters of the longest expression that is compared."""
 
 _MATHEMATICAL = re.compile(r"[\d\\+*/^=<>]|^\W*[A-Za-z]\W*$|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf)\b")
-
-
-class TimeBudget:
-    """The seconds that the comparisons of one answer may take together: a list may have a hundred slow items."""
-
-    def __init__(self, seconds: float = TIME_LIMIT) -> None:
-        self.left = seconds
 
 
 class SymbolicError(RuntimeError):
     """The helper process cannot be used."""
 
 
-def equivalent(
-    predicted: str, gold: str, near: Callable[[Fraction, Fraction], bool], budget: TimeBudget | None = None
-) -> bool:
-    """Return True if two expressions (plain text or LaTeX) are equal as mathematics, or have real values that are near
-    each other.
-
-    False where either is no expression, is longer than `MAX_LENGTH`, or takes longer than `TIME_LIMIT` (logged), and
-    where earlier comparisons have used up the `budget` that they share.
-
-    Raises:
-        SymbolicError: the helper process cannot be started, or died of something else than the time limit.
-    """
-    if max(len(predicted), len(gold)) > MAX_LENGTH or not (
-        _MATHEMATICAL.search(predicted) and _MATHEMATICAL.search(gold)
-    ):
-        return False
-    budget = budget or TimeBudget()
-    if budget.left <= 0:
-        return False
-    found, seconds = _remembered(predicted, gold)
-    budget.left -= seconds
-    return found if isinstance(found, bool) else any(near(Fraction(left), Fraction(right)) for left, right in found)
-
-
 _helper = DeadlineProcess(f"{__package__}.symbolic_worker")
 
 
 @functools.lru_cache(maxsize=10_000)
-def _remembered(predicted: str, gold: str) -> tuple[bool | list[list[str]], float]:
-    """Return whether both are equal, or the values that they may have, as decimals; and the seconds that it took.
+def _compare_expressions(predicted: str, gold: str) -> tuple[bool | list[list[str]], float]:
+    """Return whether both are equal, or their possible pairs of values as decimals; and the seconds that it took.
 
-    The seconds are those of the helper alone: neither its start nor other threads' turns cost an answer its budget.
+    The seconds are those of the helper alone, without its start and the calls of other threads.
+
+    Raises:
+        SymbolicError: the helper process cannot be started, or ended for another reason than the time limit.
     """
     try:
-        found, seconds = _helper.ask([predicted, gold], TIME_LIMIT)
-        return found, seconds
+        result, seconds = _helper.ask([predicted, gold], TIME_LIMIT)
+        return result, seconds
     except LateError:
         logger.warning("comparing %r with %r took over %.0f s; it counts as wrong", predicted, gold, TIME_LIMIT)
         return False, TIME_LIMIT
@@ -99,15 +69,14 @@ _MARKED = re.compile(rf"####|\\boxed|{ANSWER_WORDS}", re.IGNORECASE)
 def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
     """Return True if the reply `predicted` gives the answer `gold`.
 
-    The answer is taken out of the reply by `extract_answer`. `gold` is text in any form that a reply may have, a
-    number, or a list, tuple, set or dictionary of such; a list in `gold` asks for the same order, a set does not, and a
-    dictionary for the same keys.
+    The answer is extracted by `extract_answer`. `gold` is text in any form that a reply may have, a number, or a list,
+    tuple, set or dictionary of these. The items of a list or tuple must be in the same order, those of a set need not.
 
-    Numbers are equal when they differ by at most `rel_tol * abs(gold)`, or by at most `abs_tol`; an expression with a
-    value, such as sqrt(2), is such a number. By default numbers agree to `DEFAULT_TOLERANCE`, but integers have to be
-    equal, and of two decimals one has to be the other with fewer places: 3.14 is 3.1416, and 12.46 is not 12.45. 15%
-    equals both 15 and 0.15. Units count where both answers have one that is known: 5 km is 5000 m, and neither 5 m nor
-    5 kg. An option has to be the same letter. Nothing equals nan.
+    Numbers are equal if they differ by at most `rel_tol * abs(gold)`, or by at most `abs_tol`; an expression with a
+    value, such as sqrt(2), is a number. By default, numbers agree within `DEFAULT_TOLERANCE`, but integers must be
+    equal, and of two decimals one must be the other rounded or cut off: 3.14 equals 3.1416, and 12.46 does not equal
+    12.45. 15% equals both 15 and 0.15. Units are compared if both answers have a known one: 5 km equals 5000 m, and
+    neither 5 m nor 5 kg. Nothing equals nan.
 
     Raises:
         ToleranceError: a tolerance is no number, negative, or for `rel_tol` 1 or more.
@@ -123,13 +92,13 @@ def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_t
 
 
 def same_answer(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_tol: float = 0.0) -> bool:
-    """Return True if the bare answer `predicted` says the same as `gold`; otherwise as `is_correct`."""
+    """Return True if the answer `predicted`, without a reply around it, equals `gold`; otherwise as `is_correct`."""
     return same_value(parse_value(clean(predicted)), _gold_value(gold), Tolerance(rel_tol, abs_tol))
 
 
 def normalise_answer(text: str) -> str:
-    """Return an answer in its plain form: a number without commas, currency and unit, an option in upper case, and
-    anything else without decoration, extra space and upper case."""
+    """Return an answer in plain form: a number without commas, currency and unit, an option in upper case, any other
+    text in lower case without markup and extra spaces."""
     value = parse_value(clean(text))
     if isinstance(value, NumberValue):
         return value.text
@@ -137,14 +106,14 @@ def normalise_answer(text: str) -> str:
 
 
 class ToleranceError(UserError, ValueError):
-    """A tolerance that no two numbers can be compared with."""
+    """A tolerance out of range."""
 
 
 def check_tolerance(value: Any, setting: str, below: float | None = None) -> None:
-    """Check a tolerance that a user gave for a setting.
+    """Check a tolerance.
 
     Raises:
-        ToleranceError: it is no number of 0 or more, or not below the bound.
+        ToleranceError: it is not a number of 0 or more, or not below the bound.
     """
     bound = math.inf if below is None else below
     if not isinstance(value, bool) and isinstance(value, Real) and 0 <= float(value) < bound:
@@ -153,28 +122,47 @@ def check_tolerance(value: Any, setting: str, below: float | None = None) -> Non
     raise ToleranceError(f"must be {bounds}, not {value!r}", setting=setting)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tolerance:
-    """Bounds of the difference of two numbers that count as equal.
+    """Bounds of the difference of two equal numbers, for the comparisons of one answer.
 
     Raises:
         ToleranceError: a tolerance is no number, negative, or for the relative one 1 or more.
     """
 
     relative: float | None = None
-    """Share of the right number; None takes `DEFAULT_TOLERANCE`, and more care with integers and decimals."""
+    """Share of the right number; None takes `DEFAULT_TOLERANCE`, and is stricter with integers and decimals."""
     absolute: float = 0.0
-    budget: TimeBudget = field(default_factory=TimeBudget, compare=False)
-    """Seconds left for algebra."""
+    seconds_left: float = TIME_LIMIT
+    """Seconds for all symbolic comparisons of the answer: a list may have a hundred slow items."""
 
     def __post_init__(self) -> None:
         if self.relative is not None:
             check_tolerance(self.relative, "rel_tol", below=1)
         check_tolerance(self.absolute, "abs_tol")
 
+    def same_expression(self, predicted: str, gold: str) -> bool:
+        """Return True if two expressions (plain text or LaTeX) are equal, or have real values within the tolerance.
+
+        False if either is no expression, is longer than `MAX_LENGTH`, or takes longer than `TIME_LIMIT` (logged), and
+        if earlier comparisons of the answer have used up its time.
+
+        Raises:
+            SymbolicError: the helper process cannot be used.
+        """
+        if max(len(predicted), len(gold)) > MAX_LENGTH or self.seconds_left <= 0:
+            return False
+        if not (_MATHEMATICAL.search(predicted) and _MATHEMATICAL.search(gold)):
+            return False
+        result, seconds = _compare_expressions(predicted, gold)
+        self.seconds_left -= seconds
+        if isinstance(result, bool):
+            return result
+        return any(self.holds(Fraction(left), Fraction(right)) for left, right in result)
+
     def holds(self, left: Fraction, right: Fraction, *, written: bool = False) -> bool:
-        """Return True if `left` is as good as `right`. `written` says that both stand in the answers as they are, and
-        were not computed: decimals are then equal by default only if one may be the other rounded."""
+        """Return True if the numbers are equal within the tolerance. `written` numbers are those of the answers, not
+        computed values: by default, such decimals are equal only if one may be the other rounded."""
         if left == right or (self.absolute and abs(left - right) <= _exact(self.absolute)):
             return True
         if self.relative is not None:
@@ -185,9 +173,8 @@ class Tolerance:
 
 
 def _is_rounded(left: Fraction, right: Fraction) -> bool:
-    """Return True unless both are decimals of which neither is the other, rounded or cut off."""
-    places = sorted((_places(value), value) for value in (left, right))
-    (fewer, rounded), (more, value) = places
+    """Return True unless both are decimals, and neither is the other rounded or cut off."""
+    (fewer, rounded), (more, value) = sorted((_places(value), value) for value in (left, right))
     if more == math.inf:
         return True
     unit = Fraction(1, 10 ** int(fewer))
@@ -195,7 +182,7 @@ def _is_rounded(left: Fraction, right: Fraction) -> bool:
 
 
 def _places(value: Fraction) -> float:
-    """Return the number of decimal places of a number; infinity where they never end."""
+    """Return the number of decimal places of a number; infinity if they never end."""
     rest, counts = value.denominator, {2: 0, 5: 0}
     for factor in counts:
         while rest % factor == 0:
@@ -205,19 +192,21 @@ def _places(value: Fraction) -> float:
 
 
 def _exact(tolerance: float) -> Fraction:
-    """Return a tolerance as it was written: 0.01 is one hundredth."""
+    """Return a tolerance as the fraction of its decimal text: 0.01 is one hundredth."""
     return Fraction(str(float(tolerance)))
 
 
 def same_value(predicted: Value, gold: Value, tolerance: Tolerance | None = None) -> bool:
-    """Return True if two parsed answers say the same; errors as in `is_correct`."""
+    """Return True if two parsed answers are equal; errors as in `is_correct`."""
     tolerance = tolerance or Tolerance()
     if isinstance(predicted, NumberValue) and isinstance(gold, NumberValue):
         return _same_number(predicted, gold, tolerance)
     if isinstance(gold, OptionValue):
         return predicted == gold or (isinstance(predicted, ListValue) and predicted.items == (gold,))
     if isinstance(gold, MappingValue) and isinstance(predicted, MappingValue):
-        return _same_mapping(predicted, gold, tolerance)
+        given = {_folded(key): value for key, value in predicted.items}
+        wanted = {_folded(key): value for key, value in gold.items}
+        return given.keys() == wanted.keys() and all(same_value(given[key], wanted[key], tolerance) for key in wanted)
     if isinstance(gold, ListValue) and isinstance(predicted, ListValue):
         return _same_list(predicted, gold, tolerance)
     if isinstance(gold, ListValue) and len(gold.items) == 1:
@@ -227,7 +216,7 @@ def same_value(predicted: Value, gold: Value, tolerance: Tolerance | None = None
     left, right = _as_text(predicted), _as_text(gold)
     if left is None or right is None or _folded(left) == "nan":
         return False
-    return _folded(left) == _folded(right) or equivalent(left, right, tolerance.holds, tolerance.budget)
+    return _folded(left) == _folded(right) or tolerance.same_expression(left, right)
 
 
 def _gold_value(gold: Any) -> Value:
@@ -240,7 +229,7 @@ def _gold_value(gold: Any) -> Value:
 
 
 def _same_words(words: str, gold: TextValue | ListValue, tolerance: Tolerance) -> bool:
-    """Return True if a text with words around numbers, such as "May 3, 2024" or "5 apples and 3 pears", is `gold`."""
+    """Return True if a text with numbers and words, such as "May 3, 2024" or "5 apples and 3 pears", is `gold`."""
     if isinstance(gold, TextValue):
         return _folded(words) == _folded(gold.text) != "nan"
     value = parse_value(words)
@@ -261,12 +250,6 @@ def _same_number(predicted: NumberValue, gold: NumberValue, tolerance: Tolerance
     return any(tolerance.holds(left, right, written=True) for left, right in candidates)
 
 
-def _same_mapping(predicted: MappingValue, gold: MappingValue, tolerance: Tolerance) -> bool:
-    given = {_folded(key): value for key, value in predicted.items}
-    wanted = {_folded(key): value for key, value in gold.items}
-    return given.keys() == wanted.keys() and all(same_value(given[key], wanted[key], tolerance) for key in wanted)
-
-
 def _same_list(predicted: ListValue, gold: ListValue, tolerance: Tolerance) -> bool:
     if len(predicted.items) != len(gold.items):
         return False
@@ -275,12 +258,12 @@ def _same_list(predicted: ListValue, gold: ListValue, tolerance: Tolerance) -> b
             return False
         pairs = zip(predicted.items, gold.items, strict=True)
         return all(same_value(left, right, tolerance) for left, right in pairs)
-    left_over = list(predicted.items)
+    unmatched = list(predicted.items)
     for wanted in gold.items:
-        found = next((item for item in left_over if same_value(item, wanted, tolerance)), None)
-        if found is None:
+        match = next((item for item in unmatched if same_value(item, wanted, tolerance)), None)
+        if match is None:
             return False
-        left_over.remove(found)
+        unmatched.remove(match)
     return True
 
 
@@ -297,11 +280,10 @@ def _folded(text: str) -> str:
 
 
 class AccuracyReward(Reward):
-    """`right` where the final answer equals the row's right answer, else `wrong`.
+    """`right` if the final answer equals the row's right answer by `is_correct`, else `wrong`.
 
-    Numbers, options, expressions, lists, sets, tuples and dictionaries are compared as `is_correct` does. A completion
-    that its token limit cut off (the row says `finish_reason` "length") and one that ends in a tool call give no
-    answer and are wrong. A row whose right answer is None or empty gives no reward.
+    A completion that was cut off at its token limit (the row has `finish_reason` "length") or ends in a tool call is
+    wrong. A row whose right answer is None or empty gives no reward.
     """
 
     def __init__(
@@ -314,7 +296,7 @@ class AccuracyReward(Reward):
         truth: str = "ground_truth",
         name: str = "accuracy",
     ) -> None:
-        """`rel_tol` and `abs_tol` are those of `is_correct`; `truth` is the column of the right answers.
+        """`rel_tol` and `abs_tol` are as in `is_correct`; `truth` is the column of the right answers.
 
         Raises:
             ToleranceError: a tolerance is no number, negative, or for `rel_tol` 1 or more.
@@ -328,7 +310,7 @@ class AccuracyReward(Reward):
         self.truth = truth
 
     def score(self, sample: Sample) -> float | None:
-        """`right` or `wrong`.
+        """Return `right` or `wrong`.
 
         Raises:
             RewardError: the rows have no column of right answers.
@@ -339,6 +321,5 @@ class AccuracyReward(Reward):
         if sample.columns.get("finish_reason") == "length":
             return self.wrong
         text = sample.text
-        if not text:
-            return self.wrong
-        return self.right if is_correct(text, gold, rel_tol=self.rel_tol, abs_tol=self.abs_tol) else self.wrong
+        is_right = bool(text) and is_correct(text, gold, rel_tol=self.rel_tol, abs_tol=self.abs_tol)
+        return self.right if is_right else self.wrong

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .base import FAILED, Reward, Sample, TextOrMessages, as_messages, encodable
+from .base import FAILED, Reward, Sample, as_messages, encodable
 
 if TYPE_CHECKING:
     from httpx import Client, Response
@@ -26,20 +26,20 @@ _MAX_PAUSE = 10.0
 
 
 class ServiceError(RuntimeError):
-    """The service refused, could not be reached, or answered something else than scores."""
+    """The service refused, could not be reached, or answered without scores."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
-        """True if the service refuses what was sent, rather than failing itself."""
+        """True if the service refuses the request, False if it failed itself."""
 
 
 class RemoteReward(Reward):
-    """The scores of a service, times `scale`.
+    """The scores of a reward service, times `scale`.
 
-    A service that is busy or out of reach is asked again, up to `attempts` times. Of a batch that it refuses, the
-    samples that it would take on their own get their scores; those that it refuses have none. It waits for the network:
-    from an event loop use `in_thread`.
+    A request to a service that is busy or cannot be reached is repeated, up to `attempts` times in all. A batch that
+    the service refuses is halved until only the refused samples have no reward. Calls block: from an event loop use
+    `in_thread`.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class RemoteReward(Reward):
     ) -> None:
         """
         Args:
-            url: of the service, without the path.
+            url: URL of the service, without the path.
             api_key: sent as a bearer token.
             batch_size: samples of one request, at most.
             timeout: seconds for one request.
             attempts: requests for one batch, at most.
             scale: factor of every score.
-            name: what logs and metrics call it.
+            name: name in logs and metrics.
 
         Raises:
             ValueError: the URL has no http scheme, or a number is out of range.
@@ -81,7 +81,7 @@ class RemoteReward(Reward):
         self._client: Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}  # connections stay in their process
+        return {**self.__dict__, "_client": None}  # connections are not pickled
 
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
         """Return the scores, batch by batch."""
@@ -96,7 +96,7 @@ class RemoteReward(Reward):
         return self.score_all([sample])[0]
 
     def _scores(self, items: list[dict[str, Any]]) -> list[float]:
-        """Return the score of each item. A batch that is refused is halved until what is refused stands alone."""
+        """Return the score of each item, halving a batch that is refused."""
         try:
             if self._batches and len(items) > 1:
                 return self._batch(items)
@@ -117,10 +117,10 @@ class RemoteReward(Reward):
         return [_number(score) for score in scores]
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to one request, after as many attempts as it takes.
+        """Return the answer to a request, after at most `attempts` tries.
 
         Raises:
-            ServiceError: no attempt gave an answer.
+            ServiceError: every try failed, or the service refused the request.
         """
         from httpx import HTTPError
 
@@ -133,8 +133,10 @@ class RemoteReward(Reward):
             else:
                 if response.status_code not in _BUSY:
                     return self._answer(path, response)
-                problem = _told(response)
-                pause = max(pause, _asked_pause(response))
+                problem = f"HTTP {response.status_code}: {response.text[:200]}"
+                retry_after = response.headers.get("retry-after", "")
+                if retry_after.isdecimal():
+                    pause = max(pause, min(_MAX_PAUSE, float(retry_after)))
             logger.debug("%s%s: attempt %d of %d: %s", self.url, path, attempt, self.attempts, problem)
             if attempt < self.attempts:
                 time.sleep(pause)
@@ -145,7 +147,8 @@ class RemoteReward(Reward):
             self._batches = False
             raise ServiceError(f"{self.url} has no {path}", refused=True)
         if response.status_code >= 400:
-            raise ServiceError(_told(response), refused=response.status_code in (400, 413, 422))
+            message = f"HTTP {response.status_code}: {response.text[:200]}"
+            raise ServiceError(message, refused=response.status_code in (400, 413, 422))
         try:
             answer = response.json()
         except ValueError as error:
@@ -168,17 +171,15 @@ _CONNECTING = threading.Lock()
 
 
 def _item(sample: Sample) -> dict[str, Any]:
-    """Return a sample as the service takes it: both texts, or the whole conversation."""
+    """Return the request of a sample: prompt and response as text, or the whole conversation."""
     if isinstance(sample.completion, str) and (sample.prompt is None or isinstance(sample.prompt, str)):
         return {"prompt": encodable(sample.prompt or ""), "response": encodable(sample.completion)}
-    return {"messages": [*_messages(sample.prompt, "user"), *_messages(sample.completion, "assistant")]}
-
-
-def _messages(conversation: TextOrMessages | None, role: str) -> list[Any]:
-    return [_encodable(dict(message)) for message in as_messages(conversation, role)]
+    messages = [*as_messages(sample.prompt, "user"), *as_messages(sample.completion, "assistant")]
+    return {"messages": [_encodable(dict(message)) for message in messages]}
 
 
 def _encodable(value: Any) -> Any:
+    """Return a value that a JSON body can carry."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):
@@ -191,16 +192,5 @@ def _encodable(value: Any) -> Any:
 
 
 def _number(score: Any) -> float:
-    """Return a score as a number; one that is none, or null, is not finite, and so no reward."""
+    """Return a score as a number; nan, and so no reward, where it is none."""
     return float(score) if isinstance(score, int | float) and not isinstance(score, bool) else math.nan
-
-
-def _told(response: Response) -> str:
-    """Return the text of a refusal."""
-    return f"HTTP {response.status_code}: {response.text[:200]}"
-
-
-def _asked_pause(response: Response) -> float:
-    """Return the seconds of a Retry-After header, bounded; 0 without one."""
-    text = response.headers.get("retry-after", "")
-    return min(_MAX_PAUSE, float(text)) if text.isdecimal() else 0.0

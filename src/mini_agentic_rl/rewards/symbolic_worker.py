@@ -1,7 +1,7 @@
-"""The helper process of `symbolic`: asked [predicted, gold], it answers whether both are equal, or with their values.
+"""The helper process of `math`: for [predicted, gold] it returns whether both are equal, or their possible values.
 
-math-verify reads log as the logarithm to base 10, programs as the natural one. Written as programs write it, log(100)
-may be either.
+math-verify reads log as the logarithm to base 10, programs as the natural one. So log(100) without a backslash is
+compared as both.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..processes import serve_answers
+from .values import closing_at
 
 MEMORY_LIMIT = 4 << 30
 """Bytes of address space, so that a power tower fails here and does not fill the machine."""
-
-
 _DIGITS = 60
 """Decimal digits to which values are computed."""
 _MAX_EXPONENT = 45
-"""Values from 10 to the power of this on are not compared: their last digits would be lost."""
+"""Values of 10 to this power and more are not compared: their last digits would be lost."""
 _PLAIN_LOGARITHM = re.compile(r"(?<!\\)\blog(?=\s*\()")
 
 
 def compare(predicted: str, gold: str) -> bool | list[list[str]]:
-    """Return True if math-verify finds both equal, each read as plain text or as LaTeX; else the pairs of values that
-    they may have, as decimals, or False where they have none."""
+    """Return True if math-verify finds both equal, read as plain text or as LaTeX; else their possible pairs of values
+    as decimals, or False if there are none."""
     from math_verify import verify
 
     left, right = _parsed(predicted), _parsed(gold)
@@ -41,7 +41,7 @@ def compare(predicted: str, gold: str) -> bool | list[list[str]]:
 
 
 def _parsed(text: str) -> list[Any]:
-    """Return what an expression may mean."""
+    """Return the possible readings of an expression."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 
     texts = dict.fromkeys((text, _PLAIN_LOGARITHM.sub("ln", text)))
@@ -51,7 +51,7 @@ def _parsed(text: str) -> list[Any]:
 
 
 def _value(expression: Any) -> str | None:
-    """Return a finite real value as a decimal, one that is an integer without a point; None where there is none."""
+    """Return a finite real value as a decimal, an integer without a point; None if there is none."""
     import sympy
 
     if not isinstance(expression, sympy.Expr) or expression.free_symbols:
@@ -64,7 +64,7 @@ def _value(expression: Any) -> str | None:
 
 
 def as_latex(text: str) -> str:
-    """Return an expression as programs write it, such as sqrt(12)*x**10 >= 3, as LaTeX; LaTeX is left as it is."""
+    """Convert the notation of programs, such as sqrt(12)*x**10 >= 3, to LaTeX; LaTeX is returned unchanged."""
     if "\\" in text:
         return text
     text = re.sub(r"√\s*(?:\(([^()]*)\)|(\w+))", r" sqrt(\1\2)", text)
@@ -75,45 +75,31 @@ def as_latex(text: str) -> str:
     text = re.sub(r"(?<!\\)\b(sqrt|pi|sin|cos|tan|log|ln|exp)\b", r"\\\1 ", text)
     while (start := text.find("\\sqrt (")) >= 0:
         opening = start + len("\\sqrt ")
-        closing = _closing(text, opening)
+        end = closing_at(text, opening, "()")
+        closing = len(text) if end is None else end
         text = f"{text[:start]}\\sqrt{{{text[opening + 1 : closing]}}}{text[closing + 1 :]}"
     return text
 
 
-def _closing(text: str, opening: int) -> int:
-    """Return the index at which the parenthesis at `opening` closes; the end of a text in which it does not."""
-    depth = 0
-    for at in range(opening, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[at], 0)
-        if depth == 0:
-            return at
-    return len(text)
-
-
 def prepare() -> Callable[[Any], tuple[bool | list[list[str]], float]]:
-    """Bound the memory of the process, and load what compares."""
+    """Bound the memory of the process, import the libraries, and return `timed_answer`."""
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that the time limit is ours to keep
-    compare("sqrt(2)", "1.5")  # what is imported on first use is imported now
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that it keeps no time limit
+    compare("sqrt(2)", "1.5")  # imports everything that is imported on first use
     return timed_answer
 
 
 def timed_answer(pair: Any) -> tuple[bool | list[list[str]], float]:
-    """Return an answer and the seconds that it took."""
-    began = time.monotonic()
-    return answer(pair), time.monotonic() - began
-
-
-def answer(pair: Any) -> bool | list[list[str]]:
-    """Return what `compare` finds of [predicted, gold]; what cannot be computed is not shown to be equal."""
+    """Return the result of `compare` for [predicted, gold], False if it fails; and the seconds that it took."""
     predicted, gold = pair
-    try:
-        return compare(predicted, gold)
-    except (ArithmeticError, MemoryError, RecursionError, TypeError, ValueError, AttributeError):
-        return False
+    start = time.monotonic()
+    result: bool | list[list[str]] = False
+    with suppress(ArithmeticError, MemoryError, RecursionError, TypeError, ValueError, AttributeError):
+        result = compare(predicted, gold)
+    return result, time.monotonic() - start
 
 
 if __name__ == "__main__":

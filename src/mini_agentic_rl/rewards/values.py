@@ -1,7 +1,7 @@
 """Values of answers: numbers, options, lists and texts, parsed without an algebra package.
 
-`in_ascii_numbers` converts digits, punctuation and number words of other scripts first. `unit_of` reads units. A word
-that is no known unit, such as "apples", is ignored: such answers are compared by their numbers alone.
+`in_ascii_numbers` first converts digits, punctuation and numerals of other scripts. A word after a number that is no
+known unit, such as "apples", is ignored.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ UNCASED: Final = (
     "\u0590-\u1cff\u2e80-\u2fdf\u3005-\u3007\u3021-\u9fff\ua000-\ua4cf\uac00-\ud7ff\uf900-\ufaff\ufb1d-\ufdff"
     "\ufe70-\ufefe\uff66-\uffdc\U0001b000-\U0001b2ff\U00020000-\U000323af"
 )
-"""Inside of a character class: letters of scripts without case, from Hebrew to Chinese and Korean. Such a word may
-stand next to a number without a space, as in 共42元, so these letters bound a number as a space does."""
+"""Letters of scripts without case, from Hebrew to Chinese and Korean, for a character class. Words of these scripts may
+be next to a number without a space, as in 共42元."""
 
 _MARKS = str.maketrans(
     {
@@ -48,7 +48,7 @@ _RUN = re.compile(rf"(?<![\d{_ALL}])([{_ALL}]{{1,20}})(?![{_ALL}])(?:[点點]([{
 _BELOW = r"(?:[一-九]千〇?)?(?:[一-九]百〇?)?(?:[一-九]?十)?[一-九]?".replace("一-九", _ONES[1:])
 _WELL_FORMED = re.compile(rf"(?=[{_ONES[1:]}十])(?:{_BELOW}亿〇?)?(?:{_BELOW}万〇?)?{_BELOW}")
 _COUNTED = re.compile("[个個只元块塊米人次天年月岁歲本张張条條辆輛件名位分]?")
-"""A measure word behind an answer of one numeral."""
+"""An optional measure word after a single numeral."""
 _DIGIT = re.compile(r"[^\D0-9]")
 _PERCENT = re.compile(r"百分之\s*(\d+(?:\.\d+)?)")
 _FRACTION = re.compile(r"(?<!\d)(\d{1,15})\s*(?:分之|分の|분의)\s*(\d+)")
@@ -56,10 +56,10 @@ _MINUS = re.compile(r"(?:负|負|マイナス)\s*(?=\d)")
 
 
 def in_ascii_numbers(text: str) -> str:
-    """Return the text with its numbers, full-width characters and punctuation in ASCII; words stay as they are.
+    """Return the text with numbers, full-width characters and punctuation in ASCII; words are not changed.
 
-    ４２ and ٤٢ are 42, 百分之42 is 42%, 3分之2 is 2/3, and 负42 is -42. Numerals are read where they are no part of a
-    word: 四十二 is 42, 三点五 is 3.5, 二〇二四 is 2024, and 四 is 4 where the text is nothing else.
+    ４２ and ٤٢ become 42, 百分之42 42%, 3分之2 2/3, and 负42 -42. Numerals are converted if they are not part of a
+    word: 四十二 becomes 42, 三点五 3.5, 二〇二四 2024, and 四 becomes 4 if it is the whole text.
     """
     if text.isascii():
         return text
@@ -69,7 +69,7 @@ def in_ascii_numbers(text: str) -> str:
 
 
 def _read_numeral(found: re.Match[str]) -> str:
-    """Return a Chinese or Japanese numeral in ASCII; what may be a part of a word as it stands."""
+    """Return a Chinese or Japanese numeral in ASCII, or unchanged if it may be part of a word."""
     run, decimals = found[1].translate(_NUMERALS), (found[2] or "").translate(_NUMERALS)
     before, after = found.string[: found.start()].rstrip(), found.string[found.end() :].strip()
     alone = before in ("", "-", "负", "負", "マイナス") and _COUNTED.fullmatch(after) is not None
@@ -77,15 +77,19 @@ def _read_numeral(found: re.Match[str]) -> str:
     if set(run) <= set(_ONES):  # digit by digit
         if not (alone or is_part or decimals or (len(run) > 2 and "〇" in run)):
             return found[0]
-        whole = "".join(str(_ONES.index(one)) for one in run)
+        whole = _digits_of(run)
     elif (len(run) > 1 or alone or is_part) and _WELL_FORMED.fullmatch(run):
-        whole = str(_value(run))
+        whole = str(_value_of_numeral(run))
     else:
         return found[0]
-    return whole + ("." + "".join(str(_ONES.index(one)) for one in decimals) if decimals else "")
+    return f"{whole}.{_digits_of(decimals)}" if decimals else whole
 
 
-def _value(run: str) -> int:
+def _digits_of(numerals: str) -> str:
+    return "".join(str(_ONES.index(numeral)) for numeral in numerals)
+
+
+def _value_of_numeral(run: str) -> int:
     total = section = digit = 0
     last = 1
     for one in run:
@@ -107,9 +111,9 @@ class Unit:
     kind: str
     """Quantity that it measures; numbers of two kinds are never equal."""
     factor: Fraction
-    """Number of the kind's own units that it is."""
+    """Its size in the base unit of the kind."""
     name: str
-    """A word that stands for it behind a number."""
+    """Its name after a number."""
 
 
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
@@ -163,8 +167,7 @@ _POWER = re.compile(r"(?:(?P<word>(?:square|sq|cubic)(?=\.? )|平方|立方)\.? 
 
 
 def unit_of(text: str) -> Unit | None:
-    """Return the unit that stands before or behind a number, such as "$", "km/h" or "square meters"; None for any
-    other text."""
+    """Return the unit before or after a number, such as "$", "km/h" or "square meters"; None for any other text."""
     if len(text) > _LONGEST:
         return None
     words = re.sub(r"\s*/\s*", "/", " ".join(text.lower().split()))
@@ -183,13 +186,12 @@ class NumberValue:
     """An exact number."""
 
     value: Fraction
-    """Without the percent sign: 15% has the value 15."""
+    """Value before the percent sign: 15 of 15%."""
     percent: bool = False
-    """True if it was written with a percent sign."""
     text: str = ""
-    """The number as text, undecorated."""
+    """The number as plain text."""
     unit: Unit | None = None
-    """Unit that it counts; None without one that is known."""
+    """None without a known unit."""
 
     @property
     def full_text(self) -> str:
@@ -202,7 +204,7 @@ class OptionValue:
     """One choice of several."""
 
     letter: str
-    """Upper case."""
+    """In upper case."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ class ListValue:
     """Several values in brackets, or separated by commas."""
 
     kind: str
-    """The pair of brackets; "" without any, "sequence" where any pair will do."""
+    """The pair of brackets; "" without brackets, "sequence" if any pair is right."""
     items: tuple[Value, ...]
 
     @property
@@ -240,7 +242,7 @@ MAX_NESTING = 8
 _MAX_LITERAL = 1000
 """Characters of a dictionary."""
 MAX_VALUE = 2000
-"""Characters of an answer that is looked into; a longer one is the text that it is, whatever may be in it."""
+"""Characters of an answer that is parsed; a longer one is compared as text."""
 
 GROUPED = r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)"
 """Digits with thousands commas."""
@@ -267,7 +269,7 @@ _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10
     **dict.fromkeys("亿億억", 10**8),
 }
 SCALE = r"(?:(?:thousand|million|billion|trillion)\b|[百千]?[万萬만亿億억]|百(?!分)|千(?![克米卡瓦升]))"
-"""Words that multiply the number before them; 百万 is 100 times 10,000."""
+"""Words that multiply the number before them; 百万 is 1,000,000."""
 _SCALE = re.compile(rf"\s*({SCALE})", re.IGNORECASE)
 _HEDGE = re.compile(
     r"(?:about|approximately|approx\.?|around|roughly|nearly|almost|exactly|simply|just|equals?|therefore|so)\b\.?\s*"
@@ -285,9 +287,9 @@ _VULGAR = re.compile("[¼-¾⅐-⅞]")
 
 
 def clean(text: str) -> str:
-    """`text` without decoration: math delimiters, emphasis, LaTeX spacing and text, hedges, "x =", a final stop.
+    """Return `text` without math delimiters, emphasis, LaTeX spacing and text, hedges, "x =" and a final stop.
 
-    A text of more than `MAX_VALUE` characters stays as it is: several patterns take time by the square of its length.
+    A text of more than `MAX_VALUE` characters is only stripped: several patterns take quadratic time.
     """
     if len(text) > MAX_VALUE:
         return text.strip()
@@ -312,13 +314,13 @@ def clean(text: str) -> str:
 
 
 def _plain_fraction(match: re.Match[str]) -> str:
-    """Return a LaTeX fraction as 1/2; behind a digit it is the rest of a mixed number, as in 3 1/2."""
+    """Return a LaTeX fraction as 1/2; after a digit, as the fraction of a mixed number: 3 1/2."""
     mixed = match.string[max(0, match.start() - 2) : match.start()].rstrip()[-1:].isdigit()
     return f"{' ' if mixed else ''}{match[1] or match[3]}/{match[2] or match[4]}"
 
 
 def parse_number(text: str) -> NumberValue | None:
-    """Return the number that `text` is, with any currency, unit and percent sign; None when it is anything else."""
+    """Return a number with its currency, unit and percent sign; None for any other text."""
     if len(text) > 200:
         return None
     mixed = _MIXED.fullmatch(text)
@@ -342,7 +344,7 @@ def parse_number(text: str) -> NumberValue | None:
 
 
 def _number(value: Fraction, rest: str, currency: str = "") -> NumberValue | None:
-    """`value` with what was written around it; None when that makes it something else than a number."""
+    """Return `value` with the scale, percent sign and unit of `rest`; None if `rest` is anything else."""
     if scale := _SCALE.match(rest):
         word = scale[1].lower()
         value *= _SCALES.get(word) or math.prod(_SCALES[character] for character in word)
@@ -358,10 +360,8 @@ def _number(value: Fraction, rest: str, currency: str = "") -> NumberValue | Non
 
 
 def ungrouped(text: str) -> str:
-    """Return a number without its thousands commas, whatever is written around it; any other text as it stands."""
-    if "," not in text or parse_number(clean(text)) is None:
-        return text
-    return _without_groups(text)
+    """Return a number, with its unit or currency, without thousands commas; any other text unchanged."""
+    return _without_groups(text) if "," in text and parse_number(clean(text)) is not None else text
 
 
 def _without_groups(text: str) -> str:
@@ -369,7 +369,7 @@ def _without_groups(text: str) -> str:
 
 
 def plain_number(value: Fraction) -> str:
-    """Return a fraction as text: an integer, a decimal where it ends within twelve places, else top/bottom."""
+    """Return a fraction as text: an integer, a decimal of at most twelve places, else top/bottom."""
     scaled = value * 10**12
     if scaled.denominator != 1:
         return str(value)
@@ -395,8 +395,8 @@ def parse_value(text: str, nesting: int = 0) -> Value:
     text = text.replace("\\{", "{").replace("\\}", "}")
     closing = _BRACKETS.get(text[:1], "")
     if nesting < MAX_NESTING and closing and text[-1:] in closing and encloses(text):
-        if (found := _literal_mapping(text)) is not None:
-            return value_of(found, nesting)
+        if (mapping := _literal_mapping(text)) is not None:
+            return value_of(mapping, nesting)
         parts = _split(text[1:-1])
         if len(parts) > 1 or text[0] != "(":
             return ListValue(text[0] + text[-1], _values(parts, nesting))
@@ -407,43 +407,43 @@ def parse_value(text: str, nesting: int = 0) -> Value:
     return TextValue(text)
 
 
-def value_of(found: Any, nesting: int = 0) -> Value:
+def value_of(value: Any, nesting: int = 0) -> Value:
     """Return the value of a Python object: a number, text, or a container of such.
 
     Raises:
-        ValueError: it is None or an empty text outside of a container, or nan.
+        ValueError: it is None or empty text outside of a container, or nan.
     """
-    if isinstance(found, bool):
-        return TextValue(str(found))
-    if isinstance(found, int):
-        return NumberValue(Fraction(found), text=str(found))
-    if isinstance(found, float) and math.isfinite(found):
-        return NumberValue(Fraction(str(found)), text=str(found))
-    if isinstance(found, float) and math.isnan(found):
+    if isinstance(value, bool):
+        return TextValue(str(value))
+    if isinstance(value, int):
+        return NumberValue(Fraction(value), text=str(value))
+    if isinstance(value, float) and math.isfinite(value):
+        return NumberValue(Fraction(str(value)), text=str(value))
+    if isinstance(value, float) and math.isnan(value):
         raise ValueError("the right answer is not a number: nan equals nothing")
-    if nesting == 0 and (found is None or not str(found).strip()):
+    if nesting == 0 and (value is None or not str(value).strip()):
         raise ValueError("the right answer is empty")
     if nesting < MAX_NESTING:
-        if isinstance(found, Mapping):
-            return MappingValue(tuple((str(key), value_of(item, nesting + 1)) for key, item in found.items()))
-        if isinstance(found, list | tuple):
-            return ListValue("sequence", tuple(value_of(item, nesting + 1) for item in found))
-        if isinstance(found, set | frozenset):
-            return ListValue("{}", tuple(value_of(item, nesting + 1) for item in found))
-    return parse_value(clean(str(found)), nesting + 1) if nesting <= MAX_NESTING else TextValue(str(found))
+        if isinstance(value, Mapping):
+            return MappingValue(tuple((str(key), value_of(item, nesting + 1)) for key, item in value.items()))
+        if isinstance(value, list | tuple):
+            return ListValue("sequence", tuple(value_of(item, nesting + 1) for item in value))
+        if isinstance(value, set | frozenset):
+            return ListValue("{}", tuple(value_of(item, nesting + 1) for item in value))
+    return parse_value(clean(str(value)), nesting + 1) if nesting <= MAX_NESTING else TextValue(str(value))
 
 
 def _literal_mapping(text: str) -> dict[Any, Any] | None:
-    """Return the dictionary that a text is, as JSON or Python writes it."""
+    """Return a dictionary from its JSON or Python literal; None for any other text."""
     if text[0] != "{" or ":" not in text or len(text) > _MAX_LITERAL:
         return None
     for read in (json.loads, ast.literal_eval):
         try:
-            found = read(text)
+            value = read(text)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue
-        if isinstance(found, dict):
-            return found
+        if isinstance(value, dict):
+            return value
     return None
 
 
@@ -458,19 +458,28 @@ def is_container(text: str) -> bool:
 
 
 def encloses(text: str) -> bool:
-    """Return True if the bracket at the start closes only at the end."""
+    """Return True if the bracket at the start closes at the end."""
+    return closing_at(text, 0, "([{)]}") == len(text) - 1
+
+
+def closing_at(text: str, start: int, brackets: str) -> int | None:
+    """Return the index at which the bracket at `start` closes, None if it does not.
+
+    `brackets` are the opening characters, then as many closing ones; any of these closes any of those.
+    """
+    opening, closing = brackets[: len(brackets) // 2], brackets[len(brackets) // 2 :]
     depth = 0
-    for at, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
+    for at in range(start, len(text)):
+        depth += (text[at] in opening) - (text[at] in closing)
         if depth == 0:
-            return at == len(text) - 1
-    return False
+            return at
+    return None
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between the commas (or semicolons) outside all brackets; [] of an empty text.
+    """Return the parts between commas or semicolons outside brackets; [] of an empty text.
 
-    Where a space follows the commas that part it, one without a space groups thousands: 1,000, 2,000 are two numbers.
+    If a space follows separating commas, a comma without a space groups thousands: 1,000, 2,000 are two numbers.
     """
     if re.search(r"[,;]\s", text):
         text = _without_groups(text)

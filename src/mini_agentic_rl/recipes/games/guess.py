@@ -1,7 +1,6 @@
-"""Guess the number: the user thinks of one and says whether it is higher or lower.
+"""Guess the number: the user answers each guess with higher or lower.
 
-It tests whether a model keeps track of what it was told, turn by turn: halving what is left always finds the number in
-the guesses allowed, anything else only with luck.
+It tests whether a model keeps track of the answers: bisection always finds the number within the allowed guesses.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from ...datasets import TRANSFER, Message, Row, assistant, user
 from ...environments import Episode, Episodes, belongs, field_of, last_line, number_of
 
 NARROWED: Final = 0.4
-"""Reward of a number not found at the very end of narrowing it down; less for having narrowed it down less."""
+"""Largest reward without the number, in proportion to how far the range was narrowed down."""
 
 _COUNTS: Final = {1: 7, 2: 15, 3: 63, 4: 1023}
-"""Numbers that a level has: as many as halving finds in 3, 4, 6 and 10 guesses."""
+"""Size of the range by level; bisection needs 3, 4, 6 and 10 guesses."""
 _WORDS: Final = ("I think of a number from {low} to {high}. You have {tries} guesses.", "higher", "lower")
 _OTHER_WORDS: Final = (
     ("My secret number lies between {low} and {high}, both included. Find it in {tries} guesses.", "more", "less"),
@@ -28,8 +27,7 @@ _OTHER_WORDS: Final = (
 
 
 class GuessTheNumber(Episodes):
-    """Levels have 7, 15, 63 and 1023 numbers. `transfer` uses other words for the game and for its answers, and other
-    ranges."""
+    """The levels have 7, 15, 63 and 1023 numbers. `transfer` has other wordings, answers and ranges."""
 
     name: ClassVar[str] = "guess"
     prompt: ClassVar[str] = (
@@ -44,7 +42,7 @@ class GuessTheNumber(Episodes):
         count = _COUNTS[level]
         low = rng.randint(2001, 4000) if split == TRANSFER else rng.randint(1, 900)
         secret = rng.randint(low, low + count - 1)
-        if not belongs(f"{low} {low + count - 1}", split):  # by the range, so that no question is in two splits
+        if not belongs(f"{low} {low + count - 1}", split):  # the question depends on the range only
             return None
         words = rng.choice(_OTHER_WORDS) if split == TRANSFER else _WORDS
         tries = (count + 1).bit_length() - 1
@@ -77,27 +75,27 @@ class _Game(Episode):
         self._found = False
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
-        """Say whether the number is higher or lower; nothing where it was found, or there are no guesses left."""
+        """Return whether the number is higher or lower; nothing if it was found, or no guesses are left."""
         self._guesses += 1
-        said = last_line(message, "Guess")
-        number = None if said is None else number_of(said)
+        line = last_line(message, "Guess")
+        number = None if line is None else number_of(line)
         if number is None or "." in number:
             self._invalid += 1
-            told = 'Say one number, as in "Guess: 5".'
+            answer = 'Say one number, as in "Guess: 5".'
         elif int(number) == self._secret:
             self._found = True
             return []
         else:
             guess = int(number)
-            told = self._words[0] if guess < self._secret else self._words[1]
+            answer = self._words[0] if guess < self._secret else self._words[1]
             if guess < self._secret:
                 self._low = max(self._low, guess + 1)
             else:
                 self._high = min(self._high, guess - 1)
-        return [user(told)] if self._guesses < self._tries else []
+        return [user(answer)] if self._guesses < self._tries else []
 
     def scores(self) -> dict[str, float]:
-        """Return 1 for the number, else up to `NARROWED` by how far it was narrowed down; guesses and invalid ones."""
+        """Return the reward (1 for the number, else up to `NARROWED`), and the numbers of guesses and invalid ones."""
         left = math.log(self._high - self._low + 1) / math.log(max(2, self._count))
         return {
             "reward": 1.0 if self._found else NARROWED * max(0.0, 1 - left),
@@ -106,6 +104,6 @@ class _Game(Episode):
         }
 
     def expert(self) -> Message:
-        """Return what it can still be, and the middle of it."""
+        """Return the remaining range and its middle."""
         middle = (self._low + self._high) // 2
         return assistant(f"{self._low} to {self._high}\nGuess: {middle}")

@@ -1,4 +1,4 @@
-"""The agent that is a command: what a trainer runs once per rollout, the reward, and the spans of what was printed."""
+"""The agent that runs a command once per rollout, with its reward and spans."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ logger = logging.getLogger(__name__)
 
 REWARD: Final = "reward"
 _SHOWN: Final = 100
-"""Names of changed files that a span holds at most."""
+"""Changed files in a span, at most."""
 
 
 class HarnessAgent(LitAgent[Any]):
     """Runs a command on tasks."""
 
     def __init__(self, settings: HarnessSettings, hidden: Sequence[Path] = ()) -> None:
-        """Check what can be checked before any rollout.
+        """Check the settings before any rollout.
 
         Args:
-            hidden: files and folders that no command may read, as the data file and the folder of the run.
+            hidden: files and folders that no command may read, such as the data file and the run folder.
 
         Raises:
             UserError: a setting cannot work.
@@ -54,7 +54,7 @@ class HarnessAgent(LitAgent[Any]):
         make_sandbox(settings)
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> None:
-        """Run the command on a task, and emit what it was worth.
+        """Run the command on a task, and emit its reward.
 
         Raises:
             HarnessError: it could not be run, reached a limit, was killed by a signal, or never called the model.
@@ -87,11 +87,11 @@ class HarnessAgent(LitAgent[Any]):
             await asyncio.shield(asyncio.to_thread(scratch.remove))
 
     async def _check(self, ended: Ended, rollout: Rollout) -> None:
-        """See that the command ended by itself, and asked the model."""
+        """Raise an error unless the command ended by itself and called the model."""
         if ended.left_behind:
             logger.info("the command left %d processes behind, which were killed", ended.left_behind)
-        said = without_secrets(ended.stderr.strip() or ended.stdout.strip())
-        last = f" Its last words: {said[-300:]}" if said else ""
+        output = without_secrets(ended.stderr.strip() or ended.stdout.strip())
+        last = f" Its last words: {output[-300:]}" if output else ""
         if ended.limit is not None or (ended.exit_code or 0) < 0:
             raise HarnessError(f"the command {ended.describe()} after {ended.seconds:.1f} s.{last}")
         if await self._calls(rollout) == 0:
@@ -101,43 +101,43 @@ class HarnessAgent(LitAgent[Any]):
             )
 
     async def _calls(self, rollout: Rollout) -> int | None:
-        """Return how many calls of the attempt are recorded, one at most; None where no store can be asked."""
+        """Return the number of recorded calls of the attempt, at most 1; None without a store."""
         if not isinstance(rollout, AttemptedRollout):
             return None
         try:
             store = self.runner.get_store()
         except (ValueError, RuntimeError):  # run by hand, without a runner
             return None
-        asked: dict[str, Any] = {"name": CompletionSpanAttributes.SPAN_NAME, "limit": 1}
-        return len(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id, **asked))
+        filters: dict[str, Any] = {"name": CompletionSpanAttributes.SPAN_NAME, "limit": 1}
+        return len(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id, **filters))
 
     async def _rewards(self, task: Mapping[str, Any], result: HarnessResult) -> dict[str, float]:
-        """Return the reward, and what else was counted."""
-        counted = {
+        """Return the reward and further metrics."""
+        metrics = {
             "exit_0": float(result.agent.exit_code == 0),
             "tampered": float(bool(result.tampered)),
             "files_changed": float(len(result.changed)),
         }
         if result.tests is not None:
-            counted["tests_passed"] = float(result.tests.exit_code == 0)
+            metrics["tests_passed"] = float(result.tests.exit_code == 0)
         if result.tampered and self.settings.tampering == "zero":
-            return {REWARD: 0.0, **counted}
+            return {REWARD: 0.0, **metrics}
         if self.settings.agent_reward:
             value = _reward_function(self.settings.agent_reward)(dict(task), result)
             value = await value if inspect.isawaitable(value) else value
             if isinstance(value, Mapping):
                 if REWARD not in value:
                     raise HarnessError(f"`agent_reward` gave no {REWARD!r}, only {sorted(value)}")
-                return {**counted, **value}
-            return {REWARD: value, **counted}
+                return {**metrics, **value}
+            return {REWARD: value, **metrics}
         if result.tests is None:
-            return {REWARD: counted["exit_0"], **counted}
+            return {REWARD: metrics["exit_0"], **metrics}
         written = result.written if result.tests.limit is None else None
-        return {REWARD: counted["tests_passed"] if written is None else written, **counted}
+        return {REWARD: metrics["tests_passed"] if written is None else written, **metrics}
 
 
 def harness_recipe(settings: HarnessSettings, hidden: Sequence[Path] = ()) -> Recipe:
-    """Return the agent that the settings describe; it is shown nothing of what is `hidden`.
+    """Return the agent of the settings; its commands cannot read `hidden` paths.
 
     Raises:
         UserError: a setting cannot work.
@@ -146,16 +146,16 @@ def harness_recipe(settings: HarnessSettings, hidden: Sequence[Path] = ()) -> Re
 
 
 def _reward_function(name: str) -> Any:
-    """Return the function of the user.
+    """Return the user's reward function.
 
     Raises:
-        UserError: there is none.
+        UserError: it cannot be loaded, or is no function.
     """
     if ":" not in name:
         raise UserError(f"{name!r}: write module:function", setting="agent_reward")
     try:
         found = load_object(name)
-    except Exception as error:  # the user's module may fail in any way while it is imported
+    except Exception as error:  # the user's module may raise anything
         raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="agent_reward") from None
     if not callable(found):
         raise UserError(f"{name!r} is a {type(found).__name__}, not a function", setting="agent_reward")

@@ -1,12 +1,12 @@
-"""The sandbox of Kubernetes: a Job a command, made, filled, read and removed by `kubectl`.
+"""The sandbox of Kubernetes: one Job per command, created and removed by `kubectl`.
 
     init container `fill`    waits until the rollout's folders have been sent
     container `agent`        runs the command in them, within its limits
     container `hold`         keeps the pod until the folders have been fetched
 
-The folders are sent and fetched as tar over `kubectl exec`, so that the cluster needs no shared disk; the image needs
-`sh` and `tar`. With a closed network a NetworkPolicy allows the gateway's address alone, which the cluster's network
-has to enforce; the gateway needs an address that pods reach (`gateway_url`).
+The folders are sent and fetched as tar over `kubectl exec`, so the cluster needs no shared disk; the image needs `sh`
+and `tar`. With a closed network a NetworkPolicy allows only the gateway's address, if the cluster's network enforces
+policies; the gateway needs an address that pods reach (`gateway_url`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,8 @@ from ...processes import start_child
 from .process import new_name
 from .sandbox import Confined, Ended, HarnessError, SandboxLimits, exit_code_of, remove_tree
 
-# The Job of a command on Kubernetes, and the policy that closes its network.
-
-
 FOLDERS: Final = "/mini-agentic-rl"
-"""Folder in the pod below which the rollout's folders lie under their own paths."""
+"""Folder in the pod that contains the rollout's folders under their own paths."""
 READY: Final = ".ready"
 HELD: Final = ".fetched"
 _HOLD_SECONDS: Final = 600
@@ -45,7 +42,7 @@ _LABEL: Final = "mini-agentic-rl/run"
 
 
 def job_manifest(confined: Confined, name: str, *, cpus: float, closed: bool) -> dict[str, Any]:
-    """Return the Job that runs a command, and with a closed network its policy, as one list."""
+    """Return a list of the Job of a command and, with a closed network, its NetworkPolicy."""
     items: list[dict[str, Any]] = [_job(confined, name, cpus)]
     if closed:
         items.insert(0, _policy(confined, name))
@@ -142,13 +139,13 @@ def _policy(confined: Confined, name: str) -> dict[str, Any]:
 
 
 def _addresses(host: str) -> list[str]:
-    """Return the addresses of a host, each as a network of one."""
+    """Return the addresses of a host as networks of one address."""
     try:
-        found = {ipaddress.ip_address(host)}
+        addresses = {ipaddress.ip_address(host)}
     except ValueError:
         answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        found = {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
-    return [f"{one}/{one.max_prefixlen}" for one in sorted(found, key=str)]
+        addresses = {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
+    return [f"{address}/{address.max_prefixlen}" for address in sorted(addresses, key=str)]
 
 
 _START_SECONDS: Final = 300.0
@@ -164,15 +161,15 @@ class KubernetesSandbox:
     """Runs commands as Jobs."""
 
     def __init__(self, network: str, cpus: float, namespace: str) -> None:
-        """`network` is `closed` or `open`; `cpus` are the processors of a container.
+        """`network` is `closed` or `open`; `cpus` is the number of CPUs of a container.
 
         Raises:
-            UserError: there is no `kubectl` here.
+            UserError: `kubectl` is not installed.
         """
-        found = shutil.which("kubectl")
-        if found is None:
+        program = shutil.which("kubectl")
+        if program is None:
             raise UserError("there is no `kubectl` command here; or take `sandbox=process`", setting="sandbox")
-        self._program = [found, "--namespace", namespace]
+        self._program = [program, "--namespace", namespace]
         self._network = network
         self._cpus = cpus
 
@@ -218,7 +215,7 @@ class KubernetesSandbox:
         return Ended(code, limit, stdout=output, facts={"job": name, "pod": pod})
 
     async def _logs(self, pod: str, limits: SandboxLimits) -> str:
-        """Return the end of what the command printed, which Kubernetes keeps in one."""
+        """Return the end of the command's output; Kubernetes joins both streams."""
         asked = ("logs", pod, "--container", "agent", "--tail", "2000", "--limit-bytes", str(limits.output))
         return (await self._call(*asked)).decode("utf-8", "replace")
 
@@ -226,7 +223,7 @@ class KubernetesSandbox:
         """Wait until a container of the Job's pod is in a state; return the pod's name.
 
         Raises:
-            HarnessError: it is not within so many seconds, or the pod has failed before.
+            HarnessError: it is not within `seconds`, or the pod has failed.
         """
         end = asyncio.get_running_loop().time() + seconds
         while True:
@@ -257,7 +254,7 @@ class KubernetesSandbox:
         return dict(items[0]) if items else {}
 
     async def _call(self, *words: str, given: bytes | None = None, checked: bool = True) -> bytes:
-        """Return what kubectl prints.
+        """Run kubectl and return its output.
 
         Raises:
             HarnessError: it fails, or takes too long.
@@ -291,7 +288,7 @@ def _packed(folders: Sequence[Path]) -> bytes:
 
 
 def _unpacked(data: bytes, folders: Sequence[Path]) -> None:
-    """Replace the folders by what an archive holds of them; nothing is written anywhere else."""
+    """Replace the folders by those of an archive; nothing is written anywhere else."""
     for folder in folders:
         remove_tree(folder)
         folder.mkdir(parents=True, exist_ok=True)

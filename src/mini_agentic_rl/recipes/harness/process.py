@@ -31,10 +31,10 @@ from .programs import landlock, seccomp
 from .sandbox import HISTORY, Confined, Ended, HarnessError, SandboxLimits, copy_task
 from .tasks import VerifierTable
 
-# One command under the supervisor, a small process of its own that outlives neither its command nor its asker.
+# The supervisor is a small process that runs one command.
 #
-# The supervisor is no child that dies with this process: it has to live a moment longer, to kill what the command has
-# started. It sees the end of this process by the end of its standard input, and in the number of its parent.
+# It must outlive this process for a moment, to kill the processes of the command. It notices the end of this process by
+# the end of its standard input and by the id of its parent.
 
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
@@ -67,14 +67,14 @@ async def run_supervised(
     """Run a command; when this returns or raises, all of its processes have ended.
 
     Args:
-        folders: their size counts as the command's disk.
-        bounded: limits, besides time, output and disk, that are those of these processes.
-        files: what Landlock allows; None leaves files and network as they are.
-        after: command to run when it has ended, however that came.
+        folders: folders whose size counts as the command's disk.
+        bounded: limits to apply besides time, output and disk.
+        files: Landlock rules; None restricts neither files nor network.
+        after: command to run after the end, in any case.
 
     Raises:
-        HarnessError: it could not be started, or not be ended.
-        UserError: the system has no such processes.
+        HarnessError: it could not be started or ended.
+        UserError: the system is not Linux or macOS.
     """
     if os.name != "posix":
         raise UserError("commands as agents need Linux or macOS", setting="agent_command")
@@ -104,7 +104,7 @@ async def run_supervised(
     assert process.stdout is not None
     report = b""
     try:
-        with contextlib.suppress(OSError):  # it has died, which its missing report says
+        with contextlib.suppress(OSError):  # it has died: there will be no report
             process.stdin.write(json.dumps(task).encode() + b"\n")
             await process.stdin.drain()
         report = await process.stdout.readline()
@@ -117,7 +117,7 @@ async def run_supervised(
 
 
 async def _make_sure(process: asyncio.subprocess.Process, mark: str) -> None:
-    """Wait for the supervisor to end the command; where it has died itself, end what bears the mark."""
+    """Wait for the supervisor to end the command, then end all processes with the mark."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(process.wait(), _END_SECONDS)
     await asyncio.to_thread(end_family, process.pid, mark, grace=0.0)
@@ -169,14 +169,14 @@ _SEEN: Final = ("/dev", "/proc", "/sys")
 
 
 class ProcessSandbox:
-    """Runs commands as processes of this computer."""
+    """Runs commands as processes of this computer, restricted by Landlock and seccomp."""
 
     def __init__(self, network: str) -> None:
         """`network` is `closed` or `open`."""
         self._network = network
 
     async def run(self, confined: Confined) -> Ended:
-        _tell(self._network)
+        _warn_once(self._network)
         return await run_supervised(
             confined.words,
             confined.env,
@@ -201,19 +201,18 @@ class ProcessSandbox:
 
 
 def open_here(network: str = "closed") -> list[str]:
-    """Return what this sandbox leaves open to a command on this computer, though it closes it elsewhere."""
+    """Return the restrictions that this computer's kernel cannot enforce."""
     version, has_filter = landlock.version(), seccomp.is_known()
-    found = [] if version else ["files"]
+    missing = [] if version else ["files"]
     if network == "closed":
-        found += [] if version >= landlock.NETWORK_VERSION else ["TCP"]
-        found += [] if has_filter else ["other sockets"]
-    found += [] if version >= landlock.SCOPE_VERSION else ["signals to your processes"]
-    return found if has_filter else [*found, "memory that no process shows"]
+        missing += [] if version >= landlock.NETWORK_VERSION else ["TCP"]
+        missing += [] if has_filter else ["other sockets"]
+    missing += [] if version >= landlock.SCOPE_VERSION else ["signals to your processes"]
+    return missing if has_filter else [*missing, "memory that no process shows"]
 
 
 @functools.cache
-def _tell(network: str) -> None:
-    """Say once what is left open here."""
+def _warn_once(network: str) -> None:
     if left := open_here(network):
         logger.warning(
             "on this system the sandbox `process` leaves open: %s; `sandbox=bubblewrap` closes files, network and "
@@ -222,10 +221,10 @@ def _tell(network: str) -> None:
         )
 
 
-# The folder that tests run in: a new copy of the task's files with the results of the agent, and nothing else of it.
+# Tests run in a new copy of the task's files, over which the agent's results are copied.
 #
-# Tests that the task shows, and files that steer a test runner from outside of the tests, are those of the task.
-# Whoever knows which files the agent is to write declares them as `results`: then only these are taken.
+# Visible tests, and files that steer a test runner from outside of the tests, are always those of the task. If the task
+# declares `results`, only these files are taken from the agent.
 
 
 TESTS: Final = (
@@ -233,7 +232,7 @@ TESTS: Final = (
     *("**/test_*.py", "**/*_test.py", "**/*.test.*", "**/*.spec.*", "**/*_test.go"),
     *("**/*.dist-info/**", "**/*.egg-info/**", "**/.pytest_cache/**", "**/node_modules/**"),
 )
-"""Tests that the task shows, and what tools make: changes are undone, and new ones left out."""
+"""Visible tests and files of tools: changes are reverted, and new files left out."""
 STEERING: Final = (
     *("**/conftest.py", "**/sitecustomize.py", "**/usercustomize.py", "**/*.pth", "**/.coveragerc"),
     *("**/pytest.ini", "**/.pytest.ini", "**/pytest.toml", "**/.pytest.toml", "**/tox.ini"),
@@ -241,12 +240,11 @@ STEERING: Final = (
     *("pytest.py", "pytest/**", "_pytest/**", "unittest.py", "unittest/**", "pluggy/**", "pluggy.py"),
     *("**/jest.config.*", "**/vitest.config.*", "**/.mocharc.*", "**/.npmrc"),
 )
-"""Files by which tests could be made to pass without anything being mended: a new one is a change, too."""
+"""Files that could make tests pass without a solution: a new one counts as tampering, too."""
 
 
 def changed_files(workspace: Path, source: Path | None) -> list[str]:
-    """Return the files that differ from those of the task, were added or are gone; relative, in order. An empty folder
-    is a name that ends with a slash."""
+    """Return the sorted relative names of files that were changed, added or removed; empty folders end in a slash."""
     now, before = set(_files(workspace)), set() if source is None else set(_files(source))
     both = {name for name in now & before if source is not None and not _same(source / name, workspace / name)}
     return sorted((now ^ before) | both)
@@ -255,12 +253,13 @@ def changed_files(workspace: Path, source: Path | None) -> list[str]:
 def fill_test_folder(
     folder: Path, workspace: Path, source: Path | None, changed: Sequence[str], verifier: VerifierTable
 ) -> list[str]:
-    """Copy the task's files into an empty folder, and the agent's results over them; return what it tampered with.
+    """Copy the task's files into an empty folder and the agent's results over them; return the protected files that the
+    agent changed.
 
-    A test that the agent has added is left out, and no tampering: agents may write tests of their own.
+    A test that the agent added is left out, and is no tampering.
 
     Args:
-        changed: see `changed_files`.
+        changed: result of `changed_files`.
         verifier: patterns of further protected files, and of results.
     """
     copy_task(source, folder)
@@ -278,7 +277,7 @@ def fill_test_folder(
 
 
 def added_modules(folder: Path, source: Path | None, changed: Sequence[str]) -> list[str]:
-    """Return the Python modules in the folder of the tests that the task does not have, without their suffixes."""
+    """Return the Python modules in the test folder that the agent added, without their suffixes."""
     found = set()
     for name in changed:
         parts = name.rstrip("/").split("/")
@@ -292,7 +291,7 @@ def added_modules(folder: Path, source: Path | None, changed: Sequence[str]) -> 
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    """Return True if a pattern fits; `**/` stands for any folders, or none."""
+    """Return True if a pattern matches; a leading `**/` matches any folders, or none."""
     return any(
         fnmatchcase(name, pattern) or (pattern.startswith("**/") and fnmatchcase(name, pattern[3:]))
         for pattern in patterns
@@ -300,7 +299,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield files, links and empty folders, without following any link, as names relative to the folder."""
+    """Yield the relative names of files, links and empty folders, without following links."""
     for place, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         folders[:] = [name for name in folders if name not in links and name not in (*HISTORY, "__pycache__")]
@@ -318,13 +317,13 @@ def _same(one: Path, other: Path) -> bool:
     try:
         alike = one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
         return alike and not (one.stat().st_mode ^ other.stat().st_mode) & 0o100
-    except OSError:  # the agent has closed it
+    except OSError:  # the agent removed the permission to read it
         return False
 
 
 def _take(name: str, workspace: Path, folder: Path) -> None:
-    """Make what stands under a name in `folder` what it is in the workspace. What is neither file, folder nor link is
-    left out, as is what a protected file is in the way of; nothing is written through a link."""
+    """Copy a name from the workspace to `folder`, or remove it there. Only files, folders and links are copied, nothing
+    is written through a link, and no protected file is replaced."""
     source, target = workspace / name, folder / name
     if Path(os.path.realpath(target.parent)) != Path(os.path.realpath(folder), os.path.dirname(name.rstrip("/"))):
         return
@@ -336,7 +335,7 @@ def _take(name: str, workspace: Path, folder: Path) -> None:
             target.mkdir(parents=True, exist_ok=True)
         elif source.is_symlink() or source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not source.is_symlink():  # its owner may have closed it
+            if not source.is_symlink():  # the agent may have removed the permission to read it
                 source.chmod(stat.S_IMODE(source.stat().st_mode) | stat.S_IRUSR)
             shutil.copy2(source, target, follow_symlinks=False)
     except (FileExistsError, NotADirectoryError):
@@ -347,7 +346,7 @@ def _take(name: str, workspace: Path, folder: Path) -> None:
 
 
 def _remove_links_out(folder: Path, source: Path | None) -> None:
-    """Remove links that lead out of a folder, unless the task has them: tests would read their own secrets by them."""
+    """Remove links out of a folder that the task does not have: tests could read secrets through them."""
     root = Path(os.path.realpath(folder))
     for name in list(_files(folder)):
         path = folder / name

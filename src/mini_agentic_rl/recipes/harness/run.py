@@ -1,8 +1,7 @@
-"""One rollout of a command: its folder, the agent in its sandbox, then the comparison of files, the tests, the reward.
+"""One rollout of a command: the agent in its sandbox, then the comparison of files, the tests, and the result.
 
-The order is the guard: tests are outside of the sandbox until every process of the agent is dead, and they run in a new
-copy of the task's files with the agent's results, with a home of their own, below a folder that the agent has never
-seen.
+The order protects the tests: they are outside of the sandbox until every process of the agent has ended, and run in a
+new copy of the task's files with the agent's results, with their own home, in a folder that the agent never saw.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from .process import PROGRAMS, ProcessSandbox, added_modules, changed_files, fil
 from .sandbox import Confined, Ended, HarnessError, Sandbox, SandboxLimits, Scratch, readable_paths, write_task
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
 
-# The environment of a command: the model's address under the names that programs read, the task, and little else.
+# Environment variables of a command.
 
 
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _LONGEST: Final = 100_000
-"""Characters of a variable that every system takes."""
+"""Characters of a variable that every system accepts."""
 
 
 def given_variables(settings: Sequence[str]) -> dict[str, str]:
-    """Return the variables that the person asks for; keys among them are hidden from now on.
+    """Return the variables of the user's settings; keys among them are redacted from now on.
 
     Raises:
-        UserError: one has no name, or is to be taken from here, where it is not set.
+        UserError: one has no name, or has no value and is not set here.
     """
-    found = {}
+    variables = {}
     for text in settings:
         name, equals, value = text.partition("=")
         if not name or (not equals and name not in os.environ):
             why = "a variable has no name" if not name else f"{name!r} is not set here: write NAME=VALUE"
             raise UserError(why, setting="agent_env")
-        found[name] = value if equals else os.environ[name]
-    remember_secrets({"env": found})
-    return found
+        variables[name] = value if equals else os.environ[name]
+    remember_secrets({"env": variables})
+    return variables
 
 
 def base_variables(home: str, temporary: str) -> dict[str, str]:
-    """Return what every command gets."""
+    """Return the variables of every command."""
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return {
         **kept,
@@ -70,7 +69,7 @@ def base_variables(home: str, temporary: str) -> dict[str, str]:
 
 
 def model_variables(base_url: str, model: str, key: str, sampling: Mapping[str, Any]) -> dict[str, str]:
-    """Return the address and the name of the model, as OpenAI's and Anthropic's programs read them."""
+    """Return the variables of the model that OpenAI's and Anthropic's programs read."""
     return {
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_BASE": base_url,
@@ -85,25 +84,24 @@ def model_variables(base_url: str, model: str, key: str, sampling: Mapping[str, 
 
 
 def task_variables(prompt: str, task_file: str) -> dict[str, str]:
-    """Return the task: its text, where it is not too long for a variable, and its file."""
+    """Return the variables of the task: its file, and its text if that fits into a variable."""
     text = {"TASK_PROMPT": prompt} if len(prompt) <= _LONGEST and "\0" not in prompt else {}
     return {"TASK_FILE": task_file, **text}
 
 
-# A command as it was written: its words, with what belongs to the rollout put in, and the files that it names.
+# The words of a command.
 
 
 _NAMED: Final = re.compile(r"\{(prompt|task_file|model|base_url)\}")
 
 
 def split_words(command: str, setting: str) -> list[str]:
-    """Return the words of a command, as a shell would part them; nothing else of a shell is done.
+    """Split a command into words by the quoting rules of a shell, without any other shell syntax.
 
-    A word that names a file here, relative to the working directory, becomes its absolute path: the command runs
-    elsewhere.
+    A word that is the relative path of a file becomes absolute, because the command runs elsewhere.
 
     Raises:
-        UserError: a quotation has no end, or there is no word at all.
+        UserError: a quotation is not closed, or there are no words.
     """
     try:
         words = shlex.split(command)
@@ -115,7 +113,7 @@ def split_words(command: str, setting: str) -> list[str]:
 
 
 def fill_words(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Return the words with `{name}` replaced; other braces are left as they are."""
+    """Replace `{name}` in the words by its value; other braces are not changed."""
     return [_NAMED.sub(lambda found: values.get(found[1], found[0]), word) for word in words]
 
 
@@ -123,11 +121,8 @@ def _absolute(word: str) -> str:
     return str(Path(word).absolute()) if not os.path.isabs(word) and os.path.isfile(word) else word
 
 
-# Make the sandbox that the settings name.
-
-
 def make_sandbox(settings: HarnessSettings) -> Sandbox:
-    """Return the sandbox.
+    """Return the sandbox of the settings.
 
     Raises:
         UserError: its program is not installed here.
@@ -148,27 +143,27 @@ _REWARD: Final = "reward.txt"
 _PYTHON: Final = "python"
 _PORTS: Final = {"http": 80, "https": 443}
 _LONGEST_WORD: Final = 130_000
-"""Bytes of one word of a command, which Linux bounds."""
+"""Bytes of one word of a command that Linux accepts."""
 _LONGEST_NUMBER: Final = 100
 _NOT_FOUND: Final = (126, 127)
 
 
 @dataclass(frozen=True)
 class HarnessResult:
-    """The end of a rollout's command, as a reward function gets it."""
+    """The result of a rollout's command, the argument of a reward function."""
 
     agent: Ended
-    """Exit code, output, seconds and the like of the agent."""
+    """Exit code, output, seconds and so on of the agent."""
     workspace: Path
-    """Copy of the task's files with the agent's results, in which the tests ran; it is gone after the rollout."""
+    """Copy of the task's files with the agent's results, in which the tests ran; removed after the rollout."""
     changed: list[str]
-    """Files that the agent has changed, added or removed."""
+    """Files that the agent changed, added or removed."""
     tampered: list[str]
     """Protected files among them."""
     tests: Ended | None = None
-    """The end of the test command; None where there is none."""
+    """Result of the test command; None without one."""
     written: float | None = None
-    """Number that the test command has written to $REWARD_FILE."""
+    """Number that the test command wrote to $REWARD_FILE."""
 
 
 class HarnessRun:
@@ -177,7 +172,7 @@ class HarnessRun:
     def __init__(
         self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint, hidden: Sequence[Path] = ()
     ) -> None:
-        """`task` is a row of a data set, with its `folder` where it has files; `hidden` is shown to no command."""
+        """`task` is a row of a data set, with a `folder` if it has files; `hidden` paths are shown to no command."""
         self._settings = settings
         self._task = task
         self._endpoint = endpoint
@@ -225,7 +220,7 @@ class HarnessRun:
         return await self._sandbox.run(confined)
 
     async def finish(self, scratch: Scratch, agent: Ended) -> HarnessResult:
-        """Compare the files, copy the results beside those of the task, and run the tests, if there are any.
+        """Compare the files, copy the results over those of the task, and run the tests, if there are any.
 
         Raises:
             HarnessError: the tests cannot be run.
@@ -243,7 +238,7 @@ class HarnessRun:
         return replace(result, tests=tests, written=_number(folder / "out" / _REWARD))
 
     def _compare(self, left: Path, workspace: Path) -> tuple[list[str], list[str]]:
-        """Fill the tests' folder from what the agent has left; return what it changed, and what it tampered with."""
+        """Fill the test folder with the agent's results; return the changed files and the protected ones among them."""
         workspace.mkdir()
         changed = changed_files(left, self._source)
         tampered = fill_test_folder(workspace, left, self._source, changed, self._file.verifier)
@@ -284,11 +279,11 @@ class HarnessRun:
         return await self._sandbox.run(confined)
 
     def _test_words(self, folder: Path) -> list[str] | None:
-        """Copy the hidden tests into a folder; return the words of the test command, or None where there is none."""
+        """Copy the hidden tests into a folder; return the words of the test command, or None without one."""
         tests = folder / "tests"
         hidden = None if self._folder is None else self._folder / "tests"
         if hidden is not None and hidden.is_dir():
-            _copy_tests(hidden, tests)
+            shutil.copytree(hidden, tests, symlinks=True)
         else:
             tests.mkdir()
         script = tests / "test.sh"
@@ -302,24 +297,20 @@ class HarnessRun:
         return self._file.environment.docker_image or self._settings.sandbox_image
 
     def _hidden(self) -> list[Path]:
-        """Return what the sandbox may show nothing of, with the folder of all tasks."""
+        """Return the hidden paths, with the folder of all tasks."""
         if self._folder is None:
             return [*self._kept_out]
-        parents = self._folder.parents  # the task's id is its place below that folder
+        parents = self._folder.parents  # the task's id is its path below the folder of all tasks
         return [*self._kept_out, parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
 
 
-def _copy_tests(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, symlinks=True)
-
-
 def _number(path: Path) -> float | None:
-    """Return the number in a file; None where there is no such file.
+    """Return the number in a file; None if there is no such file.
 
     Raises:
-        HarnessError: it holds something else.
+        HarnessError: it has anything else.
     """
-    try:  # what the agent wrote ran beside the tests: a pipe in the file's place must not be waited for
+    try:  # the agent's code may have put a pipe there, which must not block
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None

@@ -1,8 +1,8 @@
-"""Sandboxes: where a command runs, what it may take, and what came of it.
+"""Sandboxes: the interface, limits, readable files, scratch folders, and the socket to the gateway.
 
-A `Sandbox` runs one `Confined` command to its end and returns the `Ended`. `process` and `bubblewrap` are local; these
-and the client of `docker` run under one supervisor (`supervised`), which bounds output, time and the scratch folder,
-and kills what is left. `kubernetes` goes by `kubectl`.
+A `Sandbox` runs one `Confined` command to its end and returns an `Ended`. `process` and `bubblewrap` are local; they
+and the client of `docker` run under a supervisor process (`run_supervised`), which bounds output, time and disk, and
+kills leftover processes. `kubernetes` uses `kubectl`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any, Final, Protocol
 
 from ...config import MIB, HarnessSettings
 
-# The files of this computer that a confined command may read: programs and what they need, and nothing of the user's.
+# Readable files: a confined command may read programs and their libraries, and none of the user's files.
 #
 # Programs are those of the system, of this Python, of the command, and the executable files in the folders on the PATH.
-# Beside a folder of programs only libraries are shown: `~/.local` and `~/.cargo` hold credentials as well. What is
-# hidden, as the data file, the folder with the tasks and the run folder, stays so wherever it lies.
+# Beside a folder of programs only libraries are shown: `~/.local` and `~/.cargo` hold credentials as well. Hidden paths
+# (the data file, the folder of tasks, the run folder) stay hidden wherever they are.
 
 
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu")
@@ -39,11 +39,12 @@ _LIBRARIES: Final = (
     *("bin", "lib", "lib64", "libexec", "include", "ssl", "pyvenv.cfg"),
     *("shims", "plugins", "versions", "version", "installs"),
 )
-"""Parts of an installation: of a Python and a Node, and of the managers of versions."""
-_OF_RUN: Final = frozenset({"rollouts.db", "metrics.jsonl"})
-"""Files of which a run folder has one."""
+"""Parts of an installation of Python, Node or a version manager."""
+_RUN_FILES: Final = frozenset({"rollouts.db", "metrics.jsonl"})
+"""Files of a run folder."""
 _FIRST_LINE: Final = 512
 _SCRIPTS: Final = 4
+"""Nested script interpreters that are followed."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,20 @@ class Readable:
     """Paths that a command may read."""
 
     paths: Sequence[str]
-    """Files, and folders with all that is in them."""
+    """Files, and folders with their content."""
     listed: Sequence[str]
-    """Folders of which only the names within may be known, since something hidden lies in them."""
+    """Folders that may only be listed, because they contain hidden paths."""
 
 
 def readable_paths(words: Iterable[Sequence[str]], more: Iterable[Path], hidden: Iterable[Path]) -> Readable:
-    """Return the paths for commands, each the words of one.
+    """Return the paths that commands may read.
 
     Args:
         words: commands; the first word of each is a program, and others may name files.
-        more: what else may be read.
-        hidden: what may not, though a folder that may holds it.
+        more: further readable paths.
+        hidden: paths that may not be read, even within a readable folder.
     """
-    kept_out = [path.resolve() for path in hidden]
+    hidden_paths = [path.resolve() for path in hidden]
     wanted: list[Path] = [Path(path) for path in SYSTEM]
     for prefix in (sys.prefix, sys.base_prefix):
         wanted += _parts(Path(prefix))
@@ -76,7 +77,7 @@ def readable_paths(words: Iterable[Sequence[str]], more: Iterable[Path], hidden:
     paths: list[str] = []
     listed: list[str] = []
     for path in [*dict.fromkeys(wanted), *more]:
-        _open(path.absolute(), kept_out, paths, listed)
+        _collect(path.absolute(), hidden_paths, paths, listed)
     shown = set(paths)
     return Readable(
         [path for path in dict.fromkeys(paths) if shown.isdisjoint(map(str, Path(path).parents))],
@@ -85,25 +86,27 @@ def readable_paths(words: Iterable[Sequence[str]], more: Iterable[Path], hidden:
 
 
 def run_folders_in(folders: Iterable[Path]) -> list[Path]:
-    """Return the folders of runs that lie in these; their rollouts hold answers."""
-    return [Path(place) for folder in folders for place, _, names in os.walk(folder) if not _OF_RUN.isdisjoint(names)]
+    """Return the run folders within these folders; their rollouts contain answers."""
+    return [
+        Path(place) for folder in folders for place, _, names in os.walk(folder) if not _RUN_FILES.isdisjoint(names)
+    ]
 
 
 @functools.cache
 def _programs_on_path(folders: Sequence[str]) -> list[Path]:
-    """Return what belongs to the executable files in the folders on the PATH; those of the system are shown anyway."""
-    found: list[Path] = []
+    """Return the paths of the programs in the folders on the PATH, without those of `SYSTEM`."""
+    paths: list[Path] = []
     for folder in map(Path, folders):
         if folder.is_dir() and not any(folder.is_relative_to(one) for one in SYSTEM):
             for program in sorted(folder.absolute().iterdir()):
                 if program.is_file() and os.access(program, os.X_OK):
-                    found += _of_program(program)
-    return list(dict.fromkeys(found))
+                    paths += _of_program(program)
+    return list(dict.fromkeys(paths))
 
 
 def _of_program(program: Path, scripts: int = _SCRIPTS) -> Iterator[Path]:
-    """Yield a program, what its link leads to, the libraries of both, and the interpreter of a script, which may be a
-    script itself so many times."""
+    """Yield a program, the target of its link, the libraries of both, and the interpreter of a script. An interpreter
+    may be a script itself, up to `scripts` times."""
     for place in dict.fromkeys((program, program.resolve())):
         yield place
         if place.parent.name in _PROGRAMS:
@@ -112,7 +115,7 @@ def _of_program(program: Path, scripts: int = _SCRIPTS) -> Iterator[Path]:
         try:
             with open(place, "rb") as file:
                 first = file.readline(_FIRST_LINE)
-        except OSError:  # it may be executed, and not be read
+        except OSError:  # executable but not readable
             continue
         interpreter = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
         if scripts and interpreter and os.path.isfile(interpreter[0]):
@@ -120,15 +123,15 @@ def _of_program(program: Path, scripts: int = _SCRIPTS) -> Iterator[Path]:
 
 
 def _parts(prefix: Path) -> list[Path]:
-    """Return the parts of an installation, never those of a home."""
+    """Return the parts of an installation; none of a home or temporary folder."""
     private = (Path.home(), *map(Path, ("/", "/tmp", "/var/tmp", "/home", "/root", "/Users")))
     if prefix in private or prefix.resolve() in private:
         return []
     return [prefix / name for name in _LIBRARIES]
 
 
-def _open(path: Path, hidden: Sequence[Path], paths: list[str], listed: list[str]) -> None:
-    """Add a path, or of a folder with something hidden below it what else is there."""
+def _collect(path: Path, hidden: Sequence[Path], paths: list[str], listed: list[str]) -> None:
+    """Add a path to `paths`; of a folder that contains hidden paths, add the other children."""
     resolved = path.resolve()
     if not path.exists() or any(resolved.is_relative_to(one) for one in hidden):
         return
@@ -138,20 +141,19 @@ def _open(path: Path, hidden: Sequence[Path], paths: list[str], listed: list[str
     listed.append(str(path))
     for child in sorted(path.iterdir()):
         if not child.is_symlink():
-            _open(child, hidden, paths, listed)
+            _collect(child, hidden, paths, listed)
 
 
 _SIGNALLED: Final = 128
 
 
 class HarnessError(RuntimeError):
-    """Report that a command could not be run, reached a limit, was killed, or never called the model: the error of one
-    rollout, which touches no other."""
+    """A command could not be run, reached a limit, was killed, or never called the model. Fails one rollout."""
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """Bounds of one command with all of its processes."""
+    """Limits of one command with all of its processes."""
 
     seconds: float
     cpu_seconds: float
@@ -164,11 +166,11 @@ class SandboxLimits:
     disk: int
     """Bytes of its folders."""
     output: int
-    """Bytes that are kept of each output."""
+    """Bytes of each output stream that are kept."""
 
     @classmethod
     def of(cls, settings: HarnessSettings, seconds: float) -> SandboxLimits:
-        """Return the limits that the settings give to a command that may take so many seconds."""
+        """Return the limits of the settings, with `seconds` as the time limit."""
         return cls(
             seconds=seconds,
             cpu_seconds=settings.sandbox_cpu_seconds,
@@ -182,46 +184,46 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class Confined:
-    """A command, and the folders that it sees."""
+    """A command and the files that it may use."""
 
     words: Sequence[str]
     env: Mapping[str, str]
     workspace: Path
-    """Folder where it runs, which it may write to."""
+    """Writable working directory."""
     writable: Sequence[Path]
-    """Other folders that it may write to."""
+    """Other writable folders."""
     given: Sequence[Path]
-    """Files and folders of the rollout that it may read."""
+    """Readable files and folders of the rollout."""
     readable: Readable
-    """Programs and files of this computer that it may read, where it runs on it."""
+    """Readable programs and files of this computer, for local sandboxes."""
     limits: SandboxLimits
     gateway: tuple[str, int] | None
-    """Host and port of the gateway; None for a command that asks no model."""
+    """Host and port of the gateway; None for a command that calls no model."""
     image: str = ""
-    """Image of a container."""
+    """Container image."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a command."""
+    """The result of a command."""
 
     exit_code: int | None
-    """Exit code; minus the number of the signal that killed it; None where a limit was reached."""
+    """Exit code, or minus the number of the signal that killed it; None if a limit was reached."""
     limit: str | None = None
-    """Name of the setting of the limit that was reached."""
+    """Setting of the limit that was reached."""
     stdout: str = ""
     stderr: str = ""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     memory: int = 0
-    """Most bytes at once of all its processes; 0 where nobody could measure it."""
+    """Peak memory of all its processes, in bytes; 0 if unknown."""
     left_behind: int = 0
-    """Processes that ran on when the command had ended, and were killed."""
+    """Processes that were still running when the command had ended, and were killed."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Facts about the sandbox, for the record."""
+    """Facts about the sandbox, stored with the rollout."""
 
     def describe(self) -> str:
-        """Return in words how it ended."""
+        """Return the end in words."""
         if self.limit is not None:
             return f"reached the limit `{self.limit}`"
         code = self.exit_code or 0
@@ -237,50 +239,50 @@ class Sandbox(Protocol):
     """A place where commands run."""
 
     async def run(self, confined: Confined) -> Ended:
-        """Run a command to its end; none of its processes is left when this returns, or raises.
+        """Run a command to its end; none of its processes is running when this returns or raises.
 
         Raises:
-            HarnessError: it could not be started, or not be ended.
+            HarnessError: it could not be started or ended.
         """
         ...
 
     def base_url(self, url: str) -> str:
-        """Return the address under which the command reaches a gateway that is at `url` for this process.
+        """Return the address inside the sandbox of a gateway that is at `url` for this process.
 
         Raises:
-            HarnessError: it cannot reach it.
+            HarnessError: the command cannot reach it.
         """
         ...
 
 
 def exit_code_of(status: int) -> int:
-    """Return the exit code of a program that ran within another, which tells a signal as 128 and its number."""
+    """Return the exit code of a program run by another, which reports a signal as 128 plus its number."""
     return _SIGNALLED - status if _SIGNALLED < status <= _SIGNALLED + 64 else status
 
 
-# The folder of one rollout: a copy of the task's files, a home and a place for temporary files.
+# The scratch folder of one rollout:
 #
-# workspace/   where the command runs: the task's files, without the history of any version control
-# home/ tmp/   its HOME and TMPDIR
-# task.json    the task, as far as the agent may know it
+# workspace/   working directory: the task's files without version control history
+# home/ tmp/   HOME and TMPDIR
+# task.json    the task without hidden fields
 
 
 HISTORY: Final = (".git", ".hg", ".svn", ".jj", ".bzr")
-"""Folders of version control: an agent could read from them how the task was solved."""
+"""Folders of version control, which may contain the solution."""
 
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Scratch:
-    """A scratch folder, and its parts."""
+    """A scratch folder and its parts."""
 
     def __init__(self, parent: Path | None, name: str) -> None:
-        """Make the folder, in `parent` where it is to stay; `name` is part of its name."""
+        """Create the folder; in `parent`, it is kept. `name` is part of its name."""
         self._kept = parent is not None
         self._beside: list[Path] = []
         if parent is not None:
             parent.mkdir(parents=True, exist_ok=True)
-        # /tmp/x may be a link, and a sandbox compares real paths
+        # resolved, because a sandbox compares real paths
         self.root = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent)).resolve()
         self.workspace = self.root / "workspace"
         self.home = self.root / "home"
@@ -290,7 +292,7 @@ class Scratch:
             folder.mkdir()
 
     def fill(self, source: Path | None, task: Mapping[str, Any]) -> None:
-        """Copy the task's files in, and write the task.
+        """Copy the task's files and write the task.
 
         Raises:
             HarnessError: the files cannot be read.
@@ -299,19 +301,19 @@ class Scratch:
         write_task(self.task_file, task)
 
     def beside(self, name: str) -> Path:
-        """Return a new empty folder that lies beside this one, where the agent could not prepare anything."""
+        """Return a new empty folder beside this one, which the agent could not write to."""
         folder = Path(tempfile.mkdtemp(prefix=f"{self.root.name}-{name}-", dir=self.root.parent)).resolve()
         self._beside.append(folder)
         return folder
 
     def remove(self) -> None:
-        """Remove the folder, and those beside it, unless they are to stay."""
+        """Remove the folder and those beside it, unless they are kept."""
         for folder in () if self._kept else (self.root, *self._beside):
             remove_tree(folder)
 
 
 def copy_task(source: Path | None, folder: Path) -> None:
-    """Copy the files of a task into a folder, without their history; of a task without files nothing.
+    """Copy the files of a task, if it has any, into a folder, without version control history.
 
     Raises:
         HarnessError: the files cannot be read.
@@ -330,7 +332,7 @@ def write_task(path: Path, task: Mapping[str, Any]) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that is in it, however deep: each folder within is first moved to its top.
+    """Remove a folder of any depth: nested folders are first moved to its top.
 
     Raises:
         OSError: something cannot be removed.
@@ -353,7 +355,7 @@ def _empty(name: str, top: int) -> None:
     if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=top)
         return
-    os.chmod(name, stat.S_IRWXU, dir_fd=top)  # its owner may have closed it
+    os.chmod(name, stat.S_IRWXU, dir_fd=top)  # it may have no permissions
     folder = os.open(name, _FOLDER, dir_fd=top)
     try:
         for inner in os.listdir(folder):
@@ -367,7 +369,7 @@ def _empty(name: str, top: int) -> None:
     os.rmdir(name, dir_fd=top)
 
 
-# A socket in the file system behind which the gateway is: the only way out of a sandbox without a network.
+# The gateway behind a Unix socket: the only connection out of a sandbox without a network.
 
 
 _CHUNK: Final = 1 << 16
@@ -375,7 +377,7 @@ _CHUNK: Final = 1 << 16
 
 @asynccontextmanager
 async def relay(path: Path, gateway: tuple[str, int]) -> AsyncIterator[None]:
-    """Carry connections to the socket `path` to the gateway, as long as the block lasts."""
+    """Forward connections from the Unix socket `path` to the gateway, within the block."""
     running: set[asyncio.Task[None]] = set()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

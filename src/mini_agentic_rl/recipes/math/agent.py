@@ -1,6 +1,6 @@
-"""A math agent with a calculator: plain OpenAI client code that knows nothing of training but its `base_url`.
+"""A math agent with a calculator.
 
-`MathAgent` talks to the model until it answers without calling a tool; `MathRewardHook` scores that answer.
+`MathAgent` calls the model until it answers without a tool call; `MathRewardHook` scores that answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .demonstrations import MAX_TURNS, can_be_shown, demonstration, opening, sma
 
 
 def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:
-    """Return the agent, its reward, and its conversations to imitate (without the thought in words)."""
+    """Return the agent, its reward, and its demonstrations (without the plan in words)."""
     demonstrations = Demonstrations(
         partial(demonstration, think=False), tools_for, can_be_shown, small_talk_conversations()
     )
@@ -30,14 +30,13 @@ def math_recipe(*, max_turns: int = MAX_TURNS) -> Recipe:
 
 
 class MathAgent(LitAgent[Any]):
-    """Answers `task["question"]`, calling the calculator as often as the model asks for it.
+    """Answers `task["question"]` with calculator calls.
 
     A task of the style "text" (`load_task_dataset("text:…")`) is answered in words, without the calculator.
     """
 
     def __init__(self, *, max_turns: int = MAX_TURNS, system_prompt: str | None = None) -> None:
-        """`max_turns` is the most model calls of a rollout; the last one may end without an answer. Without a
-        `system_prompt` the task's style decides.
+        """`max_turns` limits the model calls of a rollout. The default `system_prompt` depends on the task's style.
 
         Raises:
             ValueError: `max_turns` is below 1.
@@ -56,10 +55,8 @@ class MathAgent(LitAgent[Any]):
             openai.OpenAIError: the endpoint refused a call or could not be reached.
         """
         endpoint = endpoint_of(find_llm(resources), rollout)
-        # One that a search has found, or is trying, is among the resources.
-        found = resources.get("prompt")
-        system_prompt = found.format() if isinstance(found, PromptTemplate) else self.system_prompt
-
+        template = resources.get("prompt")  # of a prompt search
+        system_prompt = template.format() if isinstance(template, PromptTemplate) else self.system_prompt
         tools = tools_for(task)
 
         async def follow(reply: Message) -> list[Message]:
@@ -70,18 +67,18 @@ class MathAgent(LitAgent[Any]):
 
 class MathRewardHook(Hook):
     """Scores a rollout by its last message: 1 for the right answer in a clean reply, `unclean` for the right answer in
-    any other, else 0.
+    another reply, else 0.
 
-    Only a finished text counts as an answer: a message cut off by its token limit and a message that still calls a tool
-    are wrong. A reply is clean that ends in its one line "Answer: …", where no message of the conversation holds words
-    of a chat template. A rollout without a recorded model call gets no reward at all, rather than 0.
+    A message that was cut off at its token limit or calls a tool is wrong. A reply is clean if it ends in its only line
+    "Answer: …", and no message of the conversation has tags of a chat template. A rollout without a recorded model call
+    gets no reward, rather than 0.
 
-    Emitted are `reward`, and beside it `correct`, `clean` and `tool`, each 0 or 1.
+    Emits `reward`, and also `correct`, `clean` and `tool`, each 0 or 1.
     """
 
     def __init__(self, *, unclean: float = 0.5, tool_bonus: float = 0.0, format_bonus: float = 0.0) -> None:
-        """`unclean` is the reward of a right answer in a reply that is not clean. `tool_bonus` is added when a tool was
-        called, `format_bonus` when the reply ends in one "Answer: …" line."""
+        """`unclean` is the reward of a right answer in a reply that is not clean. `tool_bonus` is added if a tool was
+        called, `format_bonus` if the reply ends in one "Answer: …" line."""
         self.unclean = unclean
         self.tool_bonus = tool_bonus
         self.format_bonus = format_bonus
@@ -97,7 +94,7 @@ class MathRewardHook(Hook):
             emit_reward(scores, primary_key="reward", final=True)
 
     async def scores(self, rollout: Rollout, spans: Sequence[Span]) -> dict[str, float] | None:
-        """Return the reward and its parts by name, or None when no model call was recorded.
+        """Return the reward and its parts by name, or None if no model call was recorded.
 
         Raises:
             ValueError: the task has no answer.
@@ -112,12 +109,14 @@ class MathRewardHook(Hook):
             raise ValueError(f'the task of rollout {rollout.rollout_id} has no "answer" to compare with')
         text = final_text(calls[-1])
         right = text is not None and await asyncio.to_thread(is_correct, text, gold)
-        said = [_output_message(call) for call in calls]
-        clean = text is not None and ends_cleanly(text) and not any(map(has_template_tags, map(_words, said)))
+        messages = [_output_message(call) for call in calls]
+        contents = [message.get("content") for message in messages]
+        has_tags = any(has_template_tags(content) for content in contents if isinstance(content, str))
+        clean = text is not None and ends_cleanly(text) and not has_tags
         parts = {
             "correct": float(right),
             "clean": float(clean),
-            "tool": float(any(message.get("tool_calls") for message in said)),
+            "tool": float(any(message.get("tool_calls") for message in messages)),
         }
         bonus = {"tool": self.tool_bonus, "format": self.format_bonus}
         form = float(text is not None and has_answer_line(text))
@@ -125,13 +124,8 @@ class MathRewardHook(Hook):
         return {"reward": reward, **parts}
 
 
-def _words(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    return content if isinstance(content, str) else ""
-
-
 def final_text(span: Span) -> str | None:
-    """Return the answer that a completion span holds; None when it was cut off, calls a tool or has no text."""
+    """Return the answer of a completion span; None if it was cut off, calls a tool or has no text."""
     message = _output_message(span)
     if message.get("tool_calls") or "length" in (span.attributes.get(CompletionSpanAttributes.FINISH_REASONS) or ()):
         return None

@@ -1,8 +1,8 @@
-"""The conversation of a model with a calculator: its prompt, its tool, and how it goes when it goes well.
+"""The math agent's prompt and tool, and demonstrations of its conversation.
 
-The math agent, the prompts for rewards and the examples to imitate take their words from here, so that what is imitated
-is token by token what the agent then sees. A row with the `style` "text" is a conversation without the tool: the
-worked solution is the answer.
+The agent, the prompts for rewards and the examples to imitate all use these texts, so that examples have exactly the
+tokens that the agent sees. A row with the `style` "text" is a conversation without the tool: the worked solution is the
+answer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SYSTEM_PROMPT: Final = (
     'Solve the problem. Call the calculator with one operation at a time, then reply "Answer: N" with the last result.'
 )
 TEXT_PROMPT: Final = 'Solve the problem step by step. End with a line "Answer: N".'
-"""The system prompt where no tool is offered."""
+"""System prompt without a tool."""
 MAX_TURNS: Final = 10
-"""Model calls of a conversation: most problems of GSM8K take two to eight calculations, and the answer."""
+"""Model calls of a conversation: most problems of GSM8K need two to eight calculations, and the answer."""
 TOOLS: Final = [CALCULATOR_TOOL]
-"""Tools to send with every call, and to render into the prompt of an example."""
+"""Tools of every call, also rendered into the prompt of an example."""
 use_tool: Final = partial(use_text_tool, CALCULATOR)
-"""Runs a call of the calculator: (name, JSON arguments) → text for the model; "error: …" if the call makes no sense."""
+"""Runs a call of the calculator: (name, JSON arguments) → result, or "error: …" for an invalid call."""
 
 _MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")
 _EQUATION = re.compile(r"([-+*/×÷x\d.,$%() ]{3,80})=\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
@@ -37,12 +37,12 @@ _OPERATOR = re.compile(r"[\d)%]\s*[-+*/×÷x]\s*[$(.\d-]")
 
 
 def tools_for(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the tools that are offered with a row."""
+    """Return the tools of a row."""
     return [] if row.get("style") == TEXT else list(TOOLS)
 
 
 def opening(row: Mapping[str, Any], system_prompt: str | None = None) -> list[Message]:
-    """Return the messages that a conversation begins with; without a `system_prompt` that of the row's style.
+    """Return the first messages of a conversation. The default `system_prompt` depends on the row's style.
 
     Raises:
         ValueError: the row has no question.
@@ -55,19 +55,18 @@ def opening(row: Mapping[str, Any], system_prompt: str | None = None) -> list[Me
 
 
 def can_be_shown(row: Mapping[str, Any]) -> bool:
-    """Return True if a row says how it is solved: by an `expression`, or by a `solution` that ends in "#### 42"."""
+    """Return True if a row has an `expression`, or a `solution` that ends in "#### 42"."""
     return bool(row.get("expression")) or "####" in str(row.get("solution", ""))
 
 
 def demonstration(row: Mapping[str, Any], *, system_prompt: str | None = None, think: bool = True) -> list[Message]:
-    """Return the OpenAI messages of a conversation as it should be.
+    """Return the OpenAI messages of a correct conversation.
 
-    An `expression` is one call of the calculator for each of its operations: which comes next, with the results so
-    far in sight, is easier to learn for a small model than a whole expression. With `think` the row's `thought` is
-    said with the first. A `solution` in the manner of GSM8K is said as it is written, and each mark such as
-    <<48/2=24>> in it, or where there is none each equation such as 48/2 = 24, is a call. Results are what the
-    calculator says, so that the trace is true; what it does not find as it is written stays words. The last line is
-    "Answer: N", and all there is of a row that does not say how it is solved.
+    An `expression` becomes one calculator call per operation: a small model learns the next operation, given the
+    results so far, more easily than a whole expression. With `think` the first call comes with the row's `thought`. A
+    `solution` as in GSM8K keeps its text, and each mark such as <<48/2=24>>, or without marks each equation such as
+    48/2 = 24, becomes a call. Results are the calculator's; a calculation whose result differs stays text. The last
+    line is "Answer: N"; it is the whole answer of a row without expression and solution.
 
     Raises:
         ValueError: the row lacks a question, or the calculator cannot evaluate its expression.
@@ -93,8 +92,8 @@ def _a_call_for_each_operation(row: Mapping[str, Any], think: bool) -> list[Mess
 
 
 def _steps(row: Mapping[str, Any], answer: str) -> list[tuple[str, str]]:
-    """Return each operation with its result; the whole expression where the calculator would not get the answer so: it
-    rounds each result, and an expression may hold more than operations."""
+    """Return each operation with its result; the whole expression if the steps do not give the answer, because the
+    calculator rounds each result or the expression has functions."""
     expression = str(row["expression"])
     try:
         lines = working(as_told(operations(expression), str(row["question"])))
@@ -107,21 +106,21 @@ def _steps(row: Mapping[str, Any], answer: str) -> list[tuple[str, str]]:
 
 
 def _calls(solution: str, answer: str) -> list[Message]:
-    """Return the words of a worked solution with its calculations as calls between them."""
+    """Return the text of a worked solution with its calculations as calls."""
     text = solution.rpartition("####")[0].strip()
-    found = list(_MARK.finditer(text)) or list(_EQUATION.finditer(text))
+    marks = list(_MARK.finditer(text)) or list(_EQUATION.finditer(text))
     messages: list[Message] = []
-    said = 0
-    for mark in found:
+    done = 0
+    for mark in marks:
         expression = _BEFORE_EXPRESSION.sub("", mark[1]).strip()
         result = calculate(expression)
         if not _OPERATOR.search(expression) or not _is_rounded(mark[2], result):
             continue
         name = f"call_{len(messages) // 2 + 1}"
         end = mark.start() if mark[0].startswith("<<") else mark.end(1)
-        messages += [_call(name, expression, _words(text[said:end]) or None), _result(name, result)]
-        said = mark.end() if mark[0].startswith("<<") else mark.start(2)
-    rest = _MARK.sub("", text[said:]).strip()
+        messages += [_call(name, expression, _words(text[done:end]) or None), _result(name, result)]
+        done = mark.end() if mark[0].startswith("<<") else mark.start(2)
+    rest = _MARK.sub("", text[done:]).strip()
     return [*messages, assistant(f"{rest}\nAnswer: {answer}" if rest else f"Answer: {answer}")]
 
 
@@ -136,12 +135,12 @@ def _result(name: str, result: str) -> Message:
 
 
 def _words(text: str) -> str:
-    """Return what is said before a call, without marks that are no calls and the sign that leads to the result."""
+    """Return the text before a call, without unused marks and the sign before the result."""
     return _MARK.sub("", text).strip().rstrip("=$ ").rstrip()
 
 
 def _is_rounded(written: str, result: str) -> bool:
-    """Return True if a number that was written is the calculator's result, perhaps with fewer digits."""
+    """Return True if a written number is the calculator's result, possibly with fewer digits."""
     try:
         shown, exact = (Fraction(text.replace(",", "").strip(" $")) for text in (written, result))
     except (ValueError, ZeroDivisionError):
@@ -150,8 +149,7 @@ def _is_rounded(written: str, result: str) -> bool:
     return abs(shown - exact) < Fraction(1, 10**places)
 
 
-# Small talk: what is said to an agent that is no task, and a good reply. Mixed into a warm-up, so that a model which
-# learns to call its tool goes on answering a greeting with words.
+# Small talk, mixed into a warm start so that a model which learns to call its tool still answers a greeting with words.
 
 
 _PAIRS: Final = (
@@ -183,5 +181,5 @@ _PAIRS: Final = (
 
 
 def small_talk_conversations() -> list[list[Message]]:
-    """Return conversations of one greeting, question or thanks and its reply, under the math agent's system prompt."""
-    return [[system(SYSTEM_PROMPT), user(said), assistant(reply)] for said, reply in _PAIRS]
+    """Return short conversations without a task, under the math agent's system prompt."""
+    return [[system(SYSTEM_PROMPT), user(text), assistant(reply)] for text, reply in _PAIRS]

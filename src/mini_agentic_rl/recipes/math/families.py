@@ -1,8 +1,7 @@
 """The task families of the math agent: `math` itself, `arithmetic`, `gsm8k` and `gsm_symbolic`.
 
 GSM8K (arXiv:2110.14168) comes from the Hugging Face Hub or a local copy. GSM-Symbolic (arXiv:2410.05229) is generated
-by reasoning-gym: a question belongs to the split that its hash names, so that no question is in two splits, whatever
-seed and size.
+by reasoning-gym, and divided into splits by the hash of the question.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from .stories import LEVELS
 from .worked import Case, Worked, corrupted, worked_solution
 
 GENERATED_TURNS: Final = 6
-"""Model calls on generated arithmetic, of one to four calculations, and the answer. Early in a training some rollouts
-call on and on: at ten calls these few, sampled alone at last, more than double the time of a step."""
+"""Model calls on generated arithmetic: one to four calculations, and the answer. Early in a training some rollouts
+never stop calling; with ten calls, these few more than double the time of a step."""
 
 HUB_NAME: Final = "openai/gsm8k:main"
 LOCAL_GSM8K: Final = "./gsm8k"
@@ -67,11 +66,10 @@ _ARITHMETIC: Final[Mapping[str, Any]] = {
     "warm_start.batch_size": 8,
     "warm_start.schedule": "linear",
 }
-"""The math agent on generated arithmetic. To read stories that it has never seen, the model imitates many
-different ones first, where a few would teach the form of a call only; from there it is reinforced at a low rate that
-falls (a higher one, which suits a model that has just learnt the form, destroys what it has read), and shortly: of
-the two, a minute of imitation adds more here. Calls are written in few tokens, so that a minute holds a third more
-examples."""
+"""Training settings for generated arithmetic. The model first imitates many different stories, so that it can read new
+ones; a few would teach only the form of a call. Then it is reinforced briefly at a low, falling rate: a higher rate
+destroys what it has learnt, and a minute of imitation adds more here than a minute of reinforcement. The compact tool
+format fits a third more examples into a minute."""
 
 
 class Math(TaskFamily):
@@ -88,18 +86,18 @@ class Math(TaskFamily):
         return examples_of_tasks([dict(row) for row in rows], form, seed)
 
     def recipe(self) -> Recipe:
-        """Return the math agent with its reward, and its conversations to imitate."""
+        """Return the math agent with its reward and demonstrations."""
         from .agent import math_recipe
 
         return math_recipe(max_turns=self.max_turns)
 
     def chat(self) -> ChatTools:
-        """Return the agent's prompt and its calculator."""
+        """Return the agent's prompt and calculator."""
         return ChatTools(SYSTEM_PROMPT, TOOLS, use_tool, MAX_TURNS)
 
     @classmethod
     def training_defaults(cls, dataset: str, *, mixes: bool, whole_steps: bool) -> Mapping[str, Any]:
-        """Return the defaults for generated arithmetic; the usual ones for other tasks."""
+        """Return the default settings for generated arithmetic, or those for other tasks."""
         return _ARITHMETIC if dataset.partition(":")[0] == Arithmetic.name else SHORT_IMITATION
 
 
@@ -118,7 +116,7 @@ class Arithmetic(Math):
     def tasks(
         self, split: str, size: int | None = None, seed: int = 0, levels: Sequence[int] | None = None
     ) -> TaskRows:
-        """Return problems whose levels take turns; see `ArithmeticDataset`."""
+        """Return problems that cycle through the levels; see `ArithmeticDataset`."""
         return ArithmeticDataset(split, DEFAULT_SIZE if size is None else size, seed, self.levels_of(levels))
 
 
@@ -132,8 +130,9 @@ class GSM8K(Math):
     def tasks(
         self, split: str, size: int | None = None, seed: int = 0, levels: Sequence[int] | None = None
     ) -> TaskRows:
-        """Return rows with the worked `solution`: "test" is the published test set, "val" a tenth of the published
-        training set, "train" the rest. They come from `LOCAL_GSM8K`, if there is such a folder, else from the Hub.
+        """Return rows with the worked `solution`, from the folder `LOCAL_GSM8K` if it exists, else from the Hub.
+
+        "test" is the published test set, "val" a tenth of the published training set, "train" the rest.
 
         Raises:
             DatasetError: an unknown split, a malformed file, or no access to the Hub.
@@ -158,12 +157,12 @@ class GSMSymbolic(Math):
     def tasks(
         self, split: str, size: int | None = None, seed: int = 0, levels: Sequence[int] | None = None
     ) -> TaskRows:
-        """Return `size` different problems of one split, at difficulty 1.0, the only one that the generator supports.
-        A row's `solution` is the worked one.
+        """Return `size` different problems of one split with a worked `solution`, at difficulty 1.0, the only one that
+        the generator supports.
 
         Raises:
-            DatasetError: an unknown split, a negative size or seed, or a size beyond what the generator has to offer.
-            MissingPackageError: reasoning-gym is not installed (extra "reasoning").
+            DatasetError: an unknown split, a negative size or seed, or a size above the number of problems.
+            MissingPackageError: reasoning-gym is not installed (extra "recipes").
         """
         wanted, size = check_split(split), DEFAULT_SIZE if size is None else size
         if size < 0 or seed < 0:
@@ -200,13 +199,13 @@ class GSMSymbolic(Math):
 
 
 def examples_of_tasks(rows: Sequence[Row], form: Form, seed: int) -> list[Example]:
-    """Return one example a row; two of `unpaired`, a right one and a wrong one.
+    """Return one example per row; for `unpaired` two, a right one and a wrong one.
 
-    Demonstrations and prompts for rewards are those of the conversation with the calculator, unless a row has the style
-    "text"; a preference is between two written solutions.
+    Demonstrations and prompts for rewards are conversations with the calculator, unless a row has the style "text";
+    preferences are between two written solutions.
 
     Raises:
-        ValueError: a preference is asked for of a row whose answer is no number and that has no working.
+        ValueError: no preference can be made of a row, because its answer is no number and it has no working.
     """
     if form == "rl":
         return [{**row, "prompt": opening(row), "ground_truth": str(row["answer"]), **_offered(row)} for row in rows]
@@ -218,7 +217,7 @@ def examples_of_tasks(rows: Sequence[Row], form: Form, seed: int) -> list[Exampl
 
 
 def _offered(row: Row) -> dict[str, Any]:
-    """Return the column of the tools, where a row comes with any."""
+    """Return the column `tools`, if a row has any."""
     tools = tools_for(row)
     return {"tools": tools} if tools else {}
 
@@ -238,9 +237,9 @@ def _pair(row: Row, solutions: Sequence[Worked], at: int, seed: int) -> dict[str
 def calculator(
     form: Any, split: str = "train", max_samples: int | None = None, seed: int = 0, levels: Sequence[int] = (1, 2)
 ) -> list[dict[str, Any]]:
-    """Return the agent's conversations about arithmetic of some levels, as `load_examples` calls a user's function.
+    """Return the agent's conversations about arithmetic of some levels, as a user's function of `load_examples` does.
 
-    They are examples of the form `sft` or `rl`, with the agent's `tools`.
+    The forms are `sft` and `rl`, with the agent's `tools`.
 
     Raises:
         DatasetError: another form, or an unknown split or level.

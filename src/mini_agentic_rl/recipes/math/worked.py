@@ -1,4 +1,4 @@
-"""Worked solutions of arithmetic problems: the plan, one line for each operation, the answer."""
+"""Worked solutions of arithmetic problems (plan, a line per operation, answer), and corrupted ones for preferences."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation. An operand is a number of the problem, the place of the earlier operation that gave it, or a
-    name that stands for a number."""
+    """One operation. An operand is a number of the problem, the index of an earlier operation, or the name of a
+    number."""
 
     symbol: str
     left: Fraction | int | str
@@ -37,23 +37,21 @@ class Operation:
 
 @dataclass(frozen=True)
 class Worked:
-    """A solution, right or not."""
+    """A solution, right or wrong."""
 
     lines: tuple[str, ...]
-    """The working."""
     answer: str
 
     @property
     def text(self) -> str:
-        """As a model is to write it."""
+        """Return the reply of a model."""
         return "\n".join((*self.lines, f"Answer: {self.answer}"))
 
 
 def worked_solution(row: Mapping[str, Any]) -> Worked:
-    """Return the solution of a row: step by step where it has an `expression`, else out of its `solution`, else the
-    answer.
+    """Return the solution of a row, from its `expression`, else from its `solution`, else only the answer.
 
-    "<<48/2=24>>" in a solution, GSM8K's mark for a calculator, and its last line "#### 42" are left out.
+    GSM8K's calculator marks "<<48/2=24>>" and its last line "#### 42" are left out.
     """
     answer = str(row["answer"])
     if row.get("expression"):
@@ -64,26 +62,25 @@ def worked_solution(row: Mapping[str, Any]) -> Worked:
 
 
 def plan_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the line that says what to do, where the row has one."""
+    """Return the line with the plan, if the row has one."""
     return (str(row["thought"]),) if row.get("thought") else ()
 
 
 def operations(expression: str) -> list[Operation]:
-    """Return the operations of an expression over numbers and names, in the order in which they are computed, each once
-    however often its result is used.
+    """Return the distinct operations of an expression over numbers and names, in the order of computation.
 
     Raises:
-        ValueError: it holds something else than numbers, names, + - * / and parentheses, or no operation.
+        ValueError: it has anything but numbers, names, + - * / and parentheses, or no operation.
     """
-    found: list[Operation] = []
+    steps: list[Operation] = []
 
     def visit(node: ast.expr) -> Fraction | int | str:
         if isinstance(node, ast.BinOp) and type(node.op) in SYMBOLS:
             left, right = visit(node.left), visit(node.right)
             step = Operation(SYMBOLS[type(node.op)], left, right)
-            if step not in found:
-                found.append(step)
-            return found.index(step)
+            if step not in steps:
+                steps.append(step)
+            return steps.index(step)
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             return Fraction(str(node.value))
         if isinstance(node, ast.Name):
@@ -91,19 +88,20 @@ def operations(expression: str) -> list[Operation]:
         raise ValueError(f"{expression!r} is no expression over numbers")
 
     visit(ast.parse(expression, mode="eval").body)
-    if not found:
+    if not steps:
         raise ValueError(f"{expression!r} has no operation")
-    return found
+    return steps
 
 
 def as_told(steps: Sequence[Operation], question: str) -> list[Operation]:
-    """Return the operations with the sides of sums and products in one order: results, then numbers as they are told.
+    """Return the operations with the operands of sums and products in a fixed order: results, then numbers in the order
+    of the question.
 
-    Which side comes first changes no result, and is nothing that a model could learn where it is chosen freely.
+    A model could not learn an order that is chosen freely.
     """
-    # From the back, so that of a number that is told twice the first place stays.
+    # From the end, so that the first position of a repeated number remains.
     place: dict[Fraction | str, int] = {
-        Fraction(found[0]): found.start() for found in reversed(list(NUMBER.finditer(question)))
+        Fraction(match[0]): match.start() for match in reversed(list(NUMBER.finditer(question)))
     }
 
     def order(side: Fraction | int | str) -> int:
@@ -125,8 +123,8 @@ def results(
     """Return the result of each operation.
 
     Args:
-        slips: replaces the results at some places; what builds on them follows.
-        named: what the names stand for.
+        slips: wrong results by index of the operation; later operations use them.
+        named: numbers by name.
 
     Raises:
         ZeroDivisionError: a division by zero.
@@ -139,7 +137,7 @@ def results(
 
 
 def working(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = None) -> tuple[str, ...]:
-    """Return a line for each operation, as in "12 * 30 = 360".
+    """Return a line for each operation, such as "12 * 30 = 360".
 
     Raises:
         ZeroDivisionError: a division by zero.
@@ -158,16 +156,15 @@ def working(steps: Sequence[Operation], slips: Mapping[int, Fraction] | None = N
 def operand(
     given: Fraction | int | str, values: Sequence[Fraction], named: Mapping[str, Fraction] = MappingProxyType({})
 ) -> Fraction:
-    """Return the number that an operand stands for, with the results so far and what names stand for."""
+    """Return the number of an operand, given the results so far and the numbers by name."""
     if isinstance(given, str):
         return named[given]
     return values[given] if isinstance(given, int) else given
 
 
-# Corrupted solutions, for preferences whose better answer is known: each is a right solution with one error.
-#
-# A corruption is a function of a random generator and a `Case`; it gives None where the case has no place for it. Those
-# of `WRONG` change the answer, those of `UNFIT` leave a reader without one answer in the asked-for form.
+# Corrupted solutions for preferences: each is a right solution with one error. A corruption is a function of a random
+# generator and a `Case`, and returns None where it does not apply. Those of `WRONG` change the answer; those of `UNFIT`
+# give no single answer in the required form.
 
 
 _SWAPPED = {"+": "-", "-": "+", "*": "+", "/": "*"}
@@ -182,7 +179,7 @@ _FINAL_NUMBER = re.compile(r"(?<![\d.,])-?\$?\d[\d,]*(?:\.\d+)?(?!.*\d)", re.DOT
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with its right solution, and that of another problem."""
+    """A problem, its right solution, and the solution of another problem."""
 
     row: Mapping[str, Any]
     right: Worked
@@ -190,7 +187,7 @@ class Case:
 
     @property
     def steps(self) -> list[Operation]:
-        """Return the operations of the solution; none where the row has no expression."""
+        """Return the operations of the solution; none if the row has no expression."""
         expression = self.row.get("expression")
         return operations(str(expression)) if expression else []
 
@@ -199,7 +196,7 @@ Corruption: TypeAlias = Callable[[random.Random, Case], str | None]
 
 
 def wrong_operation(rng: random.Random, case: Case) -> str | None:
-    """Replace one operation by another; the rest follows from it."""
+    """Replace one operation by another, and recompute the rest."""
     steps = case.steps
     if not steps:
         return None
@@ -210,7 +207,7 @@ def wrong_operation(rng: random.Random, case: Case) -> str | None:
 
 
 def misread_number(rng: random.Random, case: Case) -> str | None:
-    """Read a number of the problem with one digit wrong; the rest follows from it."""
+    """Change one digit of a number of the problem, and recompute the rest."""
     steps = case.steps
     places = [(place, side) for place, step in enumerate(steps) for side in ("left", "right")
               if isinstance(getattr(step, side), Fraction)]  # fmt: skip
@@ -227,7 +224,7 @@ def misread_number(rng: random.Random, case: Case) -> str | None:
 
 
 def calculation_slip(rng: random.Random, case: Case) -> str | None:
-    """Put a wrong digit into one result; the rest follows from it."""
+    """Change one digit of a result, and recompute the rest."""
     steps = case.steps
     if not steps:
         return _slip_in_text(rng, case)
@@ -236,13 +233,13 @@ def calculation_slip(rng: random.Random, case: Case) -> str | None:
 
 
 def wrong_final_answer(rng: random.Random, case: Case) -> str | None:
-    """Keep the right working, and give another number as the answer."""
+    """Keep the working, and change the answer."""
     number = parse_number(case.right.answer)
     return None if number is None else Worked(case.right.lines, plain_number(_misread(rng, number.value))).text
 
 
 def unfinished(rng: random.Random, case: Case) -> str | None:
-    """Leave out the last steps: an intermediate result is given as the answer."""
+    """Leave out the last steps, and give an intermediate result as the answer."""
     steps = case.steps
     if len(steps) < 2:
         return None
@@ -257,7 +254,7 @@ def off_topic(rng: random.Random, case: Case) -> str | None:
 
 
 def no_answer(rng: random.Random, case: Case) -> str | None:
-    """Stop the working before there is an answer."""
+    """Stop before the answer."""
     lines = case.right.lines[: max(1, len(case.right.lines) - rng.randrange(1, 3))]
     return "\n".join(lines) if lines and lines != case.right.lines else None
 
@@ -272,12 +269,12 @@ def contradictory(rng: random.Random, case: Case) -> str | None:
 
 
 def evasive(rng: random.Random, case: Case) -> str | None:
-    """Return words in place of a solution."""
+    """Return an evasive reply."""
     return rng.choice(_EVASIONS)
 
 
 def rambling(rng: random.Random, case: Case) -> str | None:
-    """Repeat one line again and again, without an answer."""
+    """Repeat one line, without an answer."""
     line = rng.choice(case.right.lines) if case.right.lines else "Let me think."
     return "\n".join((*case.right.lines[:1], *[line] * rng.randrange(5, 9)))
 
@@ -300,9 +297,8 @@ CORRUPTIONS: dict[str, Corruption] = WRONG | UNFIT
 
 
 def corrupted(rng: random.Random, case: Case) -> tuple[str, str]:
-    """Return a corrupted solution and the name of the corruption, each as likely as any other that has a place."""
-    names = rng.sample(list(CORRUPTIONS), len(CORRUPTIONS))
-    for name in names:
+    """Return a corrupted solution and the name of the corruption, drawn uniformly from those that apply."""
+    for name in rng.sample(list(CORRUPTIONS), len(CORRUPTIONS)):
         text = CORRUPTIONS[name](rng, case)
         if text is None or text == case.right.text:
             continue
@@ -325,7 +321,7 @@ def _recomputed(case: Case, steps: list[Operation], slips: Mapping[int, Fraction
 
 
 def _misread(rng: random.Random, value: Fraction) -> Fraction:
-    """Return the number with another digit at one place; its first digit does not become 0."""
+    """Return the number with one digit changed; the first digit does not become 0."""
     text = plain_number(value)
     places = [at for at, character in enumerate(text) if character.isdigit()]
     at = rng.choice(places)
@@ -335,7 +331,7 @@ def _misread(rng: random.Random, value: Fraction) -> Fraction:
 
 
 def _slip_in_text(rng: random.Random, case: Case) -> str | None:
-    """Put a wrong digit into the last number of a worked solution, and into the answer with it."""
+    """Change one digit of the answer, also in the last line of the working."""
     number = parse_number(case.right.answer)
     if number is None or not case.right.lines:
         return None

@@ -1,6 +1,6 @@
-"""Retrieval: questions about an invented world, whose documents are found by `search` and shown by `read`.
+"""Retrieval: questions about an invented world, whose documents the tools `search` and `read` return.
 
-It tests search instead of memory: no model has read of these towns and people anywhere.
+It tests search, not memory: no model has read about these towns and people.
 """
 
 from __future__ import annotations
@@ -18,23 +18,18 @@ from ...datasets import TRANSFER, Message, Row, assistant
 from ...environments import Episode, Episodes, ToolEpisode, belongs, field_of, plain, tool_call
 from ...tools import text_tool
 
-# BM25: which documents a query is about.
-#
-# Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework: BM25 and Beyond", equation 3.15.
-
-
 K1: Final = 1.2
-"""Saturation: the smaller it is, the sooner further occurrences of a word count for less."""
+"""Term frequency saturation of BM25."""
 B: Final = 0.75
-"""Strength with which a long document counts for less."""
+"""Document length normalisation of BM25."""
 MAX_WORDS: Final = 32
-"""Words of a query that are looked for."""
+"""Words of a query that are used."""
 
 _WORD: Final = re.compile(r"\w+")
 
 
 class Index:
-    """Documents, found by their words."""
+    """A search index with BM25 scores (Robertson and Zaragoza 2009, equation 3.15)."""
 
     def __init__(self, documents: Sequence[str]) -> None:
         counts = [Counter(words_of(text)) for text in documents]
@@ -48,7 +43,7 @@ class Index:
                 self._found.setdefault(word, []).append((place, weight * times * (K1 + 1) / (times + norm)))
 
     def search(self, query: str, count: int) -> list[int]:
-        """Return the places of at most `count` documents, the best first; none that has no word of the query."""
+        """Return the indices of at most `count` documents with words of the query, best first."""
         scores: dict[int, float] = {}
         for word in dict.fromkeys(words_of(query)[:MAX_WORDS]):
             for place, score in self._found.get(word, ()):
@@ -61,10 +56,7 @@ def words_of(text: str) -> list[str]:
     return [word.casefold() for word in _WORD.findall(text)]
 
 
-# An invented world in a few thousand documents: towns and people that are nowhere else, so that nobody knows them.
-#
-# It is made by a generator from one seed, and the same on every machine.
-
+# The invented world is generated from one seed, and is the same on every machine.
 
 TOWNS: Final = 400
 PEOPLE: Final = 3000
@@ -92,7 +84,7 @@ _INSTRUMENTS: Final = _words("flute harp drum violin organ trumpet lute cello ho
 
 @dataclass(frozen=True)
 class Town:
-    """A town, with what there is to ask about it."""
+    """A town and its facts."""
 
     name: str
     river: str
@@ -112,7 +104,7 @@ class Town:
 
 @dataclass(frozen=True)
 class Person:
-    """A person, with what there is to ask about them."""
+    """A person and their facts."""
 
     name: str
     town: str
@@ -131,23 +123,19 @@ class Person:
 
 @dataclass(frozen=True)
 class World:
-    """All that there is."""
+    """All towns and people."""
 
     towns: tuple[Town, ...]
     people: tuple[Person, ...]
 
-    def town(self, name: str) -> Town:
-        """Return the town of a name."""
-        return self.by_name[name]
-
     @cached_property
-    def by_name(self) -> Mapping[str, Town]:
-        """Return the towns by their names."""
+    def towns_by_name(self) -> Mapping[str, Town]:
+        """Return the towns by name."""
         return {town.name: town for town in self.towns}
 
     @property
     def documents(self) -> tuple[tuple[str, str], ...]:
-        """Return title and text of each document; its number is its place."""
+        """Return title and text of each document, in the order of their numbers."""
         towns = ((town.name, town.text) for town in self.towns)
         return (*towns, *((person.name, person.text) for person in self.people))
 
@@ -180,17 +168,17 @@ def _full_name(rng: random.Random) -> str:
 
 
 def _different(make: Callable[[], str], count: int) -> list[str]:
-    """Return so many different names."""
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[make()] = None
-    return list(found)
+    """Return `count` different names."""
+    names: dict[str, None] = {}
+    while len(names) < count:
+        names[make()] = None
+    return list(names)
 
 
 SEARCH_TOOL: Final = text_tool("search", "Find documents by words. Gives their numbers and titles.", "query")
 READ_TOOL: Final = text_tool("read", "Read the document of a number.", "document", "integer")
 FOUND: Final = 3
-"""Documents that a search gives."""
+"""Documents that a search returns."""
 
 _PLACE: Final = re.compile("[0-9]{1,6}")
 
@@ -218,8 +206,8 @@ _OTHER_PERSON: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Retrieval(Episodes):
-    """Level 1 needs one document, level 2 a second one that the first names, level 3 finds a person by what they do and
-    where, level 4 compares two. `transfer` asks in other words and for other things."""
+    """Level 1 needs one document, level 2 a second one that the first names, level 3 finds a person by work and town,
+    level 4 compares two towns. `transfer` has other wordings and asks for other facts."""
 
     name: ClassVar[str] = "retrieval"
     prompt: ClassVar[str] = (
@@ -231,7 +219,7 @@ class Retrieval(Episodes):
     max_new_tokens: ClassVar[int] = 48
 
     def draw(self, rng: random.Random, split: str, level: int) -> Row | None:
-        """Return a question, its answer, and what to search for in turn."""
+        """Return a question, its answer, and the queries of the expert."""
         there = world()
         person, town = rng.choice(there.people), rng.choice(there.towns)
         subject: Town | Person = person if level in (2, 3) else town if level == 4 else rng.choice((person, town))
@@ -242,7 +230,7 @@ class Retrieval(Episodes):
         if level == 1:
             row = _about(rng, subject, subject.name, asked, [subject.name])
         elif level == 2:
-            home = there.town(person.town)
+            home = there.towns_by_name[person.town]
             called = f"the town where {person.name} was born"
             row = _about(rng, home, called, asked, [person.name, home.name])
         elif level == 3:
@@ -255,7 +243,7 @@ class Retrieval(Episodes):
         return {"key": row["question"], **row}
 
     def start(self, task: Mapping[str, Any]) -> Episode:
-        """Begin a task; it needs `answer`, and to be shown also `searches`."""
+        """Begin a task; it needs `answer`, and for the expert `searches`."""
         return _Search(task)
 
 
@@ -266,11 +254,11 @@ class _Search(ToolEpisode):
         self._gold = plain(str(field_of(task, "answer", Retrieval.name)))
 
     def is_right(self, answer: str) -> bool:
-        """Return True if the answer is the right one, whatever its capitals and thousands commas."""
+        """Return True if the answer is right, apart from case and thousands commas."""
         return plain(answer) == self._gold
 
     def expert(self) -> Message:
-        """Return the next search, the first document that it found, or the answer."""
+        """Return the next search, the read of its first document, or the answer."""
         searches = [str(query) for query in field_of(self._task, "searches", Retrieval.name)]
         done = len(self.used)
         if done >= 2 * len(searches):
@@ -281,19 +269,19 @@ class _Search(ToolEpisode):
 
 
 def search(query: str) -> str:
-    """Return number and title of the documents that a query finds, one a line, or "error: …"."""
+    """Return number and title of the best documents for a query, one per line, or "error: …"."""
     index, documents = _library()
-    found = index.search(query, FOUND)
-    return "\n".join(f"{place + 1}: {documents[place][0]}" for place in found) or "error: nothing was found"
+    places = index.search(query, FOUND)
+    return "\n".join(f"{place + 1}: {documents[place][0]}" for place in places) or "error: nothing was found"
 
 
 def read(number: str) -> str:
-    """Return the document of a number, or "error: …"."""
+    """Return the text of a document by its number, or "error: …"."""
     _, documents = _library()
-    asked = number.strip()
-    if not _PLACE.fullmatch(asked) or not 1 <= int(asked) <= len(documents):
-        return f"error: no document {asked[:20]}"
-    return documents[int(asked) - 1][1]
+    number = number.strip()
+    if not _PLACE.fullmatch(number) or not 1 <= int(number) <= len(documents):
+        return f"error: no document {number[:20]}"
+    return documents[int(number) - 1][1]
 
 
 @cache
@@ -309,7 +297,7 @@ def _about(
     asked: tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]],
     searches: list[str],
 ) -> Row:
-    """Return a question about one thing, which it calls so."""
+    """Return a question about a town or person, which it names `called`."""
     wordings = asked[0] if isinstance(subject, Town) else asked[1]
     what = rng.choice(sorted(wordings))
     question = rng.choice(wordings[what]).format(name=called)
@@ -317,7 +305,7 @@ def _about(
 
 
 def _described(rng: random.Random, person: Person, there: World, *, transfer: bool) -> Row | None:
-    """Return a question for the one person of a town who does something; None where there are several."""
+    """Return a question for the only person of a town with some work or instrument; None if there are several."""
     what, where = (person.instrument, person.town) if transfer else (person.work, person.town)
     alike = [one for one in there.people if one.town == where and what in (one.work, one.instrument)]
     query = f"born in {where} {'plays the' if transfer else 'works as a'} {what}"

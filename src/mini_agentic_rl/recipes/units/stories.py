@@ -1,8 +1,8 @@
-"""Stories about units: the wordings, the stuff that is measured, and the expression that answers each.
+"""Stories about units: wordings, materials, and the expression of each answer.
 
 `{a} {u}` is a measure and `{b}` a second number. In a wording `{u}` and `{v}` are units; in an expression they are the
-measures in the metric system. `{base}` is the metric unit of the answer. A wording does not depend on the kind of unit,
-so each one is told with every unit of the table.
+measures in metric units. `{base}` is the metric unit of the answer. A wording does not depend on the kind of unit, so
+each is used with every unit of the table.
 """
 
 from __future__ import annotations
@@ -22,12 +22,60 @@ class UnitStory:
     wordings: tuple[str, ...]
     """Wordings of the splits `train` and `val`."""
     held_out: tuple[str, ...]
-    """Wordings of the split `test`, none of which is trained."""
+    """Wordings of the split `test`."""
     measures: tuple[str, ...] = ("{a} {u}",)
-    """Measures to convert: the measures `{u}` and `{v}` of the expression."""
+    """The measures `{u}` and `{v}` of the expression."""
     base: str = ""
-    """The metric unit that it is told with; empty for all of them."""
+    """The only metric unit of the story; empty for all units."""
 
+
+_SUMS: Final = (
+    "{name} has {a} {u} of {stuff} and gets {b} {v} more. How many {base} is that now?",
+    "To {a} {u} of {stuff} {name} adds {b} {v}. How many {base} are there?",
+    "There were {a} {u} of {stuff}, and {b} {v} came in. How many {base} are there now?",
+    "{name} buys {a} {u} of {stuff}, and then {b} {v} too. How many {base} does {name} buy in all?",
+    "One {piece} is {a} {u}, the other is {b} {v}. How many {base} are both together?",
+    "{name} brings {a} {u} of {stuff} and a friend brings {b} {v}. How many {base} do they have together?",
+    "A store has {a} {u} of {stuff}. {b} {v} are delivered. How many {base} does it have then?",
+    "What is the sum of {a} {u} and {b} {v} of {stuff}, in {base}?",
+    "{name} uses {a} {u} of {stuff} on Monday and {b} {v} on Tuesday. How many {base} are used in total?",
+    "{a} {u} of {stuff} grow by {b} {v}. How many {base} are there in the end?",
+    "First {name} finds {a} {u} of {stuff}, later another {b} {v}. How many {base} is that altogether?",
+    "{a} {u} of {stuff} are here and {b} {v} over there. How many {base} is that in all?",
+    "A {piece} of {a} {u} is made {b} {v} larger. How many {base} does it have now?",
+    "{name} already has {a} {u} of {stuff} and receives {b} extra {v}. How many {base} is that?",
+    "Yesterday {name} sold {a} {u} of {stuff}, today {b} {v}. How many {base} were sold?",
+    "{name} needs {a} {u} of {stuff} for one job and {b} {v} for another. How many {base} are needed?",
+    "A plan asks for {a} {u} of {stuff} plus {b} {v}. How many {base} does it ask for?",
+    "After {a} {u} of {stuff} come {b} {v} more. How many {base} is the whole?",
+    "Today {name} stored {a} {u} of {stuff} on top of {b} {v}. How many {base} are stored?",
+    "{name} takes {b} {v} more than {a} {u} of {stuff}. How many {base} does {name} take?",
+    "The new {piece} is {b} {v} more than the old one of {a} {u}. How many {base} is the new one?",
+    "{name} mixes {a} {u} of {stuff} with {b} {v} of it. How many {base} is the mix?",
+    "With {b} {v} added, how many {base} are {a} {u} of {stuff}?",
+    "Ann has {a} {u} of {stuff}. {name} has {b} {v}. How many {base} have both of them?",
+    "Two {pieces} are joined, one of {a} {u} and one of {b} {v}. How many {base} is the result?",
+    "A gift of {b} {v} comes to {a} {u} of {stuff}. How many {base} are there now?",
+    "A tank holds {a} {u} of {stuff}, and {b} additional {v} flow in. How many {base} does it hold?",
+    "{name} had {a} {u} of {stuff} and found {b} other {v}. What is the total in {base}?",
+    "A cart carries {a} {u} of {stuff}; {name} lays {b} new {v} on top. How many {base} does it carry?",
+    "To the {a} {u} of {stuff} in a shed come {b} spare {v}. How many {base} are in the shed?",
+    "{a} {u} of {stuff} stand ready; {name} brings {b} extra {v} of it. What is that together in {base}?",
+)
+_HELD_OUT_SUMS: Final = (
+    "{name} owns {a} {u} of {stuff} and is given {b} {v} more. How many {base} does {name} own now?",
+    "A farm had {a} {u} of {stuff} and bought {b} further {v}. What is the total in {base}?",
+    "{name} did {a} {u} in the morning and {b} {v} in the evening. How many {base} is that altogether?",
+    "Put {a} {u} and {b} {v} of {stuff} together. How many {base} are there?",
+    "A shelf has {a} {u} of {stuff}; {name} puts {b} more {v} on it. How many {base} are on the shelf?",
+    "The first {piece} has {a} {u} and the second has {b} {v}. How many {base} do they have in total?",
+    "An order of {a} {u} of {stuff} is raised by {b} {v}. How many {base} is the order now?",
+    "In spring there were {a} {u} of {stuff}, and {b} {v} were added. How many {base} were there then?",
+    "{name} collects {a} {u} of {stuff} and also {b} {v}. How many {base} are collected?",
+    "How many {base} are {a} {u} of {stuff} and another {b} {v}?",
+)
+_SAME_UNIT: Final = 26
+"""Number of these wordings that the story "plus" uses, with both numbers in the unit of the answer."""
 
 STORIES: Final = (
     UnitStory(
@@ -79,57 +127,7 @@ STORIES: Final = (
             "In every one of {b} sheds there are {a} {u} of {stuff}. How many {base} are there together?",
         ),
     ),
-    UnitStory(
-        "both",
-        2,
-        "{u}+{v}",
-        (
-            "{name} has {a} {u} of {stuff} and gets {b} {v} more. How many {base} is that now?",
-            "To {a} {u} of {stuff} {name} adds {b} {v}. How many {base} are there?",
-            "There were {a} {u} of {stuff}, and {b} {v} came in. How many {base} are there now?",
-            "{name} buys {a} {u} of {stuff}, and then {b} {v} too. How many {base} does {name} buy in all?",
-            "One {piece} is {a} {u}, the other is {b} {v}. How many {base} are both together?",
-            "{name} brings {a} {u} of {stuff} and a friend brings {b} {v}. How many {base} do they have together?",
-            "A store has {a} {u} of {stuff}. {b} {v} are delivered. How many {base} does it have then?",
-            "What is the sum of {a} {u} and {b} {v} of {stuff}, in {base}?",
-            "{name} uses {a} {u} of {stuff} on Monday and {b} {v} on Tuesday. How many {base} are used in total?",
-            "{a} {u} of {stuff} grow by {b} {v}. How many {base} are there in the end?",
-            "First {name} finds {a} {u} of {stuff}, later another {b} {v}. How many {base} is that altogether?",
-            "{a} {u} of {stuff} are here and {b} {v} over there. How many {base} is that in all?",
-            "A {piece} of {a} {u} is made {b} {v} larger. How many {base} does it have now?",
-            "{name} already has {a} {u} of {stuff} and receives {b} extra {v}. How many {base} is that?",
-            "Yesterday {name} sold {a} {u} of {stuff}, today {b} {v}. How many {base} were sold?",
-            "{name} needs {a} {u} of {stuff} for one job and {b} {v} for another. How many {base} are needed?",
-            "A plan asks for {a} {u} of {stuff} plus {b} {v}. How many {base} does it ask for?",
-            "After {a} {u} of {stuff} come {b} {v} more. How many {base} is the whole?",
-            "Today {name} stored {a} {u} of {stuff} on top of {b} {v}. How many {base} are stored?",
-            "{name} takes {b} {v} more than {a} {u} of {stuff}. How many {base} does {name} take?",
-            "The new {piece} is {b} {v} more than the old one of {a} {u}. How many {base} is the new one?",
-            "{name} mixes {a} {u} of {stuff} with {b} {v} of it. How many {base} is the mix?",
-            "With {b} {v} added, how many {base} are {a} {u} of {stuff}?",
-            "Ann has {a} {u} of {stuff}. {name} has {b} {v}. How many {base} have both of them?",
-            "Two {pieces} are joined, one of {a} {u} and one of {b} {v}. How many {base} is the result?",
-            "A gift of {b} {v} comes to {a} {u} of {stuff}. How many {base} are there now?",
-            "A tank holds {a} {u} of {stuff}, and {b} additional {v} flow in. How many {base} does it hold?",
-            "{name} had {a} {u} of {stuff} and found {b} other {v}. What is the total in {base}?",
-            "A cart carries {a} {u} of {stuff}; {name} lays {b} new {v} on top. How many {base} does it carry?",
-            "To the {a} {u} of {stuff} in a shed come {b} spare {v}. How many {base} are in the shed?",
-            "{a} {u} of {stuff} stand ready; {name} brings {b} extra {v} of it. What is that together in {base}?",
-        ),
-        (
-            "{name} owns {a} {u} of {stuff} and is given {b} {v} more. How many {base} does {name} own now?",
-            "A farm had {a} {u} of {stuff} and bought {b} further {v}. What is the total in {base}?",
-            "{name} did {a} {u} in the morning and {b} {v} in the evening. How many {base} is that altogether?",
-            "Put {a} {u} and {b} {v} of {stuff} together. How many {base} are there?",
-            "A shelf has {a} {u} of {stuff}; {name} puts {b} more {v} on it. How many {base} are on the shelf?",
-            "The first {piece} has {a} {u} and the second has {b} {v}. How many {base} do they have in total?",
-            "An order of {a} {u} of {stuff} is raised by {b} {v}. How many {base} is the order now?",
-            "In spring there were {a} {u} of {stuff}, and {b} {v} were added. How many {base} were there then?",
-            "{name} collects {a} {u} of {stuff} and also {b} {v}. How many {base} are collected?",
-            "How many {base} are {a} {u} of {stuff} and another {b} {v}?",
-        ),
-        ("{a} {u}", "{b} {v}"),
-    ),
+    UnitStory("both", 2, "{u}+{v}", _SUMS, _HELD_OUT_SUMS, ("{a} {u}", "{b} {v}")),
     UnitStory(
         "share",
         3,
@@ -178,46 +176,8 @@ STORIES: Final = (
         "plus",
         4,
         "{u}+{b}",
-        (
-            "{name} has {a} {u} of {stuff} and gets {b} {base} more. How many {base} is that now?",
-            "To {a} {u} of {stuff} {name} adds {b} {base}. How many {base} are there?",
-            "There were {a} {u} of {stuff}, and {b} {base} came in. How many {base} are there now?",
-            "{name} buys {a} {u} of {stuff}, and then {b} {base} too. How many {base} does {name} buy in all?",
-            "One {piece} is {a} {u}, the other is {b} {base}. How many {base} are both together?",
-            "{name} brings {a} {u} of {stuff} and a friend brings {b} {base}. How many {base} do they have together?",
-            "A store has {a} {u} of {stuff}. {b} {base} are delivered. How many {base} does it have then?",
-            "What is the sum of {a} {u} and {b} {base} of {stuff}, in {base}?",
-            "{name} uses {a} {u} of {stuff} on Monday and {b} {base} on Tuesday. How many {base} are used in total?",
-            "{a} {u} of {stuff} grow by {b} {base}. How many {base} are there in the end?",
-            "First {name} finds {a} {u} of {stuff}, later another {b} {base}. How many {base} is that altogether?",
-            "{a} {u} of {stuff} are here and {b} {base} over there. How many {base} is that in all?",
-            "A {piece} of {a} {u} is made {b} {base} larger. How many {base} does it have now?",
-            "{name} already has {a} {u} of {stuff} and receives {b} extra {base}. How many {base} is that?",
-            "Yesterday {name} sold {a} {u} of {stuff}, today {b} {base}. How many {base} were sold?",
-            "{name} needs {a} {u} of {stuff} for one job and {b} {base} for another. How many {base} are needed?",
-            "A plan asks for {a} {u} of {stuff} plus {b} {base}. How many {base} does it ask for?",
-            "After {a} {u} of {stuff} come {b} {base} more. How many {base} is the whole?",
-            "Today {name} stored {a} {u} of {stuff} on top of {b} {base}. How many {base} are stored?",
-            "{name} takes {b} {base} more than {a} {u} of {stuff}. How many {base} does {name} take?",
-            "The new {piece} is {b} {base} more than the old one of {a} {u}. How many {base} is the new one?",
-            "{name} mixes {a} {u} of {stuff} with {b} {base} of it. How many {base} is the mix?",
-            "With {b} {base} added, how many {base} are {a} {u} of {stuff}?",
-            "Ann has {a} {u} of {stuff}. {name} has {b} {base}. How many {base} have both of them?",
-            "Two {pieces} are joined, one of {a} {u} and one of {b} {base}. How many {base} is the result?",
-            "A gift of {b} {base} comes to {a} {u} of {stuff}. How many {base} are there now?",
-        ),
-        (
-            "{name} owns {a} {u} of {stuff} and is given {b} {base} more. How many {base} does {name} own now?",
-            "A farm had {a} {u} of {stuff} and bought {b} further {base}. What is the total in {base}?",
-            "{name} did {a} {u} in the morning and {b} {base} in the evening. How many {base} is that altogether?",
-            "Put {a} {u} and {b} {base} of {stuff} together. How many {base} are there?",
-            "A shelf has {a} {u} of {stuff}; {name} puts {b} more {base} on it. How many {base} are on the shelf?",
-            "The first {piece} has {a} {u} and the second has {b} {base}. How many {base} do they have in total?",
-            "An order of {a} {u} of {stuff} is raised by {b} {base}. How many {base} is the order now?",
-            "In spring there were {a} {u} of {stuff}, and {b} {base} were added. How many {base} were there then?",
-            "{name} collects {a} {u} of {stuff} and also {b} {base}. How many {base} are collected?",
-            "How many {base} are {a} {u} of {stuff} and another {b} {base}?",
-        ),
+        tuple(wording.replace("{v}", "{base}") for wording in _SUMS[:_SAME_UNIT]),
+        tuple(wording.replace("{v}", "{base}") for wording in _HELD_OUT_SUMS),
     ),
     UnitStory(
         "minus",

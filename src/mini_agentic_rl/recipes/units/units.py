@@ -1,6 +1,6 @@
 """Units: a story in feet, gallons or furlongs, a converter to the metric system, and a calculator.
 
-It tests the use of two tools in order: what the converter gives goes into the calculator, and what that gives is the
+It tests the use of two tools in order: the result of the converter is an input of the calculator, whose result is the
 answer.
 """
 
@@ -18,12 +18,10 @@ from ...environments import Episode, Episodes, ToolEpisode, belongs, field_of, n
 from ...tools import CALCULATOR_TOOL, TextTools, calculate, text_tool
 from .stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
 
-# The unit table: each unit in the metric system, to three decimals as tables print them.
-
 
 @dataclass(frozen=True)
 class MeasuringUnit:
-    """A unit; `factor` is one of it in `base`, to three decimals."""
+    """A unit; `factor` is its size in the metric unit `base`, to three decimals."""
 
     name: str
     plural: str
@@ -83,7 +81,7 @@ HELD_OUT_UNITS: Final = (
     MeasuringUnit("quart", "quarts", "0.946", "litres"),
     MeasuringUnit("bushel", "bushels", "35.239", "litres"),
 )
-"""Units of the split `test`, none of which is trained."""
+"""Units of the split `test`."""
 
 TRANSFER_UNITS: Final = (
     *(unit for unit in HELD_OUT_UNITS if unit.base == "metres"),
@@ -92,7 +90,7 @@ TRANSFER_UNITS: Final = (
     MeasuringUnit("fortnight", "fortnights", "14", "days"),
     MeasuringUnit("week", "weeks", "7", "days"),
 )
-"""Units of the split `transfer`: of other kinds too."""
+"""Units of the split `transfer`, also of other kinds."""
 
 _BY_NAME: Final = {
     name: unit for unit in (*UNITS, *HELD_OUT_UNITS, *TRANSFER_UNITS) for name in (unit.name, unit.plural)
@@ -100,7 +98,7 @@ _BY_NAME: Final = {
 
 
 def named(name: str) -> MeasuringUnit | None:
-    """Return the unit of a name, in the singular or the plural; None where the table has none."""
+    """Return a unit by its name in the singular or plural; None if it is unknown."""
     return _BY_NAME.get(" ".join(name.lower().split()))
 
 
@@ -109,8 +107,8 @@ CALCULATOR: Final = str(CALCULATOR_TOOL["function"]["name"])
 CONVERT: Final = str(CONVERT_TOOL["function"]["name"])
 
 RELATIVE: Final = Fraction(1, 10_000)
-"""A result may be off by this share of itself, or by half a hundredth: people round."""
 ABSOLUTE: Final = Fraction(1, 200)
+"""Tolerances of an answer, for rounding."""
 
 _MAIN_JOB: Final[Mapping[str, Any]] = {
     **SHORT_IMITATION,
@@ -124,15 +122,14 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
     "warm_start.learning_rate": 2e-3,
     "warm_start.batch_size": 4,
 }
-"""The main job: a short warm-up that ends when the policy is ready for rewards, and then rewards alone. Steps of 4
-examples learn the form of the calls from half of the examples that steps of 8 need. The policy is tried after 48, 64
-and 96 examples: rewards teach a kind of task only if it is solved now and then, and seed 4 gains 46 points from rewards
-after 48 examples, 8.5 after 64 (`dev/LOG.md`). The two kinds take turns, four
-tasks of each in a step."""
+"""Training settings: a short warm start until the policy is ready for rewards, then rewards alone. With a batch size of
+4, half as many examples teach the form of the calls as with 8. The policy is tried after 48, 64 and 96 examples:
+rewards teach a kind of task only if it is sometimes solved, and seed 4 gains 46 points from rewards after 48 examples,
+8.5 after 64 (`dev/LOG.md`). Each step has four tasks of each of the two kinds."""
 
 _EXPERT_PREFIX: Final[Mapping[str, Any]] = {"loop.expert_prefix": True}
-"""Second tries at failed tasks, begun as a demonstration: where one of two kinds is hardly solved, rewards for the
-other take it to nothing (seed 3 of the main job; `dev/LOG.md`)."""
+"""Failed tasks are tried again after the beginning of a demonstration: where one of two kinds is rarely solved, rewards
+for the other make it worse (seed 3 of the main job; `dev/LOG.md`)."""
 
 _NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ida", "Jon", "Kira", "Leo")
 _HELD_OUT_NAMES: Final = ("Maya", "Nils", "Olga", "Pia", "Quinn", "Rosa", "Sven", "Tara")
@@ -140,8 +137,7 @@ _MEASURE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) (\S.*)", re.ASCII)
 
 
 def convert(measure: str) -> str:
-    """Return a measure, as "12 feet", in the metric system, as "3.66 metres"; "error: …" where the table has no such
-    unit."""
+    """Convert a measure such as "12 feet" to metric units, as "3.66 metres"; "error: …" for an unknown unit."""
     match = _MEASURE.fullmatch(measure.strip())
     if match is None:
         return 'error: write a number and a unit, as "12 feet"'
@@ -152,9 +148,9 @@ def convert(measure: str) -> str:
 
 
 class Units(Episodes):
-    """Level 1 multiplies a measure, level 2 adds two, level 3 shares a measure or asks for it in another unit, level 4
-    adds to it or takes from it. `test` has units, numbers and wordings that train never has, `transfer` also kinds of
-    units and operations of its own.
+    """Level 1 multiplies a measure, level 2 adds two, level 3 divides or converts one, level 4 adds to or subtracts
+    from one. `test` has other units, numbers and wordings than train, `transfer` also other kinds of units and
+    operations.
     """
 
     name: ClassVar[str] = "units"
@@ -169,17 +165,17 @@ class Units(Episodes):
 
     @classmethod
     def training_defaults(cls, dataset: str, *, mixes: bool, whole_steps: bool) -> Mapping[str, Any]:
-        """Return the defaults of the main job."""
+        """Return the default training settings."""
         return {**_MAIN_JOB, **_EXPERT_PREFIX} if mixes and whole_steps else _MAIN_JOB
 
     def draw(self, rng: random.Random, split: str, level: int) -> Row | None:
-        """Return a story, its units, its expression, and the expressions that other questions would have."""
+        """Return a question with its answer, expression and measures."""
         a, b = rng.randint(11, 98), rng.randint(2, 39)
         if not belongs(f"{a} {b}", split):
             return None
         trains = split not in ("test", TRANSFER)
         stories = TRANSFER_STORIES if split == TRANSFER else STORIES
-        story = rng.choice([one for one in stories if one.level == level])
+        story = rng.choice([story for story in stories if story.level == level])
         wording = rng.choice(story.wordings if trains else story.held_out)
         units = UNITS if trains else TRANSFER_UNITS if split == TRANSFER else HELD_OUT_UNITS
         base = story.base or rng.choice(tuple(STUFF))
@@ -207,7 +203,7 @@ class Units(Episodes):
         }
 
     def start(self, task: Mapping[str, Any]) -> Episode:
-        """Begin a task; it needs `answer`, and to be shown also `expression` and `measures`."""
+        """Begin a task; it needs `answer`, and for the expert `expression` and `measures`."""
         return _Conversion(task)
 
 
@@ -218,11 +214,11 @@ class _Conversion(ToolEpisode):
         self._gold = Fraction(str(field_of(task, "answer", Units.name)))
 
     def is_right(self, answer: str) -> bool:
-        """Return True if the answer is the number, rounded or not, with or without its unit."""
-        said = number_of(answer)
-        if said is None:
+        """Return True if the answer is the number within the tolerance, with or without its unit."""
+        number = number_of(answer)
+        if number is None:
             return False
-        return abs(Fraction(said) - self._gold) <= max(ABSOLUTE, RELATIVE * abs(self._gold))
+        return abs(Fraction(number) - self._gold) <= max(ABSOLUTE, RELATIVE * abs(self._gold))
 
     def scores(self) -> dict[str, float]:
         """Return the usual scores, and whether each tool was used."""
@@ -230,7 +226,7 @@ class _Conversion(ToolEpisode):
         return {**super().scores(), **used}
 
     def expert(self) -> Message:
-        """Return the next of: each measure converted, the expression, the answer."""
+        """Return the conversion of the next measure, then the calculation, then the answer."""
         measures = [str(measure) for measure in field_of(self._task, "measures", Units.name)]
         done = len(self.used)
         if done < len(measures):

@@ -1,7 +1,7 @@
-"""The descendants of the calling process: found, measured and killed, by the files of /proc or else by `ps`.
+"""Find, measure and kill the descendants of the calling process, by /proc or else by `ps`.
 
-On Linux the caller is their subreaper: what its children leave behind becomes its own, so that nothing that they start
-is ever out of sight, whatever session or group it puts itself into.
+On Linux the caller is their subreaper: orphans of its children become its children, so no descendant can escape by
+another session or process group.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ _LINUX: Final = sys.platform == "linux"
 
 _PIPE: Final = 64 << 10
 _SOCKET: Final = 416 << 10
-"""Bytes that a pipe, and the queue of a socket, hold at most."""
+"""Bytes of a pipe, and of the queue of a socket, at most."""
 _OF_MEMORY: Final = ("RssAnon:", "VmSwap:", "VmPTE:")
 _SHARED: Final = ("/dev/zero", "/SYSV", "/memfd:", "anon_inode:")
 
 
 @dataclass
 class Usage:
-    """Resources that processes take together."""
+    """Resources of several processes together."""
 
     processes: int = 0
     """Processes and their threads."""
     memory: int = 0
-    """Bytes that are no file's, with the page tables, and all that shared mappings, pipes and sockets can hold."""
+    """Bytes of anonymous memory, page tables, shared mappings, and the capacity of pipes and sockets."""
     cpu_seconds: float = 0.0
     unlinked: int = 0
-    """Bytes of files that have no name any more."""
+    """Bytes of deleted files that are still open."""
     hidden: set[int] = field(default_factory=set)
-    """Processes that do not let their files be seen: at a second look they are beyond any limit of memory."""
+    """Processes whose files cannot be read: at a second look they count as beyond the memory limit."""
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever descendants leave behind; on Linux alone."""
+    """Become the parent of orphaned descendants (on Linux only)."""
     if _LINUX:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants() -> list[int]:
-    """Return the process ids of all descendants that have not ended, the nearest first."""
+    """Return the process ids of all running descendants, the nearest first."""
     found: list[int] = []
     parents = _parents() if not _has_children_files() else None
     waiting = [os.getpid()]
@@ -66,7 +66,7 @@ def descendants() -> list[int]:
 
 
 def usage(processes: list[int]) -> Usage:
-    """Return what these take; those that have ended meanwhile take nothing."""
+    """Return the usage of processes; ended ones count nothing."""
     total = Usage()
     held: dict[str, int] = {}
     unlinked: dict[int, int] = {}
@@ -82,7 +82,7 @@ def usage(processes: list[int]) -> Usage:
             try:
                 _mapped(pid, held, unlinked)
                 _opened(pid, held, unlinked)
-            except PermissionError:  # so does one that is about to end
+            except PermissionError:  # also of a process that is about to end
                 total.hidden |= set() if _is_ending(pid) else {pid}
     total.memory += sum(held.values())
     total.unlinked = sum(unlinked.values())
@@ -90,7 +90,7 @@ def usage(processes: list[int]) -> Usage:
 
 
 def _mapped(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
-    """Note the size of what a process has mapped that has no name in the file system."""
+    """Add the mappings of a process without a name in the file system."""
     with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.endswith(" (deleted)\n"):
@@ -104,7 +104,7 @@ def _mapped(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
 
 
 def _opened(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
-    """Note what the open files of a process hold that no folder shows."""
+    """Add the open pipes, sockets and deleted files of a process."""
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
             path = os.readlink(f"/proc/{pid}/fd/{name}")
@@ -117,7 +117,7 @@ def _opened(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
 
 
 def kill_all(leader: int, seconds: float) -> bool:
-    """Kill every descendant and the process group of `leader`; False if one is left after so many seconds."""
+    """Kill every descendant and the process group of `leader`; return False if one is left after `seconds`."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -135,7 +135,7 @@ def kill_all(leader: int, seconds: float) -> bool:
 
 
 def reap() -> dict[int, tuple[int, float]]:
-    """Return the wait status and the processor time of each child that has ended since."""
+    """Reap ended children; return the wait status and processor time of each."""
     ended: dict[int, tuple[int, float]] = {}
     while True:
         try:
@@ -166,7 +166,7 @@ def _is_ending(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Return True for a process that has ended; one whose first thread alone has ended still runs."""
+    """Return True for an ended process; one with only its first thread ended is still running."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ended = file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
@@ -176,7 +176,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _parents() -> dict[int, int]:
-    """Return the parent of every process of this computer that has not ended."""
+    """Return the parent of every running process of this computer."""
     with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, text=True) as ps:
         assert ps.stdout is not None
         rows = [line.split() for line in ps.stdout]

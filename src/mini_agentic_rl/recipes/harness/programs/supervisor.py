@@ -1,12 +1,13 @@
-"""Run one command to its end, within its limits, and end all that it has started; then report, as one line of JSON.
+"""Run one command within limits, end all of its processes, and report as one line of JSON.
 
-Standard input gives what to do: a line of JSON, with `argv`, `cwd`, `env`, `limits`, `files` (see `confine`), `folders`
-(whose size is bounded), `after` (a command that clears away what a container leaves) and `parent`. As long as
-standard input is open, whoever asked lives: once it ends, so do the command and this program.
+Standard input gives one line of JSON: `argv`, `cwd`, `env`, `limits`, `files` (see `confine`), `folders` (whose size is
+limited), `after` (a clean-up command) and `parent`. When standard input is closed, the caller has ended, and the
+command and this program end, too.
 
 The report has `status` (an exit code, or minus the number of a signal), `ended_by` (the limit that was reached, `asker`
-where it has gone, or None), `stdout`, `stderr`, `seconds`, `cpu_seconds`, `memory` (the most at once), `left_behind`
-(processes that were running when the command had ended) and `alive` (those that could not be killed); or `error`.
+if the caller has ended, or None), `stdout`, `stderr`, `seconds`, `cpu_seconds`, `memory` (the peak), `left_behind`
+(processes that were still running at the end of the command) and `alive` (processes that could not be killed); or it
+has `error`.
 """
 
 from __future__ import annotations
@@ -28,22 +29,19 @@ from typing import Any, Final
 from . import family
 from .confine import confine, user_without_rights
 
-# The size of folders that somebody else is writing to, looked at as often as that is cheap.
-
-
 _BLOCK: Final = 512
 _LEAST: Final = 4096
-"""Bytes that a file or a folder counts at least, so that many empty ones are bounded too."""
+"""Bytes that a file or a folder counts at least, so that the number of empty ones is limited, too."""
 DEPTH: Final = 200
-"""Folders within folders, beyond which a command has reached its limit of disk."""
+"""Nesting of folders at which the disk limit counts as reached."""
 _OPEN: Final = stat.S_IRUSR | stat.S_IXUSR
 _FIRST_SECONDS: Final = 0.2
 _SIZE_SHARE: Final = 20
-"""Times the duration of a look that passes until the next one."""
+"""Pause until the next measurement, as a multiple of the duration of one."""
 
 
 class FolderSize:
-    """The bytes that folders take on disk."""
+    """The bytes of folders on disk, measured as often as that is cheap."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._folders = folders
@@ -51,7 +49,7 @@ class FolderSize:
         self._next = 0.0
 
     def look(self, *, now: bool = False) -> float:
-        """Return the size as it was at the last look, or with `now` as it is."""
+        """Return the size at the last measurement, or with `now` the current size."""
         begun = time.monotonic()
         if now or begun >= self._next:
             self._size = sum(map(_size, self._folders))
@@ -61,7 +59,7 @@ class FolderSize:
 
 
 def _size(folder: str) -> float:
-    """Return the bytes of a folder; infinite if it is nested deeper than its bound."""
+    """Return the bytes of a folder; infinite if it is nested deeper than `DEPTH`."""
     total = 0
     if not os.path.isdir(folder):
         return total
@@ -78,7 +76,7 @@ def _size(folder: str) -> float:
 
 
 def _open(name: str, above: int, mode: int) -> None:
-    """Let the owner of a folder see what it holds, without following a link that has taken its place."""
+    """Make a folder readable for its owner, without following a link in its place."""
     if sys.platform == "linux":
         folder = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=above)
         try:
@@ -87,18 +85,15 @@ def _open(name: str, above: int, mode: int) -> None:
             os.close(folder)
 
 
-# The output of a command: its beginning and its end are kept, and of what lies between only the number of bytes.
-
-
 _FLOOD: Final = 16 << 20
 _BREATH_SECONDS: Final = 0.002
 
 
 class KeptOutput:
-    """Bytes that were read from a pipe, bounded."""
+    """The beginning and the end of a pipe's output, and the number of bytes between them."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
-        """`descriptor` is the pipe's, which does not block; `limit` is in bytes."""
+        """`descriptor` is that of a non-blocking pipe; `limit` is in bytes."""
         self.descriptor = descriptor
         self._half = max(1, limit // 2)
         self._head = bytearray()
@@ -107,7 +102,7 @@ class KeptOutput:
         self._total = 0
 
     def read(self) -> bool:
-        """Take what there is; False once the pipe has ended."""
+        """Read available data; return False at the end of the pipe."""
         try:
             data = os.read(self.descriptor, 1 << 16)
         except BlockingIOError:
@@ -115,7 +110,7 @@ class KeptOutput:
         except OSError:
             return False
         self._total += len(data)
-        if self._total > _FLOOD:  # whoever floods a pipe waits for its reader, who then leaves others the processor
+        if self._total > _FLOOD:  # slow down a command that floods the pipe
             time.sleep(_BREATH_SECONDS)
         room = self._half - len(self._head)
         self._head += data[:room]
@@ -128,13 +123,13 @@ class KeptOutput:
         return bool(data)
 
     def drain(self) -> None:
-        """Take what is still in the pipe, without waiting for more."""
+        """Read the rest of the pipe without waiting for more."""
         before = -1
         while before != self._total and self.read():
             before = self._total
 
     def text(self) -> str:
-        """Return the output, with a line that says what was left out."""
+        """Return the output, with a line for the bytes that were left out."""
         tail = b"".join(self._tail)[-self._half :]
         left_out = self._total - len(self._head) - len(tail)
         between = f"\n[... {left_out} bytes are left out ...]\n".encode() if left_out else b""
@@ -143,13 +138,13 @@ class KeptOutput:
 
 _LOOK_SECONDS: Final = 0.05
 _SHARE: Final = 5
-"""Times the duration of a look that passes until the next one."""
+"""Pause until the next look, as a multiple of the duration of one."""
 _KILL_SECONDS: Final = 10.0
 _AFTER_SECONDS: Final = 30.0
 
 
 class Supervised:
-    """A command that runs, and what it has come to."""
+    """A running command and its state."""
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
@@ -181,7 +176,7 @@ class Supervised:
             os.set_blocking(output.descriptor, False)
 
     def run(self) -> dict[str, Any]:
-        """Watch the command until it ends, or has to be ended; return the report."""
+        """Watch the command until it ends or reaches a limit; return the report."""
         with selectors.DefaultSelector() as selector:
             selector.register(sys.stdin.fileno(), selectors.EVENT_READ, None)
             for output in self._outputs:
@@ -218,7 +213,7 @@ class Supervised:
         }
 
     def _look(self) -> None:
-        """Note what has ended, and compare what is taken with the limits."""
+        """Reap ended processes, and compare the usage with the limits."""
         for pid, (status, cpu) in family.reap().items():
             self._reaped_cpu += cpu
             if pid == self._process.pid:
@@ -255,7 +250,7 @@ class Supervised:
 
 
 def _give(folders: Sequence[str], user: int) -> None:
-    """Make a user the owner of folders, and of the rollout's folder that they lie in."""
+    """Make a user the owner of folders and of their parent, the rollout's folder."""
     for above in {os.path.dirname(folder) for folder in folders}:
         os.chown(above, user, user)
     for folder in folders:
@@ -265,7 +260,7 @@ def _give(folders: Sequence[str], user: int) -> None:
 
 
 def main() -> None:
-    """Do what standard input says."""
+    """Run the command of standard input and print the report."""
     task = json.loads(_first_line())
     family.adopt_orphans()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -278,7 +273,7 @@ def main() -> None:
 
 
 def _first_line() -> bytes:
-    """Return the first line, without taking anything of what follows it."""
+    """Return the first line of standard input, which is all of it until the caller ends."""
     line = bytearray()
     while not line.endswith(b"\n"):
         more = os.read(sys.stdin.fileno(), 1 << 16)

@@ -1,8 +1,8 @@
-"""Stories composed of clauses: a beginning, what happens then, and a question.
+"""Stories composed of clauses: a beginning, events, and a question.
 
-A `Shape` says which parts a story has and so how many operations it takes; a `Scene` has the words. What is drawn in
-words (scene, clauses, how they are joined) is the story, by which the splits are told apart; it comes from a generator
-of its own, so that one story can be told with many numbers.
+A `Shape` is the list of a story's parts, which determines the number of operations; a `Scene` has the words. The words
+that are drawn (scene, clauses, how they are joined) are the story, which decides the split. They have their own random
+generator, so that one story can have many numbers.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _MORE = (
 _TIMED = ("then ", "in the end ", "the next day ")
 _ASIDE_SHARE = 0.15
 _SMALL = 25
-"""The least amount that something is taken from."""
+"""Smallest amount that something is taken from."""
 _LARGEST = 999_999
-"""The largest answer."""
+"""Largest answer."""
 _WORDS = 60
-"""Words of a question at most."""
+"""Words of the longest question."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Shape:
 
     @property
     def level(self) -> int:
-        """The number of operations."""
+        """Return the number of operations."""
         return sum(OPERATIONS[part] for part in (self.beginning, *self.events, self.ending))
 
 
 class _Draft:
-    """A story in the making: its clauses with their numbers, the amount so far, and the expression that gives it."""
+    """An unfinished story: its clauses with their numbers, the amount so far, and the expression of the amount."""
 
     def __init__(self, words: random.Random, numbers: random.Random, scene: Scene) -> None:
         self.words = words
@@ -76,11 +76,11 @@ class _Draft:
         self.is_sum = False
 
     def one_of(self, clauses: Sequence[str]) -> str:
-        """Draw a clause that the story does not have yet, where there is one."""
+        """Draw a clause that the story does not have yet, if there is one."""
         return self.words.choice([clause for clause in clauses if clause not in self.story] or clauses)
 
     def say(self, clause: str, **numbers: int) -> str:
-        """Return a clause with its words and numbers."""
+        """Return a clause with its words and numbers, and note it as part of the story."""
         self.story.append(clause)
         return clause.format(n=self.name, o=self.other, i=self.item, **numbers)
 
@@ -95,7 +95,7 @@ class _Draft:
         self.is_sum = True
 
     def scale(self, sign: str, by: int) -> None:
-        """Multiply or divide the amount, which is a multiple of what it is divided by."""
+        """Multiply or divide the amount; it must be divisible."""
         self.amount = self.amount * by if sign == "*" else self.amount // by
         inner = f"({self.expression})" if self.is_sum else self.expression
         self.expression = f"{inner}{sign}{by}"
@@ -103,14 +103,14 @@ class _Draft:
 
 
 def shapes_of(level: int) -> list[Shape]:
-    """Return the shapes of a level: all with so many operations, of at most three events."""
-    found: list[Shape] = []
+    """Return all shapes of `level` operations and at most three events."""
+    shapes: list[Shape] = []
 
     def extend(events: tuple[Event, ...], beginning: Beginning) -> None:
         for ending in ("count", "share", "price", "more"):
             shape = Shape(beginning, events, ending)
             if shape.level == level and (events or beginning == "packed" or ending != "count"):
-                found.append(shape)
+                shapes.append(shape)
         used = OPERATIONS[beginning] + sum(OPERATIONS[event] for event in events)
         if used < level and len(events) < 3:
             for event in _EVENTS:
@@ -119,7 +119,7 @@ def shapes_of(level: int) -> list[Shape]:
 
     for beginning in ("has", "packed"):
         extend((), beginning)
-    return found
+    return shapes
 
 
 _SHAPES: dict[int, list[Shape]] = {level: shapes_of(level) for level in (1, 2, 3, 4)}
@@ -136,7 +136,7 @@ _FITTING: dict[Ending, list[Scene]] = {
 
 
 def compose(words: random.Random, numbers: random.Random, level: int) -> Problem | None:
-    """Return a story of a level, drawn from `words`, with numbers; None where these do not fit it."""
+    """Return a story of a level, with words drawn from `words` and numbers from `numbers`; None if these do not fit."""
     shape = words.choices(_SHAPES[level], cum_weights=_SUMMED_WEIGHTS[level])[0]
     draft = _Draft(words, numbers, words.choice(_FITTING[shape.ending]))
     _begin(draft, shape)
@@ -153,12 +153,12 @@ def compose(words: random.Random, numbers: random.Random, level: int) -> Problem
         question=text,
         expression=draft.expression,
         level=level,
-        thought=_plan(draft.plan),
+        thought=f"{', then '.join(draft.plan).capitalize()}.",
     )
 
 
 def _size(numbers: random.Random) -> int:
-    """Draw an amount: small, middling or large."""
+    """Draw a small, medium or large amount."""
     return numbers.randint(*numbers.choices(((12, 99), (100, 999), (1000, 9899)), (3, 4, 4))[0])
 
 
@@ -180,7 +180,7 @@ def _begin(draft: _Draft, shape: Shape) -> None:
 
 
 def _happen(draft: _Draft, event: Event) -> bool:
-    """Tell an event; return False where the amount does not allow it."""
+    """Add an event; return False if the amount does not allow it."""
     numbers, scene = draft.numbers, draft.scene
     if event == "gain":
         more = _size(numbers)
@@ -217,7 +217,7 @@ def _happen(draft: _Draft, event: Event) -> bool:
 
 
 def _ask(draft: _Draft, shape: Shape) -> str | None:
-    """Tell the ending and return the question; None where the amount does not allow it."""
+    """Add the ending and return the question; None if the amount does not allow it."""
     words, numbers, scene = draft.words, draft.numbers, draft.scene
     if shape.ending == "count":
         return draft.say(words.choice(scene.count))
@@ -250,33 +250,29 @@ def _ask(draft: _Draft, shape: Shape) -> str | None:
 
 
 def _joined(draft: _Draft, question: str) -> str:
-    """Return the clauses and the question as text, now and then with an aside."""
+    """Return the clauses and the question as text, sometimes with an aside."""
     words = draft.words
-    left = list(draft.clauses)
+    clauses = list(draft.clauses)
     if words.random() < _ASIDE_SHARE:
         aside = words.choice(ASIDES)
         draft.story.append(aside)
-        left.insert(words.randrange(len(left) + 1), aside.format(n=draft.name, x=draft.numbers.randint(2, 60)))
-    elif len(left) <= 2 and not left[-1].startswith(_TIMED) and words.random() < 0.25:
-        asked_first = words.random() < 0.5
-        draft.story.append("asked first" if asked_first else "if")
-        told = " and ".join(left)
-        return f"{question[0].upper()}{question[1:-1]} if {told}?" if asked_first else f"If {told}, {question}"
+        clauses.insert(words.randrange(len(clauses) + 1), aside.format(n=draft.name, x=draft.numbers.randint(2, 60)))
+    elif len(clauses) <= 2 and not clauses[-1].startswith(_TIMED) and words.random() < 0.25:
+        question_first = words.random() < 0.5
+        draft.story.append("asked first" if question_first else "if")
+        condition = " and ".join(clauses)
+        if question_first:
+            return f"{question[0].upper()}{question[1:-1]} if {condition}?"
+        return f"If {condition}, {question}"
     sentences: list[str] = []
-    while left:
-        sentence = left.pop(0)
-        if left and words.random() < 0.3:
+    while clauses:
+        sentence = clauses.pop(0)
+        if clauses and words.random() < 0.3:
             joint = words.choice((", and ", "; ", ", then "))
-            if left[0].startswith(_TIMED):
+            if clauses[0].startswith(_TIMED):
                 joint = ", and "
             draft.story.append(joint)
-            sentence += joint + left.pop(0)
+            sentence += joint + clauses.pop(0)
         sentences.append(sentence + ".")
     sentences.append(question)
     return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
-
-
-def _plan(steps: Sequence[str]) -> str:
-    """Return the steps as one sentence."""
-    text = ", then ".join(steps)
-    return f"{text[0].upper()}{text[1:]}."

@@ -30,12 +30,12 @@ _RANGE = re.compile(r"([a-e]) (\d+(?:\.\d\d)?)-(\d+(?:\.\d\d)?)(?: by (\d+))?")
 _FIELD = re.compile(r"{([^{}]*)}")
 _LETTER = re.compile(r"[a-e]")
 _MAX_DRAWS = 20_000
-"""Draws of numbers before a kind of problem is taken to have none."""
+"""Draws of numbers before an error."""
 
 
 @dataclass(frozen=True)
 class NumberRange:
-    """The numbers that one operand of a story is drawn from."""
+    """The range of one operand of a story."""
 
     letter: str
     low: Decimal
@@ -49,40 +49,40 @@ class NumberRange:
         Raises:
             ValueError: it is none of these.
         """
-        found = _RANGE.fullmatch(text.strip())
-        if found is None:
+        match = _RANGE.fullmatch(text.strip())
+        if match is None:
             raise ValueError(f"{text.strip()!r} is no range of numbers, as in 'a 12-98'")
-        letter, low, high, step = found.groups()
+        letter, low, high, step = match.groups()
         price = "." in low
         return cls(letter, Decimal(low), Decimal(high), Decimal("0.01") if price else Decimal(step or 1))
 
     @property
     def is_price(self) -> bool:
-        """True if the numbers have two decimal places."""
+        """Return True if the numbers have two decimal places."""
         return self.step < 1
 
     def draw(self, rng: random.Random) -> Operand:
-        """Return one of the numbers, all equally likely."""
+        """Draw a number uniformly."""
         number = self.low + self.step * rng.randint(0, int((self.high - self.low) / self.step))
         return number if self.is_price else int(number)
 
 
 @dataclass(frozen=True)
 class FittingNumbers:
-    """A draw of numbers with which an expression can be computed step by step, as a person would write it."""
+    """Draws numbers with which every step of an expression is above 1 and has no more decimals than its operands."""
 
     expression: str
-    """Over the letters of the ranges."""
+    """Expression over the letters of the ranges."""
     ranges: tuple[NumberRange, ...]
 
     def __call__(self, rng: random.Random) -> tuple[Operand, ...]:
         """Return one number for each range.
 
         Raises:
-            ValueError: there seem to be none that fit.
+            ValueError: none were found that fit.
         """
         for _ in range(_MAX_DRAWS):
-            drawn = tuple(one.draw(rng) for one in self.ranges)
+            drawn = tuple(number_range.draw(rng) for number_range in self.ranges)
             if self._fit(drawn):
                 return drawn
         raise ValueError(f"no numbers between these bounds fit {self.expression!r}")
@@ -104,7 +104,7 @@ class FittingNumbers:
 
     @cached_property
     def _amounts(self) -> list[bool]:
-        """For each operation True if it gives an amount of money, in which there may be cents."""
+        """Return for each operation whether its result is an amount of money, which may have cents."""
         prices = {one.letter: one.is_price for one in self.ranges}
         found: list[bool] = []
         for step in self._steps:
@@ -126,8 +126,8 @@ def parse(text: str, name: str) -> Iterator[Story]:
     """Yield a story for each kind of problem in a text, with its wordings.
 
     Raises:
-        ValueError: a line that cannot be read, or a wording that does not tell all numbers of its kind and no others;
-            it says in which line of the text with this name.
+        ValueError: a line cannot be read, or a wording does not have exactly the numbers of its kind; the message has
+            `name` and the line.
     """
     kind: re.Match[str] | None = None
     wordings: list[str] = []

@@ -1,9 +1,9 @@
-"""Questions with their gold queries and what these give, drawn from the templates.
+"""Questions with their gold queries and results, drawn from templates, and the conversation of the SQL agent.
 
-A question about a drug, a disease or a symptom belongs to the split that a hash of these names says, so that val and
-test ask about others than train; one about kinds alone, to that of the template and the kinds. A quarter of val and
-test are templates that train never asks. Every gold query gives a result: at least one row, no NULL, no count of 0, and
-at most `MAX_ROWS` rows. The same arguments give the same rows on every machine.
+The split of a question is the hash of the drugs, diseases and symptoms in it, so val and test ask about others than
+train; without any, it is the hash of the template and its values. A quarter of val and test uses templates that train
+never uses. Every gold query gives 1 to `MAX_ROWS` rows, without NULL and not only a count of 0. The same arguments give
+the same rows on every machine.
 """
 
 from __future__ import annotations
@@ -16,33 +16,22 @@ from contextlib import closing
 from functools import cache, lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
-from ....datasets import DatasetError, Example, Form, Row, Split, TaskRows, check_split, digest, split_of
+from ....datasets import DatasetError, Example, Form, Message, Row, Split, TaskRows, check_split, digest, split_of
+from ....tools import text_tool
 from .database import CLASSES, DEPARTMENTS, FORMS, SYMPTOMS, YEARS, Name, connect_in_memory, entities
 from .templates import TEMPLATES, Template
 
-# The conversation of a model with a SQL database: prompt, tools, results, and how it goes when it goes well.
-#
-# The agent, its tools and the examples to imitate take their words from here, so that what is imitated is token by
-# token what the agent then sees. All of it is short: a small model pays for every token, and the lines of the schema
-# are enough to write a query.
-
+# The agent, its tools and the examples to imitate all use these texts, so that examples have exactly the tokens that
+# the agent sees. They are short, because a small model pays for every token.
 
 Cell: TypeAlias = int | float | str | None
-"""A value as models see it. What SQLite holds as bytes is a text that tells how many."""
-Message: TypeAlias = dict[str, Any]
+"""A value of a result. SQLite's bytes are represented by a text with their number."""
 
-
-def _tool(name: str, description: str, argument: str) -> dict[str, Any]:
-    """Return an OpenAI function that takes one text."""
-    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
-
-
-QUERY_TOOL: Final = _tool("query", "Run one SQLite SELECT.", "sql")
-SCHEMA_TOOL: Final = _tool("schema", "Show a table's columns and first rows.", "table")
+QUERY_TOOL: Final = text_tool("query", "Run one SQLite SELECT.", "sql")
+SCHEMA_TOOL: Final = text_tool("schema", "Show a table's columns and first rows.", "table")
 
 SQL_TOOLS: Final = [QUERY_TOOL, SCHEMA_TOOL]
-"""Tools to send with every call, and to render into the prompt of an example."""
+"""Tools of every call, also rendered into the prompt of an example."""
 
 INSTRUCTIONS: Final = (
     'Answer from the SQLite database: call query with one SELECT, then reply "Answer: ..." with its result.'
@@ -50,18 +39,18 @@ INSTRUCTIONS: Final = (
 
 
 def system_prompt(schema: str, hint: str = "") -> str:
-    """Return the system prompt: the task, a hint about the database, and its tables, one a line."""
+    """Return the system prompt: the task, a hint about the database, and one line per table."""
     return "\n".join(part for part in (f"{INSTRUCTIONS} {hint}".strip(), schema) if part)
 
 
 def schema_text(connection: sqlite3.Connection, leave_out: Collection[str] = ()) -> str:
-    """Return one line a table, as in `drug(id,name,price)`."""
+    """Return one line per table, such as `drug(id,name,price)`."""
     tables = [table for table in table_names(connection) if table not in leave_out]
     return "\n".join(f"{table}({','.join(_columns(connection, table))})" for table in tables)
 
 
 def table_names(connection: sqlite3.Connection) -> list[str]:
-    """Tables and views, in the order of their making; SQLite's own are left out."""
+    """Return the tables and views in the order of creation, without those of SQLite."""
     found = connection.execute(
         "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
         "ORDER BY rowid"
@@ -70,12 +59,12 @@ def table_names(connection: sqlite3.Connection) -> list[str]:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQLite reads it."""
+    """Return a name quoted for SQLite."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def opening(task: Mapping[str, Any], prompt: str) -> list[Message]:
-    """Return the messages that a rollout begins with; `prompt` is the first one.
+    """Return the first messages of a rollout; `prompt` is the system prompt.
 
     Raises:
         ValueError: the task has no question.
@@ -96,9 +85,9 @@ def question_of(task: Mapping[str, Any]) -> str:
 
 
 def demonstration(task: Mapping[str, Any], prompt: str) -> list[Message]:
-    """Return the messages of a rollout as it should be: the gold query, its rows, the answer.
+    """Return the messages of a correct rollout: the gold query, its rows, the answer.
 
-    `task` needs `question`, `sql` and `rows`; `prompt` is the first message, as the agent sends it.
+    `task` needs `question`, `sql` and `rows`; `prompt` is the agent's system prompt.
 
     Raises:
         ValueError: the task lacks one of them.
@@ -117,17 +106,17 @@ def demonstration(task: Mapping[str, Any], prompt: str) -> list[Message]:
 
 
 def rows_text(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return one row a line, its values with " | " between them."""
+    """Return one line per row, with " | " between values."""
     return "\n".join(" | ".join(map(cell_text, row)) for row in rows)
 
 
 def answer_line(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return the reply that states a result: "Answer: a; b" for two rows, "Answer: a, b" for two columns."""
+    """Return the reply for a result: "Answer: a; b" for two rows, "Answer: a, b" for two columns."""
     return f"Answer: {'; '.join(', '.join(map(cell_text, row)) for row in rows)}"
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a value as it is shown: NULL, a number with at most ten digits, or the text itself."""
+    """Return a value as text: NULL, a number with at most ten digits, or the text itself."""
     if cell is None:
         return "NULL"
     return f"{cell:.10g}" if isinstance(cell, float) else str(cell)
@@ -148,17 +137,17 @@ _ENTITIES: Final = frozenset({"drug", "other_drug", "disease", "other_disease", 
 HINT: Final = "All data are invented, no medical advice. In Chinese questions use the _zh columns."
 """Hint about the database in the system prompt."""
 HIDDEN_TABLES: Final = ("meta",)
-"""Tables that the prompt does not mention."""
+"""Tables that are not in the prompt."""
 
 Language = Literal["en", "zh"]
 
 
 class MedicalQuestions(TaskRows):
-    """`size` different questions of one split, which take turns over levels and languages.
+    """`size` different questions of one split, cycling through levels and languages.
 
-    Each row holds `id`, `question`, `language`, `difficulty` (its level), `template`, `held_out` (whether train lacks
-    its template), `sql` (the gold query), `ordered` (whether the order of its rows counts), `rows` (what it gives) and
-    `answer` (the same as a text).
+    Each row has `id`, `question`, `language`, `difficulty` (its level), `template`, `held_out` (True if train does not
+    use its template), `sql` (the gold query), `ordered` (True if the order of its rows counts), `rows` (its result) and
+    `answer` (the result as text).
     """
 
     def __init__(
@@ -169,10 +158,10 @@ class MedicalQuestions(TaskRows):
         difficulty: int | Sequence[int] = LEVELS,
         languages: Sequence[Language] = LANGUAGES,
     ) -> None:
-        """`difficulty` is a level, or several levels that take turns (see `Template.level`).
+        """`difficulty` is one or several levels (see `Template.level`).
 
         Raises:
-            DatasetError: an unknown split, level or language, a negative size, or a size beyond what there is to ask.
+            DatasetError: an unknown split, level or language, a negative size, or a size above the number of questions.
         """
         self.split = check_split(split)
         levels = (difficulty,) if isinstance(difficulty, int) else tuple(difficulty)
@@ -190,14 +179,14 @@ class MedicalQuestions(TaskRows):
 def _drawn(
     split: Split, size: int, seed: int, levels: tuple[int, ...], languages: tuple[Language, ...]
 ) -> tuple[Row, ...]:
-    """Return the rows, kept for the next time: a query is run for each."""
+    """Return the rows; cached, because each needs a query."""
     drawer = _Drawer(split, random.Random(f"medical/{split}/{seed}"))
     kinds = [(level, language) for level in levels for language in languages]
     return tuple(drawer.draw(index // len(kinds), *kinds[index % len(kinds)]) for index in range(size))
 
 
 class _Drawer:
-    """Draws rows that were not there before."""
+    """Draws rows without repeating a question."""
 
     def __init__(self, split: str, rng: random.Random) -> None:
         drugs, diseases = entities()
@@ -217,9 +206,9 @@ class _Drawer:
         self._connection = connect_in_memory()
 
     def draw(self, round_: int, level: int, language: str) -> Row:
-        """Return a row of this level and language; each fourth round of val and test asks what train never asks."""
+        """Return a row of this level and language; each fourth round of val and test uses a held-out template."""
         held_out = self._split != "train" and round_ % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1
-        templates = [found for found in TEMPLATES if found.level == level and found.held_out == held_out]
+        templates = [template for template in TEMPLATES if template.level == level and template.held_out == held_out]
         for _ in range(_MAX_DRAWS):
             row = self._try(self._rng.choice(templates), language)
             if row is not None and row["question"] not in self._used:
@@ -246,7 +235,7 @@ class _Drawer:
         return {
             "id": f"medical-{self._split}-{digest(question)[:12]}",
             "question": question,
-            "answer": "; ".join(", ".join(map(_text, row)) for row in rows),
+            "answer": "; ".join(", ".join(map(cell_text, row)) for row in rows),
             "sql": sql,
             "rows": [list(row) for row in rows],
             "ordered": template.ordered,
@@ -257,7 +246,7 @@ class _Drawer:
         }
 
     def _choose(self, template: Template) -> dict[str, Name]:
-        """Return a value for each thing to fill in; an `other_` one is of the same kind and another."""
+        """Return a value for each field of a template; an `other_` field gets a different value of the same kind."""
         chosen: dict[str, Name] = {}
         for kind in template.takes:
             values = self._values[kind.removeprefix("other_")]
@@ -268,14 +257,14 @@ class _Drawer:
 
 @cache
 def medical_prompt() -> str:
-    """Return the first message of the SQL agent over the medical database."""
+    """Return the system prompt of the SQL agent over the medical database."""
     with closing(connect_in_memory()) as connection:
         return system_prompt(schema_text(connection, HIDDEN_TABLES), HINT)
 
 
 def medical_examples(rows: Sequence[Row], form: Form) -> list[Example]:
-    """Return one example a row, with the agent's `tools`: `sft`, the gold query as the call of a tool, its rows, the
-    answer; `rl`, the prompt, and the row with its gold query `sql`.
+    """Return one example per row, with the agent's `tools`: for `sft` the gold query as a tool call, its rows and the
+    answer; for `rl` the prompt, and the row with its gold query `sql`.
 
     Raises:
         DatasetError: another form.
@@ -289,9 +278,5 @@ def medical_examples(rows: Sequence[Row], form: Form) -> list[Example]:
 
 
 def is_worth_asking(rows: Sequence[Sequence[Any]]) -> bool:
-    """Return True if a result is an answer: it says something, and not too much."""
+    """Return True if a result has 1 to `MAX_ROWS` rows without NULL, and is not only a count of 0."""
     return 1 <= len(rows) <= MAX_ROWS and all(cell is not None for row in rows for cell in row) and rows != [(0,)]
-
-
-def _text(cell: Any) -> str:
-    return f"{cell:.10g}" if isinstance(cell, float) else str(cell)

@@ -1,6 +1,6 @@
-"""A database that agents may ask: each query runs in a process that can do no harm and is killed when it is late.
+"""A database for agents: each query runs in a restricted process, which is killed when the query is late.
 
-The file itself is trusted, only queries are not: what it holds is told without such a process.
+The file itself is trusted, queries are not; the schema is read without such a process.
 """
 
 from __future__ import annotations
@@ -22,35 +22,33 @@ from ..data import quoted, schema_text, table_names
 from .connection import PATIENCE, check_text
 from .query import QueryError, QueryLimits, QueryResult, SqlToolError
 
-# Processes that take turns at queries, in two lanes, so that a slow query delays slow ones alone.
+# Two lanes of worker processes, so that slow queries delay slow queries only.
 #
-# Every query is tried for a moment in the quick lane. One that needs longer is begun again in the slow lane, with its
-# whole time: it loses a tenth of a second, and whoever asks for little never waits behind it. Nor does it wait for a
-# process that has to start, where another is up.
-
+# Every query first runs briefly in the quick lane. A slower one is restarted in the slow lane with its whole time
+# limit, which costs it a tenth of a second. No query waits for a process to start while another one is up.
 
 QUICK_SECONDS: Final = 0.05
-"""Processor time of a query in the quick lane, in seconds. That others have the processor makes no query slow."""
+"""Processor time limit of a query in the quick lane, in seconds."""
 SLOW_NICENESS: Final = 5
-"""Priority of the slow lane's processes: below that of the quick lane, and of whoever asks."""
+"""Niceness of the slow lane's processes."""
 QUICK: Final = 2
 SLOW: Final = 4
-"""Processes of each lane at most; one is started when all the others are busy."""
+"""Processes of each lane, at most; one is started when all others are busy."""
 
 
 class BusyError(RuntimeError):
-    """Report that no process became free in time."""
+    """No process became free in time."""
 
 
 class Lane:
-    """Up to `most` processes; the one used last is used next, and callers take turns in the order in which they came.
+    """A pool of up to `most` processes. The one used last is used next, and callers are served in order of arrival.
 
-    The first process is started by its first question. Others start aside, and so does one that has died: meanwhile
-    those that are up are asked.
+    The first process is started by the first query. Others, and replacements of dead ones, start in the background
+    while the running ones are used.
 
     Args:
-        make: makes a process, which is not started yet.
-        most: processes at most.
+        make: creates a process that is not started yet.
+        most: number of processes, at most.
     """
 
     def __init__(self, make: Callable[[], DeadlineProcess], most: int) -> None:
@@ -64,7 +62,7 @@ class Lane:
 
     @contextmanager
     def process(self, within_seconds: float) -> Iterator[DeadlineProcess]:
-        """Have a process for as long as the block lasts.
+        """Reserve a process for the block.
 
         Raises:
             BusyError: none became free within this time.
@@ -81,7 +79,7 @@ class Lane:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End all processes; the next question starts one again."""
+        """End all processes; the next query starts one again."""
         with self._changed:
             processes = list(self._all)
         for process in processes:
@@ -108,13 +106,13 @@ class Lane:
                 self._changed.notify_all()
 
     def _start_aside(self, process: DeadlineProcess) -> None:
-        """Start a process in a thread of its own; called with the lock."""
+        """Start a process in its own thread; the caller holds the lock."""
         self._starting += 1
         threading.Thread(target=self._start, args=(process,), name="sql-process", daemon=True).start()
 
     def _start(self, process: DeadlineProcess) -> None:
         try:
-            with contextlib.suppress(DeadlineProcessError):  # whoever asks it next hears why
+            with contextlib.suppress(DeadlineProcessError):  # the next query reports the reason
                 process.start()
         finally:
             with self._changed:
@@ -130,7 +128,7 @@ _SAMPLES = 3
 
 
 def compact_schema(path: Path, leave_out: Sequence[str] = ()) -> str:
-    """Return one line a table, as in `drug(id,name,price)`.
+    """Return one line per table, such as `drug(id,name,price)`.
 
     Raises:
         SqlToolError: there is no such file, or it is no SQLite database.
