@@ -72,9 +72,9 @@ class Lookup:
     method: str
     path: str
     """Contains `{id}`."""
-    answer: Callable[[str, CallScope, str], Json]
-    """Returns the body for an id, the scope of the URL and the client's API key; raises a HttpError if the answer is
-    not kept, or belongs to somebody else."""
+    answer: Callable[[str, CallScope, str, Mapping[str, str]], Json]
+    """Returns the body for an id, the scope of the URL, the client's API key and the query; raises a HttpError if the
+    answer is not kept, or belongs to somebody else."""
 
 
 @dataclass(frozen=True)

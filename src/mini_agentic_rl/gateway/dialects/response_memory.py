@@ -25,6 +25,8 @@ class _KeptResponse:
     messages: tuple[bytes, ...]
     """The conversation including the answer, without `instructions`, each message as JSON: an eighth of the memory of
     its objects. Conversations that continue each other share the messages."""
+    items: bytes
+    """The items of the input as JSON."""
     size: int
     """Bytes of memory. Shared messages are counted for each response."""
     used: float
@@ -80,8 +82,20 @@ class ResponseMemory:
         response: dict[str, Any] = json.loads(kept.response)
         return response
 
+    def input_items(self, owner: Hashable, response_id: str) -> list[dict[str, Any]]:
+        """Return the items of a response's input; raises NotFoundError if it is not kept."""
+        self.response(owner, response_id)
+        with self._lock:
+            kept = self._kept.get((owner, response_id))
+        return [] if kept is None else list(json.loads(kept.items))
+
     def keep(
-        self, owner: Hashable, response: dict[str, Any], previous_id: str | None, messages: Sequence[dict[str, Any]]
+        self,
+        owner: Hashable,
+        response: dict[str, Any],
+        previous_id: str | None,
+        messages: Sequence[dict[str, Any]],
+        items: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Keep a response, unless it alone exceeds `max_bytes`.
 
@@ -90,18 +104,19 @@ class ResponseMemory:
             response: the response object.
             previous_id: the response that it continues.
             messages: the conversation including the answer.
+            items: those of the input.
         """
         with self._lock:
             previous = self._kept.get((owner, previous_id)) if previous_id is not None else None
         known = () if previous is None else previous.messages
         encoded = (*known, *(encode(message) for message in messages[len(known) :]))
-        body = encode(response)
-        size = len(body) + sum(map(sys.getsizeof, encoded)) + sys.getsizeof(encoded) + _ENTRY_BYTES
+        body, encoded_items = encode(response), encode(list(items))
+        size = len(body) + len(encoded_items) + sum(map(sys.getsizeof, encoded)) + sys.getsizeof(encoded) + _ENTRY_BYTES
         with self._lock:
             self._drop((owner, response["id"]))
             if size > self._max_bytes:
                 return
-            self._kept[owner, response["id"]] = _KeptResponse(body, encoded, size, self._clock())
+            self._kept[owner, response["id"]] = _KeptResponse(body, encoded, encoded_items, size, self._clock())
             self._bytes += size
             while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
                 self._drop(next(iter(self._kept)))

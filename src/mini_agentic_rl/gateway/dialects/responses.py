@@ -36,7 +36,7 @@ from .base import (
 from .parameters import passed_on
 from .reader import CallDelta
 from .response_memory import ResponseMemory
-from .responses_input import INPUT, chat_messages
+from .responses_input import ID_PREFIXES, INPUT, chat_messages, input_items
 
 # OpenAI serves these from its own state. To ignore one would be to answer another request.
 _NOT_SERVED: Final = {
@@ -76,6 +76,14 @@ class ReasoningOptions(Body):
 
     effort: str | None = None
     summary: str | None = None
+
+
+class ItemsPage(Body):
+    """The query of `GET /v1/responses/{id}/input_items`."""
+
+    order: Literal["asc", "desc"] = "desc"
+    limit: int = Field(default=20, ge=1, le=100)
+    after: str | None = None
 
 
 class ResponsesRequest(Body):
@@ -218,7 +226,6 @@ def _response_format(text_format: Mapping[str, Any] | None) -> Json | None:
 
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_ID_PREFIXES: Final = {"message": "msg", "function_call": "fc", "custom_tool_call": "ctc", "reasoning": "rs"}
 
 
 def _custom_input(arguments: str) -> str:
@@ -253,7 +260,7 @@ class OutputItem(AnswerItem):
         """Entries of `logprobs.content` that belong to a message."""
         self._sent_logprobs = 0
         self._status = "in_progress"
-        item_id = f"{_ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
+        item_id = f"{ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
         self._place: Json = {"item_id": item_id, "output_index": index}
 
     def body(self) -> Json:
@@ -408,7 +415,8 @@ class ResponsesExchange(ItemExchange):
         body = self._body()
         if self._request.store is not False:
             conversation = [*self._conversation, self._message()]
-            self._memory.keep(self._owner, body, self._request.previous_response_id, conversation)
+            items = input_items(self._request.input, self._response_id)
+            self._memory.keep(self._owner, body, self._request.previous_response_id, conversation, items)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
 
     @property
@@ -482,7 +490,8 @@ class ResponsesExchange(ItemExchange):
 
 
 class ResponsesDialect(Dialect):
-    """`POST /v1/responses`, `GET` and `DELETE` of a response, and `POST /v1/responses/input_tokens`."""
+    """`POST /v1/responses`, `GET` and `DELETE` of a response, `GET` of its input items, and
+    `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"
     request = ResponsesRequest
@@ -493,7 +502,8 @@ class ResponsesDialect(Dialect):
         self._memory = ResponseMemory()
         one = f"{self.path}/{{id}}"
         self.lookups = (
-            Lookup("GET", one, lambda id_, scope, key: self._memory.response((key, scope), id_)),
+            Lookup("GET", f"{one}/input_items", self._input_items),
+            Lookup("GET", one, lambda id_, scope, key, query: self._memory.response((key, scope), id_)),
             Lookup("DELETE", one, self._delete),
         )
         self.counting = Counting(
@@ -530,6 +540,19 @@ class ResponsesDialect(Dialect):
     def forget(self, scope: CallScope, key: str) -> None:
         self._memory.forget_all((key, scope))
 
-    def _delete(self, response_id: str, scope: CallScope, key: str) -> Json:
+    def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
+        page = checked(ItemsPage, dict(query))
+        items = self._memory.input_items((key, scope), response_id)
+        if page.order == "desc":
+            items.reverse()
+        start = 0
+        if page.after is not None:
+            start = next((at for at, item in enumerate(items, 1) if item["id"] == page.after), len(items))
+        shown = items[start : start + page.limit]
+        first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+        more = len(items) > start + page.limit
+        return {"object": "list", "data": shown, "has_more": more, "first_id": first, "last_id": last}
+
+    def _delete(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
         self._memory.forget((key, scope), response_id)
         return {"id": response_id, "object": "response", "deleted": True}

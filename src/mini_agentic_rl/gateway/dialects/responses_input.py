@@ -39,6 +39,33 @@ def chat_messages(given: str | Sequence[Mapping[str, Any]] | None) -> list[Json]
     return history.messages
 
 
+ID_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "cto",
+}
+"""Beginning of an item's id by its type."""
+
+
+def input_items(given: str | Sequence[Mapping[str, Any]] | None, response_id: str) -> list[Json]:
+    """Return the items of `input`, each with its type and an id."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    items: list[Json] = []
+    for index, item in enumerate(given or ()):
+        kind = item.get("type") or "message"
+        default_id = f"{ID_PREFIXES.get(kind, 'item')}_{response_id.removeprefix('resp_')}_in{index}"
+        whole = {**item, "type": kind, "id": item.get("id") or default_id}
+        if kind == "message" and isinstance(item.get("content"), str):
+            part = "output_text" if item.get("role") == "assistant" else "input_text"
+            whole["content"] = [{"type": part, "text": item["content"]}]
+        items.append(whole)
+    return items
+
+
 class _History:
     """The messages read so far. Items may still be added to the last assistant message."""
 

@@ -245,7 +245,7 @@ def create_app(
 
             async def look_up(request: Request, lookup: Any = lookup) -> Response:
                 key, caller = await identify(request)
-                return json_response(lookup.answer(request.path_params["id"], caller.scope, key))
+                return json_response(lookup.answer(request.path_params["id"], caller.scope, key, request.query_params))
 
             add(lookup.method, lookup.path, look_up, dialect)
         if dialect.counting is not None and backend.count is not None:
