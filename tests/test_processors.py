@@ -14,7 +14,7 @@ class Machine:
         self.at = self.busy = self.own = 0.0
 
     def watch(self, allowed, cores):
-        clocks = {"clock": lambda: self.at, "busy": lambda: self.busy, "own": lambda: self.own}
+        clocks = {"clock": lambda: self.at, "busy": lambda: self.busy, "family": lambda: self.own}
         return CoreWatch(allowed=allowed, cores=cores, **clocks)
 
     def run(self, seconds, *, own=0.0, others=0.0):

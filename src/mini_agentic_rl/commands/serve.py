@@ -22,7 +22,7 @@ from ..gateway import (
 from ..http import RequestLimits, checked_keys
 from ..plugins import load_part
 from ..policy import AdaptedModelSettings, EngineSettings, LoraSettings
-from ..processes import pass_over_what_is_there
+from ..processes import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from ..gateway import MiniLLMServer
@@ -124,7 +124,7 @@ def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
         with opened:
             signal.signal(signal.SIGTERM, on_signal)
             logger.info("Ctrl-C stops it")
-            pass_over_what_is_there()
+            freeze_loaded_objects()
             stop.wait()
     finally:
         signal.signal(signal.SIGTERM, before)

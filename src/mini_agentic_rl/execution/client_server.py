@@ -20,7 +20,6 @@ import contextlib
 import logging
 import os
 import pickle
-import signal
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -30,7 +29,8 @@ from typing import Any, Literal
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
-from ..runner import Child, describe_exit, dumps, give_back_of_worker, set_worker_label, watch_workers, worker_name
+from ..processes import Child, describe_exit, dumps
+from ..runner import give_back_of_worker, set_worker_label, watch_workers, worker_name
 from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .base import AlgorithmBundle, ExecutionEvent, ExecutionStrategy, RunnerBundle, ThreadingEvent
 from .roles import RoleSetup, run_here, run_side_by_side, run_until_set
@@ -68,7 +68,7 @@ async def stop(child: Child, patience: Patience) -> int:
             logger.warning(
                 "%s did not stop within graceful_timeout=%g s and is interrupted", child.name, patience.graceful_timeout
             )
-            child.signal(signal.SIGINT)
+            child.interrupt()
             if not await _ends(child, patience.terminate_timeout):
                 logger.warning(
                     "%s did not stop within terminate_timeout=%g s and is ended", child.name, patience.terminate_timeout

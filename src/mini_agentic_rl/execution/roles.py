@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from ..errors import UserError
 from ..logging import Throttle
-from ..processes import Terminated, stops_cleanly
-from ..runner import Channel, RemoteFailure, set_worker_label
+from ..processes import Channel, RemoteFailure, Terminated, stops_cleanly
+from ..runner import set_worker_label
 from ..store import LightningStore
 from .base import AlgorithmBundle, ExecutionEvent, RunnerBundle, ThreadingEvent
 

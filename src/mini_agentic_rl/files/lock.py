@@ -153,10 +153,15 @@ def _release(path: Path, descriptor: int) -> None:
     if descriptor not in _descriptors:  # this is a fork of the process that holds it
         return
     _descriptors.discard(descriptor)
-    if _is_still(path, descriptor):  # the folder may have been removed, and made again by another one
-        with contextlib.suppress(OSError):  # Windows removes no open file; one that stays is not locked
+    # The folder may have been removed, and made again by another process.
+    is_ours = _is_still(path, descriptor)
+    if sys.platform == "win32":  # where no open file is removed: one that another process has opened meanwhile stays
+        os.close(descriptor)
+    if is_ours:
+        with contextlib.suppress(OSError):
             path.unlink()
-    os.close(descriptor)
+    if sys.platform != "win32":
+        os.close(descriptor)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from ..processes import serve_answers
+from ..processes import bound_memory, serve_answers
 
-MEMORY_LIMIT = 4 << 30
-"""Bytes of address space, so that a power tower fails here and does not fill the machine."""
+MEMORY_LIMIT_MIB = 4096
+"""Memory beyond what is loaded: a power tower fails here and does not fill the machine."""
 
 
 _DIGITS = 60
@@ -92,10 +91,7 @@ def _closing(text: str, opening: int) -> int:
 
 def prepare() -> Callable[[Any], tuple[bool | list[list[str]], float]]:
     """Bound the memory of the process, and load what compares."""
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    bound_memory(MEMORY_LIMIT_MIB)
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that the time limit is ours to keep
     compare("sqrt(2)", "1.5")  # what is imported on first use is imported now
     return timed_answer

@@ -4,15 +4,6 @@ from .agent_runner import Runner as Runner
 from .agent_runner import StopEvent as StopEvent
 from .hooks import LoggingHook as LoggingHook
 from .hooks import RewardHook as RewardHook
-from .processes import FAMILY_VARIABLE as FAMILY_VARIABLE
-from .processes import Channel as Channel
-from .processes import Child as Child
-from .processes import RemoteFailure as RemoteFailure
-from .processes import begin_family as begin_family
-from .processes import describe_exit as describe_exit
-from .processes import dumps as dumps
-from .processes import end_family as end_family
-from .processes import new_family as new_family
 from .workers import SilentWorkers as SilentWorkers
 from .workers import give_back_of_worker as give_back_of_worker
 from .workers import set_worker_label as set_worker_label

@@ -20,12 +20,12 @@ from typing import Any
 
 from ..attribution import calls_of, environment_of_attempt
 from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, arguments_for, read_result
+from ..processes import Channel, RemoteFailure
 from ..store import ForwardingStore, LightningStoreCapabilities, forward_methods
 from ..tracer import Trace, Tracer
 from ..types import Span
 from .agent_runner import LitAgentRunner
 from .isolation import ORPHAN_SECONDS, AgentCall, AgentReturn, ExitedError, label, settle
-from .processes import Channel, RemoteFailure
 
 
 class ForwardedStore(ForwardingStore):

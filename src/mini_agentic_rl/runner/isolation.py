@@ -22,10 +22,10 @@ from typing import Any
 
 from ..errors import UserError
 from ..litagent import LitAgent, RolloutOutcome
+from ..processes import Child, RemoteFailure, describe_exit, dumps
 from ..store import STORE_METHODS, LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, NamedResources, Span
-from .processes import Child, RemoteFailure, describe_exit, dumps
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from typing import Any, Final
 
 from llguidance import LLTokenizer
 
-from ...processes import DEATH_SIGNAL
 from .grammar import GrammarError, check_schema, compile_grammar
 from .trial import QUICK_SECONDS
 
@@ -185,7 +184,7 @@ def _run_fork(
 
 def _die_with(worker: int) -> None:
     """Have the kernel kill this fork when the worker is gone, which then cannot."""
-    if not DEATH_SIGNAL:
+    if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != worker:

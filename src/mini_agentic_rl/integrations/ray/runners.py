@@ -19,8 +19,8 @@ from ...errors import UserError
 from ...execution.base import ExecutionEvent
 from ...execution.client_server import Patience
 from ...logging import Throttle
+from ...processes import RemoteFailure
 from ...runner import give_back_of_worker, worker_name
-from ...runner.processes import RemoteFailure
 from ...store import LightningStore
 from .cluster import ActorLostError, Place, RayActor, RayCluster, RunnerActor, RunnerSetup
 

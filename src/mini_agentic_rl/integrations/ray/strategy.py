@@ -22,7 +22,7 @@ from ...execution.ray_settings import RaySettings, runtime_environment
 from ...execution.roles import run_side_by_side, run_until_set
 from ...http import is_loopback, reached_at
 from ...logging import PACKAGE_LOGGER
-from ...runner.processes import dumps
+from ...processes import dumps
 from ...store import LightningStore, LightningStoreClient, LightningStoreServer
 from .cluster import RayCluster, RunnerSetup, connected
 from .runners import RayRunners, Scaling
