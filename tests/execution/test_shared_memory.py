@@ -15,6 +15,7 @@ import pytest
 
 from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
 from mini_agentic_rl.execution import ExecutionEvent, SharedMemoryExecutionStrategy, ThreadingEvent
+from mini_agentic_rl.execution.roles import Backoff
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store.base import LightningStore, LightningStoreCapabilities
@@ -112,9 +113,14 @@ def test_a_runner_that_crashes_is_logged_and_started_again(side: Any, caplog: py
     assert "lost the store" in caplog.text
 
 
+def _at_once(backoff: Backoff, seconds: float) -> float:
+    backoff.crashes += 1
+    return 0.0
+
+
 @SIDES
 def test_a_runner_that_crashes_again_and_again_ends_the_run(side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mini_agentic_rl.execution.roles._RESTART_SECONDS", 0.01)
+    monkeypatch.setattr(Backoff, "after_run", _at_once)
     ended = []
 
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:

@@ -6,12 +6,8 @@ and never speaks HTTP: the store is its only connection to the runners.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import contextvars
 import functools
 import inspect
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ..adapter import TraceAdapter
 from ..config import Settings
-from ..errors import UserError, fit_for_future
+from ..errors import UserError
 from ..litagent import arguments_for
 from ..metrics import MetricsLogger
+from ..processes import in_daemon_thread
 from ..store import LightningStore
 from ..types import Dataset, NamedResources
 from .settings import OnFailure
@@ -210,7 +207,7 @@ class Algorithm(ABC):
         def call() -> Any:
             return self.run(train_dataset=train_dataset, val_dataset=val_dataset)
 
-        result = call() if self.is_async() else await _in_thread(call, type(self).__name__)
+        result = call() if self.is_async() else await in_daemon_thread(call, type(self).__name__)
         return await result if inspect.isawaitable(result) else result
 
     @property
@@ -237,34 +234,6 @@ class Algorithm(ABC):
             self._context = replace(self._context, **{name: value})
         elif "store" in self._given:
             self._context = AlgorithmContext(**self._given)
-
-
-async def _in_thread(call: Callable[[], Any], name: str) -> Any:
-    """Run `call` in a daemon thread with the caller's context variables, and wait for what it returns or raises."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(value)
-        else:
-            done.set_exception(error)
-
-    def work() -> None:
-        value: Any = None
-        error: BaseException | None = None
-        try:
-            value = context.run(call)
-        except BaseException as raised:  # raised again by the awaiting side
-            error = fit_for_future(raised, f"{name}.run")
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, value, error)
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return await done
 
 
 _OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")

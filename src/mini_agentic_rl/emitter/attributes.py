@@ -1,9 +1,9 @@
-"""Attributes of spans: nested values as flat ones and back, links and tags, and the values that OpenTelemetry accepts.
+"""Attributes of spans: nested and flat values, links and tags, and the values that OpenTelemetry accepts.
 
 A link is a pair (key, value) and refers to every span whose attribute `key` has that value. The keys `span_id` and
-`trace_id` refer to the span's own ids. Several links refer to the spans that match all of them.
+`trace_id` refer to the ids of the span. Several links refer to the spans that match all of them.
 
-`agentlightning.utils.otel` is an older name of this module.
+The module has the functions of `agentlightning.utils.otel`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TAG_KEY = re.compile(re.escape(_TAG) + r"\.(\d+)")
 
 
 class SpanLike(Protocol):
-    """Anything with a name and attributes: a stored `Span`, an OpenTelemetry `ReadableSpan` or `SpanCoreFields`."""
+    """A `Span`, an OpenTelemetry `ReadableSpan` or `SpanCoreFields`."""
 
     @property
     def name(self) -> str: ...
@@ -45,10 +45,10 @@ SpanLink = LinkPydanticModel
 
 
 def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
-    """Return the attributes of a span that refers to all spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
+    """Return the attributes of a span that refers to the spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
 
     Raises:
-        ValueError: a value is no string, number or truth value.
+        ValueError: a value is no string, number or bool.
     """
     flat: Attributes = {}
     for number, (key, value) in enumerate(links.items()):
@@ -90,11 +90,11 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def query_linked_spans(spans: Sequence[SpanT], links: Sequence[SpanLink]) -> list[SpanT]:
-    """Return those of `spans` that fit every link, in the order given. Without links, all fit."""
-    return [span for span in spans if all(_fits(span, link) for link in links)]
+    """Return the spans that match every link, in the order given; without links all of them."""
+    return [span for span in spans if all(_matches(span, link) for link in links)]
 
 
-def _fits(span: SpanLike, link: SpanLink) -> bool:
+def _matches(span: SpanLike, link: SpanLink) -> bool:
     ids = _ids(span)
     if link.key_match in ids:
         return ids[link.key_match] == link.value_match
@@ -115,16 +115,15 @@ _SCALARS = (str, bool, int, float)
 
 
 def full_qualified_name(obj: type) -> str:
-    """Return the name of a class with its module, which built-in ones do without."""
+    """Return the name of a class with its module; built-in classes without one."""
     return obj.__qualname__ if obj.__module__ == "builtins" else f"{obj.__module__}.{obj.__qualname__}"
 
 
 def get_tracer_provider(inspect: bool = True) -> TracerProvider:
-    """Return the provider of the tracer that is active in this task, else that of the process, which
-    `mini_agentic_rl.init` sets; `inspect` logs it at DEBUG.
+    """Return the provider of the active tracer, else that of the process; `inspect` logs it at DEBUG.
 
     Raises:
-        RuntimeError: there is none of the OpenTelemetry SDK.
+        RuntimeError: there is no provider of the OpenTelemetry SDK.
     """
     active = get_active_tracer()
     provider = active.provider if isinstance(active, OtelTracer) else otel.get_tracer_provider()
@@ -151,19 +150,19 @@ def get_tracer(use_active_span_processor: bool = True) -> otel.Tracer:
 
 
 def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the attributes that are called `prefix`, or begin with it and a dot."""
+    """Return the attributes that are named `prefix` or begin with `prefix` and a dot."""
     return {key: value for key, value in attributes.items() if key == prefix or key.startswith(f"{prefix}.")}
 
 
 def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any] | list[Any]:
-    """Return what stands below `prefix`, nested.
+    """Return the attributes below `prefix`, nested.
 
     Raises:
-        ValueError: an attribute has the very name of the prefix.
+        ValueError: an attribute is named `prefix` itself.
     """
     below = filter_attributes(attributes, prefix)
     if prefix in below:
-        raise ValueError(f"the attribute {prefix!r} is a value itself: nothing can be nested in it")
+        raise ValueError(f"the attribute {prefix!r} is a value itself: no attribute can be nested in it")
     return unflatten_attributes({key[len(prefix) + 1 :]: value for key, value in below.items()})
 
 
@@ -173,7 +172,8 @@ def flatten_attributes(
     """Return nested mappings and lists as attributes with dotted names: `{"a": {"b": [1]}}` as `{"a.b": [1]}`.
 
     Args:
-        expand_leaf_lists: Number the items of every list (`a.b.0`), and not only of those that hold different types.
+        nested_data: the nested values.
+        expand_leaf_lists: number the items of every list (`a.b.0`), not only of lists with several types.
 
     Raises:
         ValueError: a key is no string.
@@ -201,7 +201,7 @@ def _is_leaf(values: list[Any]) -> bool:
 
 
 def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
-    """Return attributes with dotted names as nested ones; keys 0, 1, 2 … of one level, without a gap, become a list."""
+    """Return attributes with dotted names as nested values; the keys 0, 1, 2 … without a gap become a list."""
     root: dict[str, Any] = {}
     for name, value in flat_data.items():
         *way, last = name.split(".")
@@ -225,10 +225,11 @@ def _with_lists(node: Any) -> Any:
 
 
 def sanitize_attribute_value(object: Any, force: bool = True) -> AttributeValue:
-    """Return a value as OpenTelemetry accepts it; what it does not is JSON text.
+    """Return a value that OpenTelemetry accepts: the value itself, or its JSON text.
 
     Args:
-        force: Write what is not JSON as its `str`.
+        object: any value.
+        force: replace parts that are not JSON by their `str`.
 
     Raises:
         ValueError: the value is not JSON, and `force` is not set.
@@ -247,7 +248,7 @@ def sanitize_attribute_value(object: Any, force: bool = True) -> AttributeValue:
 
 
 def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> Attributes:
-    """Return the attributes with values as OpenTelemetry accepts them.
+    """Return the attributes with values that OpenTelemetry accepts.
 
     Raises:
         ValueError: as `sanitize_attribute_value`; the message names the attribute.
@@ -262,7 +263,7 @@ def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> At
 
 
 def sanitize_list_attribute_sanity(maybe_list: list[Any]) -> AttributeValue:
-    """Return a list of one type; numbers of several types become those of the widest.
+    """Return a list of one type; numbers of several types are converted to the widest.
 
     Raises:
         ValueError: the items have no type in common.
@@ -272,14 +273,14 @@ def sanitize_list_attribute_sanity(maybe_list: list[Any]) -> AttributeValue:
             values: Any = [kind(item) for item in maybe_list]
             return list(values)
     kinds = sorted({type(item).__name__ for item in maybe_list})
-    raise ValueError(f"a list must hold strings, truth values or numbers alone, not {', '.join(kinds)}")
+    raise ValueError(f"a list must hold only strings, only bools or only numbers, not {', '.join(kinds)}")
 
 
 def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
     """Check that OpenTelemetry accepts these attributes.
 
     Raises:
-        ValueError: it does not; the message names the attribute.
+        ValueError: one is not accepted; the message names it.
     """
     for key, value in attributes.items():
         if not isinstance(key, str):

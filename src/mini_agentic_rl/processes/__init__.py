@@ -6,6 +6,7 @@ channel.py     a child process that exchanges Python objects with its parent
 pickling.py    pickles of user code for another process
 deadline.py    a helper process whose answers are bounded in time and memory
 limits.py      bounds of memory and files, priority, peak memory
+threads.py     blocking code in a daemon thread, awaited
 computer.py    processors that are allowed and free; garbage collection
 stopping.py    SIGTERM handled like Ctrl-C
 """

@@ -33,3 +33,5 @@ from .stopping import asked_to_stop as asked_to_stop
 from .stopping import stops_cleanly as stops_cleanly
 from .stopping import terminated as terminated
 from .stopping import until_asked_to_stop as until_asked_to_stop
+from .threads import in_daemon_thread as in_daemon_thread
+from .threads import settle as settle

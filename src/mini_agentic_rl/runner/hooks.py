@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 class LoggingHook(Hook):
     """Log each rollout at level INFO: its start, and at its end the reward, the duration and the number of LLM calls.
 
-    Where nothing sets up logging, the lines go to standard error. Put it last, so that it sees the rewards of the hooks
-    before it.
+    If logging is not set up, the lines go to standard error. Put this hook last, so that it sees the rewards of the
+    hooks before it.
     """
 
     async def on_rollout_start(self, *, rollout: Rollout) -> None:  # type: ignore[override]  # names what it needs
@@ -57,25 +57,26 @@ def _label(rollout: Rollout) -> str:
     return f"rollout {rollout.rollout_id}{number} ({rollout.mode or 'no mode'})"
 
 
-_CALLERS_OWN = ("completions", "prompts")
+_RESERVED = ("completions", "prompts")
+"""Arguments of reward functions that no field of a task may replace."""
 
 
 class RewardHook(Hook):
-    """Score a rollout by its messages, and emit the sum with every part of it under its name.
+    """Score a rollout by its messages, and emit the weighted sum together with its parts by name.
 
-    The prompt is what the first LLM call was sent, the completion everything after it up to the last answer. The
-    columns are the fields of the task (its `answer` also as `ground_truth`), `tools`, and `finish_reason`, which is
-    "length" where the last answer was cut off. Without an LLM call, and where the sum has no reward to give, nothing
-    is emitted: the rollout has no reward and is not trained on.
+    The prompt is the input of the first LLM call, the completion everything after it up to the last answer. The columns
+    are the fields of the task (`answer` also as `ground_truth`), `tools`, and `finish_reason`, which is "length" if the
+    last answer was cut off. Without an LLM call, or if the sum is None, nothing is emitted: the rollout has no reward
+    and is not trained on.
 
-    Functions run on a thread, so one that waits for a judge or a service holds up no other rollout.
+    Functions run in a thread, so a function that waits for a judge or a service delays no other rollout.
     """
 
     def __init__(self, *functions: RewardFunction, weights: Sequence[float] | None = None) -> None:
-        """Sum `functions` with `weights`, 1 each by default; a single `WeightedSum` stands for itself.
+        """Sum `functions` with `weights`, 1 each by default; a single `WeightedSum` is used as it is.
 
         Raises:
-            ValueError: no function, another number of weights, or a sum over groups, of which one rollout is a part.
+            ValueError: no function, another number of weights, or a `NormalisedSum`, which needs a whole group.
         """
         if any(isinstance(function, NormalisedSum) for function in functions):
             raise ValueError("NormalisedSum compares the samples of a group, of which a hook sees one: use WeightedSum")
@@ -88,7 +89,7 @@ class RewardHook(Hook):
         """Emit the reward.
 
         Raises:
-            RewardError: the task lacks something that a function needs.
+            RewardError: the task lacks a field that a function needs.
         """
         transcript = read_transcript(spans)
         if transcript is None:
@@ -118,10 +119,12 @@ class RolloutTranscript:
 
 
 def read_transcript(spans: Sequence[Span]) -> RolloutTranscript | None:
-    """Return the conversation that the last LLM call continues, from the first call that it builds on, if any.
+    """Return the conversation of the last LLM call; None without a call.
+
+    Its prompt is the input of the first call, if the last call continues it, else the input of the last call.
 
     Raises:
-        ValueError: a span's messages are no JSON.
+        ValueError: the messages of a span are no JSON.
     """
     calls = sorted(
         (span for span in spans if Key.OUTPUT_MESSAGES in span.attributes), key=lambda span: span.sequence_id
@@ -144,7 +147,7 @@ def _columns(task: Any) -> dict[str, list[Any]]:
     """Return the fields of a task, each as a column of one row."""
     if not isinstance(task, Mapping):
         return {}
-    columns = {str(name): [value] for name, value in task.items() if name not in _CALLERS_OWN}
+    columns = {str(name): [value] for name, value in task.items() if name not in _RESERVED}
     if "answer" in columns:
         columns.setdefault("ground_truth", columns["answer"])
     return columns

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
-from ..errors import fit_for_future
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
+from ..processes import in_daemon_thread
 from ..runner import Runner
 from ..store import LightningStore
 from ..types import Dataset, Hook
 from .settings import TraceExportSettings, exported
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _LOOK_SECONDS = 1.0
 
@@ -152,7 +147,7 @@ class Run:
         Raises:
             Exception: whatever the algorithm raised.
         """
-        work = in_thread(self.execute, "trainer")
+        work = in_daemon_thread(self.execute, "trainer")
         work.add_done_callback(_look_at)
         try:
             await asyncio.shield(work)
@@ -162,21 +157,6 @@ class Run:
             ):
                 await asyncio.wait({work}, timeout=_LOOK_SECONDS)
             raise
-
-
-def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Return or raise what `call` does in a daemon thread that has the caller's context variables."""
-    result: Future[T] = Future()
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            result.set_result(context.run(call))
-        except BaseException as error:  # raised again where the future is awaited
-            result.set_exception(fit_for_future(error, name))
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return asyncio.wrap_future(result)
 
 
 async def _end(work: asyncio.Future[None]) -> None:
