@@ -263,27 +263,3 @@ async def test_an_event_set_in_another_thread_wakes_every_waiting_coroutine() ->
     await asyncio.wait_for(event.wait_async(), 0.1)
     event.clear()
     assert not event.is_set()
-
-
-async def test_an_event_of_ones_own_is_noticed_without_more_code() -> None:
-    class Flag(ExecutionEvent):
-        on = False
-
-        def set(self) -> None:
-            self.on = True
-
-        def clear(self) -> None:
-            self.on = False
-
-        def is_set(self) -> bool:
-            return self.on
-
-        def wait(self, timeout: float | None = None) -> bool:
-            return self.on
-
-    flag = Flag()
-    waiting = asyncio.create_task(flag.wait_async())
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
-    flag.set()
-    await asyncio.wait_for(waiting, 30)

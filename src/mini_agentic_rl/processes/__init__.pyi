@@ -29,9 +29,9 @@ from .limits import weaker_bounds as weaker_bounds
 from .pickling import dumps as dumps
 from .stopping import TERMINATED as TERMINATED
 from .stopping import Terminated as Terminated
-from .stopping import asked_to_stop as asked_to_stop
+from .stopping import deferred_interrupt as deferred_interrupt
+from .stopping import serve_until_signal as serve_until_signal
 from .stopping import stops_cleanly as stops_cleanly
 from .stopping import terminated as terminated
-from .stopping import until_asked_to_stop as until_asked_to_stop
 from .threads import in_daemon_thread as in_daemon_thread
 from .threads import settle as settle

@@ -9,12 +9,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -31,7 +28,6 @@ from .isolation import AgentProcess
 logger = logging.getLogger(__name__)
 
 _MIB: Final = 2**20
-_GIB: Final = 2**30
 _WORKERS_PER_REQUEST: Final = 100
 
 
@@ -180,7 +176,7 @@ class _HeartbeatSender:
             "memory_mib": round(process.memory_info().rss / _MIB, 1),
             "system_cpu_percent": psutil.cpu_percent(),
             "system_memory_percent": psutil.virtual_memory().percent,
-            **({"gpus": _gpus()} if self._include_gpu else {}),
+            **({"gpus": gpu_memory()} if self._include_gpu else {}),
         }
 
 
@@ -190,35 +186,8 @@ _senders: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[int, float, bo
 """By event loop; then by store id, interval and `include_gpu`."""
 
 
-def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
-    """Return the load of this computer; the function of `agentlightning.utils.system_snapshot`.
-
-    Args:
-        include_gpu: add name and memory of the CUDA devices under `gpus`; loads torch.
-    """
-    memory, disk, network = psutil.virtual_memory(), psutil.disk_usage("/"), psutil.net_io_counters()
-    return {
-        "timestamp": datetime.now().isoformat(timespec="seconds"),
-        "host": socket.gethostname(),
-        "os": platform.platform(),
-        "cpu_name": platform.processor(),
-        "cpu_cores": psutil.cpu_count(logical=False),
-        "cpu_threads": psutil.cpu_count(),
-        "cpu_usage_pct": psutil.cpu_percent(),
-        "mem_used_gb": round(memory.used / _GIB, 2),
-        "mem_total_gb": round(memory.total / _GIB, 2),
-        "mem_pct": memory.percent,
-        "disk_used_gb": round(disk.used / _GIB, 2),
-        "disk_total_gb": round(disk.total / _GIB, 2),
-        "disk_pct": disk.percent,
-        "bytes_sent_mb": round(network.bytes_sent / _MIB, 2),
-        "bytes_recv_mb": round(network.bytes_recv / _MIB, 2),
-        **({"gpus": _gpus()} if include_gpu else {}),
-    }
-
-
-def _gpus() -> list[dict[str, Any]]:
-    """Return name and memory of each CUDA device; none where torch is not installed."""
+def gpu_memory() -> list[dict[str, Any]]:
+    """Return name and memory of each CUDA device; an empty list without torch."""
     try:
         torch = import_module("torch")  # a runner needs it only for this
     except ImportError:

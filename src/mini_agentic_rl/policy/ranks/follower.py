@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
-from ...processes import asked_to_stop
+from ...processes import deferred_interrupt
 from ...tokens import CompletionRecord, PackedTrees, TokenDelta, TokenRequest, TokenTree, pack
 from ..errors import PolicyError
 from ..launch import Launch
@@ -73,7 +73,7 @@ def follow_rank_0(
     """
     device = device_of(launch, options.get("device", "auto"))
     stop = threading.Event()
-    with asked_to_stop(stop):
+    with deferred_interrupt(stop):
         store = open_store(launch, ranks.rank_timeout)
         if wait_for_start(launch, store, about, stop.is_set):
             _Follower(launch, ranks, device, engine).serve(store, model, options, stop)
