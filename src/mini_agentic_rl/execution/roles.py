@@ -43,7 +43,8 @@ class Backoff:
     def after_run(self, seconds: float) -> float:
         """Count a crash after a run of so many seconds; return the seconds to wait before the next run."""
         self.crashes = 1 if seconds > self._steady else self.crashes + 1
-        return min(self._longest, self._first * 2 ** min(self.crashes - 1, 30))
+        doublings = min(self.crashes - 1, 30)
+        return min(self._longest, self._first * float(2**doublings))
 
 
 async def run_here(

@@ -221,7 +221,8 @@ class Child:
         listener.setblocking(False)
         while True:
             accepting = asyncio.ensure_future(loop.sock_accept(listener))
-            await asyncio.wait({accepting, self.exited}, return_when=asyncio.FIRST_COMPLETED)
+            waiting: set[asyncio.Future[Any]] = {accepting, self.exited}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not accepting.done():
                 accepting.cancel()
                 connection, theirs = socket.socketpair()

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...adapter import TrainedCalls, spans_to_records
+from ...adapter import SHOWN, TrainedCalls, conversations, spans_to_records, text_of
 from ...algorithm import UNTRAINED_KEY
 from ...emitter import find_final_reward, find_reward_spans, get_rewards_from_span, is_rollout_reward
 from ...semconv import AGL_LEARNER
@@ -18,7 +18,6 @@ from ...semconv import LearnerSpanAttributes as Key
 from ...tokens import CompletionRecord, TokenTree
 from ...types import Attempt, Rollout, Span
 from .browse import RolloutRow
-from .conversations import SHOWN, conversations, text_of
 
 logger = logging.getLogger(__name__)
 

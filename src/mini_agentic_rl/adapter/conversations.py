@@ -1,4 +1,4 @@
-"""The conversations of a rollout as JSON for a page, with bounded texts."""
+"""The conversations of a rollout as JSON values with bounded texts, for a page or a terminal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
-from ...adapter import TraceToMessages
-from ...types import Span
+from ..types import Span
+from .messages import TraceToMessages
 
 SHOWN: Final = 20_000
 """Maximum number of characters of a text that is sent to a page."""
