@@ -15,7 +15,6 @@ import pytest
 
 from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
 from mini_agentic_rl.execution import ExecutionEvent, SharedMemoryExecutionStrategy, ThreadingEvent
-from mini_agentic_rl.execution.roles import Backoff
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store.base import LightningStore, LightningStoreCapabilities
@@ -113,14 +112,9 @@ def test_a_runner_that_crashes_is_logged_and_started_again(side: Any, caplog: py
     assert "lost the store" in caplog.text
 
 
-def _at_once(backoff: Backoff, seconds: float) -> float:
-    backoff.crashes += 1
-    return 0.0
-
-
 @SIDES
 def test_a_runner_that_crashes_again_and_again_ends_the_run(side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff, "after_run", _at_once)
+    monkeypatch.setattr("mini_agentic_rl.execution.roles.Backoff.__init__.__defaults__", (0.0, 0.0, 60.0))
     ended = []
 
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:

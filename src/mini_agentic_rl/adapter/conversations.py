@@ -88,12 +88,12 @@ def _continues(messages: Sequence[Any], old: Sequence[Any]) -> bool:
     return len(messages) > len(old) and all(map(_same_message, messages, old))
 
 
-def _same_message(one: Any, other: Any) -> bool:
+def _same_message(first: Any, second: Any) -> bool:
     """Compare two messages; clients leave out empty fields when they send a message again."""
-    if one == other or not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return bool(one == other)
+    if first == second or not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        return bool(first == second)
     names = ("role", "content", "tool_call_id")
-    return all((one.get(name) or None) == (other.get(name) or None) for name in names)
+    return all((first.get(name) or None) == (second.get(name) or None) for name in names)
 
 
 def _shown_message(message: Any, shown: int) -> Message:

@@ -93,14 +93,16 @@ _OTHER_NAMES: Final[Mapping[str, Sequence[str]]] = {
 def as_ours(span: Span) -> Span:
     """Return the span with its tokens and its response id under our names; the same object if none is missing."""
     facts = span.attributes
-    found: Attributes = {}
+    missing: Attributes = {}
     if Key.RESPONSE_ID not in facts:
-        found[Key.RESPONSE_ID] = next((facts[name] for name in _OTHER_NAMES[Key.RESPONSE_ID] if facts.get(name)), None)
+        missing[Key.RESPONSE_ID] = next(
+            (facts[name] for name in _OTHER_NAMES[Key.RESPONSE_ID] if facts.get(name)), None
+        )
     for key in (Key.PROMPT_TOKEN_IDS, Key.RESPONSE_TOKEN_IDS):
         if key not in facts or isinstance(facts[key], str):
-            found[key] = next((ids for name in (key, *_OTHER_NAMES[key]) if (ids := _ids(facts.get(name)))), None)
-    found = {key: value for key, value in found.items() if value is not None}
-    return span.model_copy(update={"attributes": {**facts, **found}}) if found else span
+            missing[key] = next((ids for name in (key, *_OTHER_NAMES[key]) if (ids := _ids(facts.get(name)))), None)
+    missing = {key: value for key, value in missing.items() if value is not None}
+    return span.model_copy(update={"attributes": {**facts, **missing}}) if missing else span
 
 
 def prompt_of(span: Span) -> Any:
@@ -127,8 +129,8 @@ def response_of(span: Span) -> dict[str, Any]:
 
 
 def _facts(span: Span, prefix: str, other_prefix: str, without: Sequence[str]) -> dict[str, Any]:
-    found = nested(span.attributes, prefix) or nested(span.attributes, other_prefix)
-    return {key: value for key, value in found.items() if key not in without} if isinstance(found, dict) else {}
+    values = nested(span.attributes, prefix) or nested(span.attributes, other_prefix)
+    return {key: value for key, value in values.items() if key not in without} if isinstance(values, dict) else {}
 
 
 def nested(attributes: Mapping[str, Any], prefix: str) -> Any:

@@ -73,9 +73,9 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     def _attempt(self, spans: list[Span]) -> list[Triplet]:
         tree = Hierarchy(spans, self.repair_hierarchy)
-        found = [span for span in spans if re.search(self.llm_call_match, span.name)]
-        why_not = {span.span_id: self._why_not(span, tree) for span in found}
-        calls = _without_duplicates([span for span in found if why_not[span.span_id] is None])
+        candidates = [span for span in spans if re.search(self.llm_call_match, span.name)]
+        why_not = {span.span_id: self._why_not(span, tree) for span in candidates}
+        calls = _without_duplicates([span for span in candidates if why_not[span.span_id] is None])
         siblings = self.reward_match is RewardMatchPolicy.FIRST_SIBLING
         rewards = _match_rewards(spans, calls, tree if siblings else None)
         if not calls:
@@ -170,17 +170,17 @@ def _match_rewards(spans: list[Span], calls: list[Span], siblings_in: Hierarchy 
 def _triplet(span: Span, agent_name: str | None, reward: float | None) -> Triplet:
     facts = span.attributes
     try:
-        asked = parsed_messages(span, Key.INPUT_MESSAGES) or prompt_of(span)
-        answered = parsed_messages(span, Key.OUTPUT_MESSAGES) or completion_of(span)
+        sent = parsed_messages(span, Key.INPUT_MESSAGES) or prompt_of(span)
+        received = parsed_messages(span, Key.OUTPUT_MESSAGES) or completion_of(span)
     except ValueError as error:
         logger.warning("LLM call %s of rollout %s has unreadable messages: %s", span.span_id, span.rollout_id, error)
-        asked, answered = [], []
+        sent, received = [], []
     prompt: dict[str, Any] = {
         "token_ids": list(facts.get(Key.PROMPT_TOKEN_IDS, [])),
-        "raw_content": asked,
-        "image_urls": _image_urls(asked),
+        "raw_content": sent,
+        "image_urls": _image_urls(sent),
     }
-    response: dict[str, Any] = {"token_ids": list(facts.get(Key.RESPONSE_TOKEN_IDS, [])), "raw_content": answered}
+    response: dict[str, Any] = {"token_ids": list(facts.get(Key.RESPONSE_TOKEN_IDS, [])), "raw_content": received}
     if Key.RESPONSE_LOGPROBS in facts:
         response["logprobs"] = list(facts[Key.RESPONSE_LOGPROBS])
     elif isinstance(facts.get("logprobs.content"), str):  # AgentOps writes OpenAI's JSON

@@ -72,8 +72,8 @@ class NamedCall:
 
 def read_baggage(headers: Sequence[str]) -> NamedCall:
     """Read the `baggage` headers of a request; of several entries with one name the last counts."""
-    found = get_all(_propagator.extract({HEADER: ",".join(headers)}, Context())) if headers else {}
-    values = [str(found[key]) if found.get(key) else None for key in (_ROLLOUT, _ATTEMPT, _AGENT, _UNNAMED)]
+    entries = get_all(_propagator.extract({HEADER: ",".join(headers)}, Context())) if headers else {}
+    values = [str(entries[key]) if entries.get(key) else None for key in (_ROLLOUT, _ATTEMPT, _AGENT, _UNNAMED)]
     return NamedCall(*values)
 
 
@@ -267,7 +267,7 @@ def rollout_environment(llm: str | None = None) -> dict[str, str]:
         UserError: there is no such resource, or `llm` is missing and there are several.
     """
     attempt = calling_attempt()
-    by_url = {found.endpoint: found for found in attempt.llms.values()}
+    by_url = {resource.endpoint: resource for resource in attempt.llms.values()}
     names = ", ".join(attempt.llms) or "none"
     if llm is not None and llm not in attempt.llms:
         raise UserError(f"the rollout has no model {llm!r} behind a gateway (it has {names})")

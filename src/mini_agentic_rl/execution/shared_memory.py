@@ -1,4 +1,4 @@
-"""One process for everything: the algorithm in one event loop, all runners as tasks of another one.
+"""The algorithm and its runners in one process, each role in an event loop of its own.
 
 Runners mostly wait for the model, so a hundred of them share one thread. An async agent that blocks its event loop
 therefore blocks all runners.

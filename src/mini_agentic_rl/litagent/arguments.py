@@ -72,10 +72,10 @@ def _resolve(annotation: str, func: Callable[..., Any]) -> Any:
     """Return the object that a string annotation like `types.Task` names in the function's module, or None."""
     inner = inspect.unwrap(getattr(func, "__func__", func))
     first, *rest = annotation.strip("'\"").split(".")
-    found = getattr(inner, "__globals__", {}).get(first)
+    value = getattr(inner, "__globals__", {}).get(first)
     for name in rest:
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _sources(

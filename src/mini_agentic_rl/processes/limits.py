@@ -81,11 +81,11 @@ def peak_memory_bytes() -> int:
 
 def weaker_bounds() -> list[str]:
     """Return the bounds that are weaker on this operating system than on Linux, one sentence each."""
-    found = []
+    sentences = []
     if not MEMORY_IS_BOUNDED:
-        found.append("the memory of helper processes is checked 20 times a second and not by the kernel")
+        sentences.append("the memory of helper processes is checked 20 times a second and not by the kernel")
     if sys.platform == "win32":
-        found.append("helper processes may write files")
+        sentences.append("helper processes may write files")
     if not hasattr(os, "fork"):
-        found.append("a grammar has the limit of its compilation in seconds of the clock and not of the processor")
-    return found
+        sentences.append("a grammar has the limit of its compilation in seconds of the clock and not of the processor")
+    return sentences

@@ -24,7 +24,7 @@ from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode
 from .attempt import AttemptFailure, AttemptRun
 from .heartbeats import Binding, RunningAttempt, heartbeats_of
-from .isolation import AgentProcess
+from .isolation import AgentProcess, wait_until_done
 from .workers import worker_name
 
 logger = logging.getLogger(__name__)
@@ -351,9 +351,8 @@ class LitAgentRunner(Runner[TaskT]):
     async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> bool:
         """Wait for work; return False if there is none yet, or the run is over."""
         work = asyncio.ensure_future(store.wait_for_work(self._poll_interval))
-        waiting: set[asyncio.Future[Any]] = {work} if stop is None else {work, stop}
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until_done(work, stop)
         finally:
             if not work.done():
                 work.cancel()

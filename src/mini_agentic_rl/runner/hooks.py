@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..adapter import parsed_messages
 from ..emitter import emit_reward, find_final_reward
 from ..logging import show_where_nothing_is_set_up
 from ..rewards import NormalisedSum, RewardFunction, WeightedSum
-from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
+from ..semconv import AGL_EXCEPTION, FAILURE_REASON
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import AttemptedRollout, Hook, Rollout, Span
 
@@ -35,11 +34,7 @@ class LoggingHook(Hook):
         self, *, rollout: Rollout, spans: Sequence[Span]
     ) -> None:
         reward = find_final_reward(spans)
-        responses = {
-            span.attributes.get(CompletionSpanAttributes.RESPONSE_ID, span.span_id)
-            for span in spans
-            if span.name == CompletionSpanAttributes.SPAN_NAME
-        }
+        responses = {span.attributes.get(Key.RESPONSE_ID, span.span_id) for span in spans if span.name == Key.SPAN_NAME}
         errors = [span.attributes.get(FAILURE_REASON, "") for span in spans if span.name == AGL_EXCEPTION]
         start = rollout.attempt.start_time if isinstance(rollout, AttemptedRollout) else rollout.start_time
         logger.info(
@@ -91,56 +86,33 @@ class RewardHook(Hook):
         Raises:
             RewardError: the task lacks a field that a function needs.
         """
-        transcript = read_transcript(spans)
-        if transcript is None:
+        calls = sorted(
+            (span for span in spans if Key.OUTPUT_MESSAGES in span.attributes), key=lambda span: span.sequence_id
+        )
+        if not calls:
             return
+        last = calls[-1]
+        prompt, completion = _prompt_and_completion(calls[0], last)
+        reasons = last.attributes.get(Key.FINISH_REASONS) or ()
         columns = {
             **_columns(rollout.input),
-            "tools": [transcript.tools],
-            "finish_reason": [transcript.finish_reason],
+            "tools": [parsed_messages(last, Key.TOOL_DEFINITIONS)],
+            "finish_reason": [str(reasons[-1]) if reasons else None],
         }
-        (total,), lists = await asyncio.to_thread(
-            self.reward.sums_and_parts, [transcript.completion], [transcript.prompt], columns
-        )
-        parts = {name: scores[0] for name, scores in lists.items()}
+        (total,), lists = await asyncio.to_thread(self.reward.sums_and_parts, [completion], [prompt], columns)
         if total is not None:
-            known = {name: score for name, score in parts.items() if score is not None}
+            known = {name: score for name, (score,) in lists.items() if score is not None}
             emit_reward({**known, self.reward.name: total}, primary_key=self.reward.name, final=True)
 
 
-@dataclass(frozen=True)
-class RolloutTranscript:
-    """The messages of a rollout."""
+def _prompt_and_completion(first: Span, last: Span) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the messages up to the end of the prompt, and those behind it, of the conversation of the last LLM call.
 
-    prompt: list[dict[str, Any]]
-    completion: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    finish_reason: str | None
-
-
-def read_transcript(spans: Sequence[Span]) -> RolloutTranscript | None:
-    """Return the conversation of the last LLM call; None without a call.
-
-    Its prompt is the input of the first call, if the last call continues it, else the input of the last call.
-
-    Raises:
-        ValueError: the messages of a span are no JSON.
+    The prompt is the input of the first call if the last call continues it, else the input of the last call.
     """
-    calls = sorted(
-        (span for span in spans if Key.OUTPUT_MESSAGES in span.attributes), key=lambda span: span.sequence_id
-    )
-    if not calls:
-        return None
-    sent = parsed_messages(calls[-1], Key.INPUT_MESSAGES)
-    opened = parsed_messages(calls[0], Key.INPUT_MESSAGES)
-    start = len(opened) if sent[: len(opened)] == opened else len(sent)
-    reasons = calls[-1].attributes.get(Key.FINISH_REASONS) or ()
-    return RolloutTranscript(
-        prompt=sent[:start],
-        completion=[*sent[start:], *parsed_messages(calls[-1], Key.OUTPUT_MESSAGES)[-1:]],
-        tools=parsed_messages(calls[-1], Key.TOOL_DEFINITIONS),
-        finish_reason=str(reasons[-1]) if reasons else None,
-    )
+    sent, opened = parsed_messages(last, Key.INPUT_MESSAGES), parsed_messages(first, Key.INPUT_MESSAGES)
+    end = len(opened) if sent[: len(opened)] == opened else len(sent)
+    return sent[:end], [*sent[end:], *parsed_messages(last, Key.OUTPUT_MESSAGES)[-1:]]
 
 
 def _columns(task: Any) -> dict[str, list[Any]]:

@@ -68,13 +68,10 @@ async def call_bounded(
         ExitedError: the code called `sys.exit`, or cancelled the task that it runs in.
         Exception: whatever the code raised.
     """
-    loop = asyncio.get_running_loop()
-    work: asyncio.Task[Any] = loop.create_task(_invoke(func, args, kwargs))
+    work = asyncio.ensure_future(_invoke(func, args, kwargs))
     work.add_done_callback(_retrieve)
-    waiting: set[asyncio.Future[Any]] = {work} if stop is None else {work, stop}
     try:
-        timeout = None if deadline is None else max(0.0, deadline - loop.time())
-        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await wait_until_done(work, stop, deadline)
     except asyncio.CancelledError:
         work.cancel()
         raise
@@ -89,6 +86,15 @@ async def call_bounded(
     if stop is not None and stop.done():
         raise StoppedError(why_stopped(stop))
     raise OutOfTimeError(f"{label(func)} did not return in time")
+
+
+async def wait_until_done(
+    work: asyncio.Future[Any], stop: asyncio.Future[Any] | None, deadline: float | None = None
+) -> None:
+    """Wait until `work` or `stop` is done, or the deadline (time of the event loop) has passed."""
+    timeout = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    futures = {work} if stop is None else {work, stop}
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _invoke(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -181,14 +187,14 @@ class AgentProcess:
         if self._setup is None:
             self._setup = dumps((self._agent, self._tracer), "(agent, tracer)", _ADVICE)
         self._child = child = await Child.start(self._worker_id, f"{__package__}.agent_worker:main", ORPHAN_SECONDS)
-        self._ready = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
         capabilities = self._store.capabilities
         otlp_endpoint = self._store.otlp_traces_endpoint() if capabilities["otlp_traces"] else None
         child.send((self._setup, capabilities, otlp_endpoint, self._worker_id))
         self._serving = asyncio.ensure_future(self._serve(child))
-        waiting: set[asyncio.Future[Any]] = {self._ready} if stop is None else {self._ready, stop}
         try:
-            await asyncio.wait(waiting, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until_done(self._ready, stop, loop.time() + _START_SECONDS)
         except asyncio.CancelledError:
             self.discard()
             raise
@@ -239,13 +245,10 @@ class AgentProcess:
         if stop is not None and stop.done():
             raise StoppedError(why_stopped(stop))
         call = AgentCall(rollout, resources, trace.root, list(trace.recorded))
-        loop = asyncio.get_running_loop()
-        self._result, self._trace = loop.create_future(), trace
+        self._result, self._trace = asyncio.get_running_loop().create_future(), trace
         try:
             child.send(("run", dumps(call, "the call", "Use tasks and resources that can be pickled.")))
-            waiting: set[asyncio.Future[Any]] = {self._result} if stop is None else {self._result, stop}
-            timeout = None if deadline is None else max(0.0, deadline - loop.time())
-            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until_done(self._result, stop, deadline)
             if not self._result.done():
                 self.discard()
                 if stop is not None and stop.done():
