@@ -16,11 +16,11 @@ TESTS = HERE.parent
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the simulation reads /proc")
 
 
-def _run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(script: Path, *arguments: str, platform: str = "win32") -> subprocess.CompletedProcess[str]:
     path = [str(HERE / "windows_like"), str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, str(script), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "SIMULATED_PLATFORM": platform},
         capture_output=True,
         text=True,
         check=False,
@@ -32,8 +32,14 @@ def test_every_public_name_is_imported_and_every_command_shows_its_help() -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_servers_and_agents_in_processes_run_and_helpers_are_bounded(tmp_path: Path) -> None:
+def test_servers_and_agents_in_processes_run(tmp_path: Path) -> None:
     done = _run(HERE / "servers_and_processes.py", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("platform", ["win32", "darwin"])
+def test_helpers_are_bounded(tmp_path: Path, platform: str) -> None:
+    done = _run(HERE / "bounded_helpers.py", str(tmp_path), platform=platform)
     assert done.returncode == 0, done.stderr
 
 

@@ -20,6 +20,7 @@ from .family import FAMILY_VARIABLE as FAMILY_VARIABLE
 from .family import begin_family as begin_family
 from .family import end_family as end_family
 from .family import new_family as new_family
+from .limits import MEMORY_IS_BOUNDED as MEMORY_IS_BOUNDED
 from .limits import bound_memory as bound_memory
 from .limits import confine as confine
 from .limits import lower_priority as lower_priority

@@ -1,5 +1,7 @@
 """Show the package an operating system like Windows: what that lacks is missing for its code, and for no library.
 
+With the environment variable SIMULATED_PLATFORM=darwin only `sys.platform` and what Linux alone has are hidden.
+
 Python imports this module at its start where the folder is in PYTHONPATH, in child processes too. A name is hidden by
 the module that asks for it: `hasattr(os, "fork")` is false in the package and true in torch, which runs on Linux here.
 
@@ -145,7 +147,11 @@ def _as_on_windows(event: str, arguments: tuple[Any, ...]) -> None:
             raise OSError(errno.EINVAL, "no name of a file on Windows", path)
 
 
-if __name__ == "sitecustomize":
+if __name__ == "sitecustomize" and os.environ.get("SIMULATED_PLATFORM") == "darwin":
+    MISSING, REPLACED = {os: {"sched_getaffinity", "pidfd_open", "memfd_create"}}, {sys: {"platform": "darwin"}}
+    for each in (os, sys):
+        _hide(each)
+elif __name__ == "sitecustomize":
     sys.modules["msvcrt"] = _msvcrt
     builtins.__import__ = _import_hidden
     subprocess.Popen.__init__ = _begin_process

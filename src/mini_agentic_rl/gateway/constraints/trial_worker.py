@@ -25,8 +25,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import psutil
 from llguidance import LLTokenizer
 
+from ...processes import MEMORY_IS_BOUNDED
 from .grammar import GrammarError, check_schema, compile_grammar
 from .trial import QUICK_SECONDS
 
@@ -34,6 +36,8 @@ LANE_FORKS: Final = 2
 """Forks at once in each of the two lanes."""
 _SLOW_NICENESS: Final = 15
 """Priority of a fork of the slow lane: below that of the sampling, and of what is quick."""
+_MEMORY_CHECK_SECONDS: Final = 0.05
+"""Seconds between two looks at the memory of forks, where the kernel does not bound it."""
 _LONGEST_MESSAGE: Final = 1000
 """Characters of a reason that is handed on."""
 
@@ -96,9 +100,15 @@ class TrialWorker:
         self._attempt = attempt
         self._pid = os.getpid()
         self._mib = mib
+        self._memory = psutil.Process().memory_info().rss
         self._quick = _Lane(min(QUICK_SECONDS, seconds))
         self._slow = _Lane(seconds, _SLOW_NICENESS)
         self._running: dict[int, _Question] = {}
+
+    @property
+    def busy(self) -> bool:
+        """True if forks run."""
+        return bool(self._running)
 
     def ask(self, id_: int, value: Answer) -> None:
         """Put a question into the quick lane."""
@@ -136,6 +146,13 @@ class TrialWorker:
             else:
                 _tell({"id": question.id, "ended": "time" if code == -signal.SIGPROF else "memory"})
         self._start_waiting()
+
+    def end_oversized(self) -> None:
+        """Kill forks that take too much memory; for a kernel that does not bound it."""
+        for pid in self._running:
+            with contextlib.suppress(psutil.Error):  # it has ended
+                if psutil.Process(pid).memory_info().rss - self._memory > self._mib << 20:
+                    os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Kill all forks."""
@@ -203,7 +220,7 @@ def _confine(mib: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # macOS has no such limit
+    if sys.platform == "linux":  # macOS does not bound memory: see `end_oversized`
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
         allowed = pages * os.sysconf("SC_PAGE_SIZE") + (mib << 20)
@@ -251,7 +268,10 @@ def main() -> None:
             selector.register(0, selectors.EVENT_READ)
             selector.register(ended, selectors.EVENT_READ)
             while True:
-                ready = {key.fd for key, _ in selector.select()}
+                watched = not MEMORY_IS_BOUNDED and worker is not None and worker.busy
+                ready = {key.fd for key, _ in selector.select(_MEMORY_CHECK_SECONDS if watched else None)}
+                if watched and worker is not None:
+                    worker.end_oversized()
                 if ended in ready:
                     os.read(ended, 4096)
                     if worker is not None:
