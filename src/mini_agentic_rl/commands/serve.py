@@ -125,7 +125,8 @@ def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
             signal.signal(signal.SIGTERM, on_signal)
             logger.info("Ctrl-C stops it")
             freeze_loaded_objects()
-            stop.wait()
+            while not stop.wait(1.0):  # without a timeout Ctrl-C does not interrupt it on Windows
+                pass
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -104,7 +104,8 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             other.start()
             asyncio.run(here())
             if self.main_thread == "runner":
-                event.wait()
+                while not event.wait(1.0):  # without a timeout Ctrl-C does not interrupt it on Windows
+                    pass
         except BaseException:
             if self.main_thread == "runner":
                 other.cancel()

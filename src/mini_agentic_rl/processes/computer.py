@@ -6,7 +6,6 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,26 +28,9 @@ class CoreWatch:
     This process and its descendants do not count as others.
     """
 
-    def __init__(
-        self,
-        *,
-        allowed: float | None = None,
-        cores: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        busy: Callable[[], float] | None = None,
-        family: Callable[[], float] | None = None,
-    ) -> None:
-        """
-        Args:
-            allowed: cores that this process may use; None, here and below, reads it from the system.
-            cores: processors of the machine.
-            clock: seconds of a monotonic clock.
-            busy: processor seconds of all processes.
-            family: processor seconds of this process and its descendants.
-        """
-        self._allowed = allowed_cores() if allowed is None else allowed
-        self._cores = float(psutil.cpu_count() or 1) if cores is None else cores
-        self._clock, self._busy, self._family = clock, busy or busy_seconds, family or seconds_of_family
+    def __init__(self) -> None:
+        self._allowed = allowed_cores()
+        self._cores = psutil.cpu_count() or 1
         self._before = self._now()
 
     def use(self) -> CoreUse:
@@ -60,7 +42,8 @@ class CoreWatch:
         return CoreUse(self._allowed, min(self._allowed, max(0.0, self._cores - others)))
 
     def _now(self) -> tuple[float, float, float]:
-        return self._clock(), self._busy(), self._family()
+        """Return seconds of the clock, processor seconds of all processes, and those of this process's family."""
+        return time.monotonic(), busy_seconds(), seconds_of_family()
 
 
 def allowed_cores() -> float:

@@ -98,13 +98,19 @@ def _locking(descriptor: int, mode: int, count: int) -> None:
 _msvcrt: Any = types.ModuleType("msvcrt")
 _msvcrt.LK_NBLCK, _msvcrt.LK_UNLCK, _msvcrt.locking = 2, 0, _locking
 
-_begin = subprocess.Popen.__init__
+_begin, _send = subprocess.Popen.__init__, subprocess.Popen.send_signal
 
 
 def _begin_process(self, args, *more, **options):
     if _of_package(1) and (options.get("pass_fds") or options.get("preexec_fn")):
         raise ValueError("pass_fds and preexec_fn are not supported on Windows")
     _begin(self, args, *more, **options)
+
+
+def _send_signal(self, number):
+    if _of_package(1) and number != signal.SIGTERM:
+        raise ValueError(f"unsupported signal: {number}")
+    _send(self, number)
 
 
 def _no_signal_handler(self, *_: object) -> None:
@@ -155,6 +161,7 @@ elif __name__ == "sitecustomize":
     sys.modules["msvcrt"] = _msvcrt
     builtins.__import__ = _import_hidden
     subprocess.Popen.__init__ = _begin_process
+    subprocess.Popen.send_signal = _send_signal
     asyncio.SelectorEventLoop.add_signal_handler = _no_signal_handler
     sys.addaudithook(_as_on_windows)
     for each in {*MISSING, *REPLACED}:
