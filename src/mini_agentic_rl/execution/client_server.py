@@ -37,8 +37,6 @@ from .roles import Backoff, RoleSetup, run_here, run_side_by_side, run_until_set
 
 logger = logging.getLogger(__name__)
 
-_GIVE_BACK_SECONDS = 10.0
-
 
 @dataclass(frozen=True)
 class Patience:
@@ -131,9 +129,7 @@ class RunnerProcesses:
                     f"runner-{index}", f"{__package__}.roles:run_runner", self._setup.orphan_seconds
                 )
                 self._children[index] = child
-                code, listening = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
-                if not listening.cancelled():
-                    listening.result()
+                code = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
                 died = code != 0 and not event.is_set()
                 logger.log(logging.ERROR if died else logging.INFO, "runner %d %s", index, describe_exit(code))
                 if code != 0:
@@ -149,15 +145,10 @@ class RunnerProcesses:
             stopping.cancel()
 
     async def _give_back(self, index: int, code: int) -> None:
+        if self._store is None:
+            self._store = pickle.loads(self._setup.store)
         worker_id = worker_name(index, self._setup.worker_label)
-        try:
-            if self._store is None:
-                self._store = pickle.loads(self._setup.store)
-            giving = give_back_of_worker(self._store, worker_id, f"its runner's process {describe_exit(code)}")
-            if await asyncio.wait_for(giving, _GIVE_BACK_SECONDS):
-                logger.info("the rollout of %s is queued again", worker_id)
-        except Exception as error:  # the store is out of reach: its health check will find the attempt
-            logger.warning("the rollout of %s could not be given back: %r", worker_id, error)
+        await give_back_of_worker(self._store, worker_id, f"its runner's process {describe_exit(code)}")
 
 
 class AlgorithmProcess:
@@ -181,11 +172,8 @@ class AlgorithmProcess:
             self._child = child = await Child.start(
                 "algorithm", f"{__package__}.roles:run_algorithm", self._setup.orphan_seconds
             )
-            self.exit_code, listening = await _watch(child, self._setup, stopping, self._patience)
-            if listening.cancelled():
-                return
-            listening.result()
-            if self.exit_code != 0:
+            self.exit_code = await _watch(child, self._setup, stopping, self._patience)
+            if self.exit_code != 0 and not event.is_set():
                 raise RuntimeError(f"the algorithm's process {describe_exit(self.exit_code)}")
         finally:
             stopping.cancel()
@@ -197,32 +185,23 @@ class AlgorithmProcess:
             self._child.end(0)
 
 
-async def _watch(
-    child: Child, setup: RoleSetup, stopping: asyncio.Future[None], patience: Patience
-) -> tuple[int, asyncio.Future[None]]:
+async def _watch(child: Child, setup: RoleSetup, stopping: asyncio.Future[None], patience: Patience) -> int:
     """Run a process until it ends or has to stop; return its exit code once it and its descendants have ended.
 
-    The future holds the error that the process sent, if any; it is cancelled if the process was stopped.
+    Raises:
+        Exception: the process could not load its bundle, or its algorithm failed.
     """
     child.send(setup)
-    listening = asyncio.ensure_future(_listen(child))
+    receiving = asyncio.ensure_future(child.receive())
     try:
-        await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        listening.cancel()
+        receiving.cancel()
         code = await stop(child, patience)
-    return code, listening
-
-
-async def _listen(child: Child) -> None:
-    """Wait until the process has ended.
-
-    Raises:
-        Exception: its bundle could not be loaded, or the algorithm failed.
-    """
-    with contextlib.suppress(EOFError):
-        _, failure = await child.receive()
+    with contextlib.suppress(asyncio.CancelledError, EOFError):
+        _, failure = await receiving
         raise failure.as_exception()
+    return code
 
 
 Role = Literal["algorithm", "runner", "both"]

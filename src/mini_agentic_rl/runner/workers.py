@@ -19,6 +19,7 @@ from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
 
 logger = logging.getLogger(__name__)
 
+_GIVE_BACK_SECONDS = 10.0
 _label: list[str] = []
 
 
@@ -51,12 +52,18 @@ async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, rea
     return is_latest
 
 
-async def give_back_of_worker(store: LightningStore, worker_id: str, reason: str) -> bool:
-    """Give back the rollout of a worker that has died; return False if it ran none."""
-    worker = await store.get_worker_by_id(worker_id)
-    if worker is None or worker.current_rollout_id is None or worker.current_attempt_id is None:
-        return False
-    return await give_back(store, worker.current_rollout_id, worker.current_attempt_id, reason)
+async def give_back_of_worker(store: LightningStore, worker_id: str, reason: str) -> None:
+    """Give back the rollout of a worker that has died, if it ran one. An error of the store is logged."""
+
+    async def give() -> None:
+        worker = await store.get_worker_by_id(worker_id)
+        if worker is not None and worker.current_rollout_id is not None and worker.current_attempt_id is not None:
+            await give_back(store, worker.current_rollout_id, worker.current_attempt_id, reason)
+
+    try:
+        await asyncio.wait_for(give(), _GIVE_BACK_SECONDS)
+    except Exception as error:  # the store is out of reach: its health check will find the attempt
+        logger.warning("the rollout of %s could not be given back: %r", worker_id, error)
 
 
 _CHECKS = 6

@@ -61,7 +61,6 @@ _MOST_FAILED_STARTS: Final = 5
 """Starts that fail one after the other, none having succeeded before: the next ones would not either."""
 _WAITING_SECONDS: Final = 20.0
 """Seconds without any runner after which it is told what they wait for."""
-_GIVE_BACK_SECONDS: Final = 10.0
 _LAST_WORDS_SECONDS: Final = 2.0
 
 
@@ -263,12 +262,7 @@ class RayRunners:
 
     async def _give_back(self, slot: _Slot, reason: str) -> None:
         assert self._store is not None
-        worker_id = worker_name(slot.index, self._label(slot))
-        try:
-            if await asyncio.wait_for(give_back_of_worker(self._store, worker_id, reason), _GIVE_BACK_SECONDS):
-                logger.info("what %s was running is queued again", worker_id)
-        except Exception as error:  # the store is out of reach: its health check will find the attempt
-            logger.warning("what %s was running could not be given back: %r", worker_id, error)
+        await give_back_of_worker(self._store, worker_name(slot.index, self._label(slot)), reason)
 
     def _label(self, slot: _Slot) -> str | None:
         """Name each actor's worker anew: one that was only out of reach may still run, and is no longer listened to."""
