@@ -2,9 +2,9 @@ from .base import Adapter as Adapter
 from .base import Hierarchy as Hierarchy
 from .base import OtelTraceAdapter as OtelTraceAdapter
 from .base import TraceAdapter as TraceAdapter
-from .conversations import SHOWN as SHOWN
-from .conversations import conversations as conversations
-from .conversations import text_of as text_of
+from .transcripts import SHOWN as SHOWN
+from .transcripts import conversations as conversations
+from .transcripts import text_of as text_of
 from .messages import OpenAIMessages as OpenAIMessages
 from .messages import TraceToMessages as TraceToMessages
 from .messages import openai_messages as openai_messages
