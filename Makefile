@@ -39,7 +39,7 @@ OLDEST_TESTS ?= $(addprefix tests/,adapter attribution cli datasets emitter exec
 
 .DEFAULT_GOAL := train
 .PHONY: help train install lint format test test-recipes test-integrations test-apps test-embedded test-agents test-real \
-  test-dashboard test-traces test-notebooks test-learning test-oldest torture sanitize audit dashboard \
+  test-dashboard test-traces test-notebooks test-learning test-platforms test-oldest torture sanitize audit dashboard \
   dashboard-pictures docs clean
 
 help: ## show the targets
@@ -106,6 +106,10 @@ test-notebooks: $(INSTALLED_DOCS) ## run the notebooks in a kernel
 # Finished runs in the folder are not repeated.
 test-learning: $(INSTALLED_DEV) ## train every documented agent with three seeds (hours)
 	$(BIN)/python benchmarks/learning.py --folder outputs/learning $(ARGS)
+
+# Nothing is installed. An sdist would be built on the machine that asks, so only wheels count.
+test-platforms: $(INSTALLED_DEV) ## check that every requirement has a wheel for Windows, macOS and Linux on ARM
+	$(BIN)/python dev/platform_wheels.py $(ARGS)
 
 test-oldest: $(INSTALLED_OLDEST) ## run most tests with the oldest requirements
 	$(VENV_OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)

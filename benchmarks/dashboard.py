@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 
 from mini_agentic_rl.apps.dashboard import dashboard_pages, store_source
-from mini_agentic_rl.processes import pass_over_what_is_there
+from mini_agentic_rl.processes import freeze_loaded_objects
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, open_store
 from mini_agentic_rl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
 
@@ -111,7 +111,7 @@ async def serve_memory(rollouts: int, spans: int) -> None:
     await fill(store, rollouts, spans)
     server = LightningStoreServer(store, port=0, pages=partial(dashboard_pages, [store_source(store)]))
     await server.start()
-    pass_over_what_is_there()
+    freeze_loaded_objects()
     print(f"serving the store at {server.endpoint}", flush=True)
     await server.run_forever(1.0)
 

@@ -12,7 +12,7 @@ import psutil
 
 import mini_agentic_rl
 
-_KEPT = ("trial_worker", "resource_tracker", "forkserver", "rl-keeper", "postgres", "secantus")
+_KEPT = ("trial_worker", "resource_tracker", "forkserver", "rl-watchdog", "postgres", "secantus")
 """Helpers and servers that live as long as the test run, or as what has started them."""
 
 

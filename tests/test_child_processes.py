@@ -6,7 +6,6 @@ import ast
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -22,7 +21,7 @@ SPAWNS = {"subprocess", "multiprocessing", "os", "asyncio"}
 ELSEWHERE = {
     "gateway/constraints/trial_worker.py": "forks that ask for the signal themselves: their parent has one thread",
     "processes/children.py": "what all others call",
-    "runner/processes.py": "a family that ends itself, and is ended by `at_death`",
+    "processes/channel.py": "a family that ends itself, and is ended by `at_death`",
     "recipes/harness/process.py": "a supervisor, which has to kill what an agent has started before it ends itself",
     "recipes/harness/programs/supervisor.py": "the agent's command, below the supervisor",
     "recipes/harness/programs/inside.py": "the agent's command, within a sandbox",
@@ -32,8 +31,6 @@ ELSEWHERE = {
 PARENT = """
 import sys, threading, time
 from mini_agentic_rl.processes import children
-if "keeper" in sys.argv:
-    children.DEATH_SIGNAL = False
 def start():
     print(children.start_child([sys.executable, "-c", "print(flush=True)\\nwhile True: pass"]).pid, flush=True)
 threading.Thread(target=start).start()
@@ -63,32 +60,14 @@ def test_processes_are_started_in_one_place():
     assert set(found) == set(ELSEWHERE), found
 
 
-@pytest.mark.parametrize("means", ["kernel", "keeper"])
-def test_a_process_that_computes_dies_with_its_parent_and_not_with_the_thread_that_asked_for_it(means):
-    with subprocess.Popen([sys.executable, "-c", PARENT, means], stdout=subprocess.PIPE, text=True) as parent:
+def test_a_process_that_computes_dies_with_its_parent_and_not_with_the_thread_that_started_it():
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         lines = sorted(parent.stdout.readline().strip() for _ in range(2))  # the child's is empty: it has begun
         child = psutil.Process(int(lines[1]))
         assert child.is_running()
         parent.kill()
         assert all_have_ended([child], 30)
-
-
-def test_a_process_outlives_the_thread_that_asked_for_it():
-    started: list[subprocess.Popen[str]] = []
-    command = [sys.executable, "-c", "print(input(), flush=True)\ninput()"]
-    asking = threading.Thread(
-        target=lambda: started.append(start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    )
-    asking.start()
-    asking.join()
-    with started[0] as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("still here\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "still here\n"
-        process.kill()
 
 
 def test_a_program_runs_as_if_it_had_been_started_directly():
@@ -115,23 +94,23 @@ def test_what_was_left_for_the_death_of_a_process_is_done_unless_it_was_revoked(
     )
     parent = subprocess.run([sys.executable, "-c", program], check=False)
     assert parent.returncode == -signal.SIGKILL
-    keeper_has_ended(tmp_path / "kept")
+    watchdog_has_ended(tmp_path / "kept")
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_a_keeper_that_was_killed_is_replaced_and_told_everything_again(tmp_path):
+def test_a_watchdog_that_was_killed_is_replaced_with_all_of_its_calls(tmp_path):
     program = (
         "import os, signal\nfrom mini_agentic_rl.processes import children as c\n"
         f"c.at_death('os', 'mkdir', {str(tmp_path / 'first')!r})\n"
-        "os.killpg(c._keeper.pid, signal.SIGKILL)\nwhile c._write(c._keeper, [99]):\n    pass\n"
+        "os.killpg(c._watchdog.pid, signal.SIGKILL)\nwhile c._write(c._watchdog, [99]):\n    pass\n"
         f"c.at_death('os', 'mkdir', {str(tmp_path / 'second')!r})\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", program], check=False)
-    keeper_has_ended(tmp_path / "second")
+    watchdog_has_ended(tmp_path / "second")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
-def keeper_has_ended(sign: Path) -> None:
+def watchdog_has_ended(sign: Path) -> None:
     """Wait until the call that makes a folder was made; calls are made in the order in which they were left."""
 
     end = time.monotonic() + 60

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are tho
 
 START = """
 import asyncio, os, signal, sys, threading, time
-from mini_agentic_rl.processes import asked_to_stop, stops_cleanly, terminated, until_asked_to_stop
+from mini_agentic_rl.processes import deferred_interrupt, stops_cleanly, terminated, serve_until_signal
 def send(number):
     os.kill(os.getpid(), number)
 """
@@ -105,7 +105,7 @@ def test_work_in_steps_ends_its_step_before_it_stops(number: str, status: int) -
     body = f"""
 asked = threading.Event()
 with stops_cleanly():
-    with asked_to_stop(asked):
+    with deferred_interrupt(asked):
         for step in range(5):
             send(signal.{number}) if step == 1 else None
             print("step", step)
@@ -119,7 +119,7 @@ with stops_cleanly():
 def test_off_the_main_thread_nothing_changes() -> None:
     body = """
 def work():
-    with stops_cleanly(), asked_to_stop(threading.Event()):
+    with stops_cleanly(), deferred_interrupt(threading.Event()):
         print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 thread = threading.Thread(target=work)
 thread.start()
@@ -136,7 +136,7 @@ async def stop():
     print("stopped")
 async def serve():
     asyncio.get_running_loop().call_later(0.01, {event})
-    print("asked", await until_asked_to_stop(lambda: {runs}, stop))
+    print("asked", await serve_until_signal(lambda: {runs}, stop))
     print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 asyncio.run(serve())
 """

@@ -50,11 +50,6 @@ def test_a_record_keeps_every_fact_of_its_call() -> None:
     assert (record.prompt_ids.dtype, record.logprobs.dtype) == (np.int64, np.float32)
 
 
-def test_a_call_that_ended_in_tool_calls_is_a_stop() -> None:
-    span = completion(1, [1], [2], **{Key.FINISH_REASONS: ["tool_calls"]})
-    assert spans_to_records([span])[0].finish_reason == "stop"
-
-
 def test_forced_positions_become_marks_and_those_of_no_token_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     free, forced, wrong = (
         completion(sequence_id, [sequence_id], [7, 8, 9], **extra)
@@ -76,12 +71,6 @@ def test_of_a_clients_retries_only_the_last_answer_is_kept() -> None:
     assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[4], [5]]
 
 
-def test_the_same_prompt_to_another_model_is_no_retry() -> None:
-    other = {Key.REQUEST_MODEL: "user"}
-    spans = [completion(1, [1, 2], [3]), completion(2, [1, 2], [4], **other), completion(3, [1, 2], [5], **other)]
-    assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[3], [5]]
-
-
 def test_all_choices_of_one_response_are_kept() -> None:
     spans = [
         completion(number, [1, 2], [number], response_id=response, **{Key.CHOICE_INDEX: choice})
@@ -91,13 +80,14 @@ def test_all_choices_of_one_response_are_kept() -> None:
     assert [(record.response_id, record.choice) for record in records] == [("new", 0), ("new", 1), ("new", 2)]
 
 
-def test_the_same_prompt_in_another_attempt_or_rollout_is_no_retry() -> None:
+def test_the_same_prompt_in_another_attempt_or_to_another_model_is_no_retry() -> None:
     spans = [
         completion(1, [1], [2]),
         completion(1, [1], [3], attempt_id="b"),
         completion(1, [1], [4], rollout_id="other"),
+        completion(2, [1], [5], rollout_id="other", **{Key.REQUEST_MODEL: "user"}),
     ]
-    assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[2], [3], [4]]
+    assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[2], [3], [4], [5]]
 
 
 def test_a_call_without_usable_tokens_is_left_out_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,6 @@ import pytest
 from mini_agentic_rl.adapter import TraceToTokenTree, TrainedCalls
 from mini_agentic_rl.emitter import emit_annotation
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.semconv import AGL_REWARD
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
 from mini_agentic_rl.types import Span
 
@@ -88,17 +87,6 @@ def test_calls_to_another_model_are_not_trained() -> None:
     assert selection.left_out == {"to model 'judge-base', which is not trained": 1}
     assert selection.why_empty is None
     assert "to model 'm'" in str(TrainedCalls(models={"other"}).select(spans).why_empty)
-
-
-def test_a_judge_is_not_trained() -> None:
-    judging = plain(4, "agentlightning.operation", 2.0, 3.0, **{"agentlightning.operation.name": AGL_REWARD})
-    spans = [
-        completion(1, [1], [2], start_time=0.0, end_time=1.0),
-        completion(2, [7], [8], start_time=2.2, end_time=2.8),
-        judging,
-    ]
-    assert _outputs(TrainedCalls().select(spans)) == [2]
-    assert "made while a reward was computed" in str(TrainedCalls().select(spans[1:]).why_empty)
 
 
 def test_calls_without_tokens_and_no_calls_at_all_are_told_apart() -> None:

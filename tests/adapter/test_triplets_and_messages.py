@@ -11,6 +11,7 @@ from mini_agentic_rl.adapter import (
     TracerTraceToTriplet,
     TraceToMessages,
     TraceToTripletBase,
+    TrainedCalls,
 )
 from mini_agentic_rl.semconv import AGL_REWARD
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
@@ -86,6 +87,8 @@ def test_a_judges_calls_are_no_part_of_the_agent() -> None:
     triplets = TracerTraceToTriplet()(spans)
     assert [(triplet.response["token_ids"], triplet.reward) for triplet in triplets] == [([2], 1.0)]
     assert len(TracerTraceToTriplet(exclude_llm_call_in_reward=False)(spans)) == 2
+    assert [record.output_ids.tolist() for record in TrainedCalls().select(spans).records] == [[2]]
+    assert "made while a reward was computed" in str(TrainedCalls().select(spans[1:3]).why_empty)
 
 
 def test_first_sibling_gives_a_reward_to_a_call_with_the_same_parent() -> None:
@@ -157,7 +160,7 @@ def test_what_leaves_an_attempt_without_a_reward_is_logged(
     adapter: TraceToTripletBase, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = [completion(2, [1], [2]), completion(3, [1, 2], [3]), completion(4, [1, 2, 3], [4])]
-    assert "yields no reward: nobody emitted one" in _why(adapter, [*calls], caplog)
+    assert "yields no reward: none was emitted" in _why(adapter, [*calls], caplog)
     assert "its 1 rewards were emitted before the first call" in _why(adapter, [reward(1, 0.5), *calls], caplog)
     assert _why(adapter, [*calls, reward(5, 0.5)], caplog) == ""
 

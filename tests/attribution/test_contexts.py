@@ -128,10 +128,6 @@ async def test_a_thread_that_outlives_its_attempt_is_refused(rollouts, ask) -> N
     assert "has ended" in str(answered[0])
 
 
-async def test_strangers_are_served_as_ever(rollouts, ask) -> None:
-    assert (await asyncio.to_thread(ask, "hello")).choices
-
-
 async def test_what_hooks_ask_the_model_is_no_call_of_the_agent(rollouts, questions, ask) -> None:
     class Judge(Hook):
         def on_rollout_start(self) -> None:

@@ -18,7 +18,6 @@ from mini_agentic_rl.emitter import (
     is_rollout_reward,
     make_link_attributes,
     make_tag_attributes,
-    operation,
     query_linked_spans,
     reward,
 )
@@ -61,14 +60,6 @@ def test_every_emitter_takes_links_and_tags(emitted: Any) -> None:
     assert extract_tags_from_attributes(attributes) == ["t"] * 11
 
 
-def test_an_operation_takes_links_and_tags_beside_its_attributes() -> None:
-    with operation(name="search", propagate=False, links={"a": "b"}, tags=["x"], kind="tool") as op:
-        attributes = op.span().attributes
-    assert attributes["kind"] == "tool"
-    assert extract_tags_from_attributes(attributes) == ["x"]
-    assert extract_links_from_attributes(attributes)[0].value_match == "b"
-
-
 def test_linked_spans_fit_every_link() -> None:
     spans = [_span(1, x="1"), _span(2, x="1", y=2), _span(3, y=2)]
 
@@ -82,16 +73,6 @@ def test_linked_spans_fit_every_link() -> None:
     assert linked({"trace_id": "f" * 32, "y": 2}) == [2, 3]
     assert linked({"z": "1"}) == []
     assert linked({}) == [1, 2, 3]
-
-
-async def test_recorded_spans_can_be_linked_by_their_ids() -> None:
-    tracer = OtelTracer()
-    async with tracer.trace_context():
-        emit_message("here")
-    recorded = tracer.get_last_trace()
-    message = next(span for span in recorded if span.name == "agentlightning.message")
-    links = extract_links_from_attributes(make_link_attributes({"span_id": message.span_id}))
-    assert query_linked_spans(recorded, links) == [message]
 
 
 def test_a_reward_of_the_whole_rollout_is_told_from_that_of_a_call() -> None:

@@ -1,4 +1,4 @@
-"""A role in a thread of its own tells who started it why it could not begin."""
+"""Threads of roles, and the delays between restarts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import threading
 
 import pytest
 
-from mini_agentic_rl.execution.roles import RoleThread
+from mini_agentic_rl.execution.roles import Backoff, RoleThread
+
+
+def test_delays_double_and_begin_anew_after_a_long_run() -> None:
+    backoff = Backoff(first=0.5, longest=30.0, steady=60.0)
+    assert [backoff.after_run(1.0) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert backoff.after_run(61.0) == 0.5
+    assert backoff.crashes == 1
 
 
 async def _nothing() -> None:

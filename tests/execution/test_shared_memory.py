@@ -114,7 +114,7 @@ def test_a_runner_that_crashes_is_logged_and_started_again(side: Any, caplog: py
 
 @SIDES
 def test_a_runner_that_crashes_again_and_again_ends_the_run(side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mini_agentic_rl.execution.roles._RESTART_SECONDS", 0.01)
+    monkeypatch.setattr("mini_agentic_rl.execution.roles.Backoff.__init__.__defaults__", (0.0, 0.0, 60.0))
     ended = []
 
     async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
@@ -257,27 +257,3 @@ async def test_an_event_set_in_another_thread_wakes_every_waiting_coroutine() ->
     await asyncio.wait_for(event.wait_async(), 0.1)
     event.clear()
     assert not event.is_set()
-
-
-async def test_an_event_of_ones_own_is_noticed_without_more_code() -> None:
-    class Flag(ExecutionEvent):
-        on = False
-
-        def set(self) -> None:
-            self.on = True
-
-        def clear(self) -> None:
-            self.on = False
-
-        def is_set(self) -> bool:
-            return self.on
-
-        def wait(self, timeout: float | None = None) -> bool:
-            return self.on
-
-    flag = Flag()
-    waiting = asyncio.create_task(flag.wait_async())
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
-    flag.set()
-    await asyncio.wait_for(waiting, 30)

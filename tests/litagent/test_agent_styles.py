@@ -110,16 +110,6 @@ async def test_the_reward_may_be_set_by_the_agent_and_is_replaced_by_a_later_hoo
     assert looks.seen == 0.75
 
 
-async def test_what_a_call_returns_counts_before_what_it_sets() -> None:
-    class Both(LitAgent):
-        def rollout(self, task, rollout):
-            rollout.metadata["reward"] = 0.25
-            return 1.0
-
-    _, spans = await _run(Both())
-    assert [get_reward_value(span) for span in spans if get_reward_value(span) is not None] == [1.0]
-
-
 async def test_a_reward_that_was_there_before_is_not_emitted_again() -> None:
     class Looks(Hook):
         async def on_rollout_end(self, *, rollout: Rollout):
@@ -152,15 +142,6 @@ async def test_spans_in_a_returned_rollout_join_the_trace() -> None:
     ended, spans = await _run(Traces())
     assert ended.status == "succeeded"
     assert [span.attributes["step"] for span in spans if span.name == "mine"] == [1]
-
-
-async def test_a_mark_made_in_a_thread_of_the_agent_reaches_the_store() -> None:
-    class Marks(LitAgent):
-        def rollout(self, task, rollout):
-            rollout.mark_agent_as_trainable("assistant")
-
-    _, spans = await _run(Marks())
-    assert [span.attributes.get("agentlightning.trainable_agent") for span in spans].count("assistant") == 1
 
 
 def test_a_rollout_needs_its_id_unless_it_holds_an_output() -> None:

@@ -49,16 +49,6 @@ class _AsyncRollout(LitAgent[Any]):
         return 1.0
 
 
-def test_the_mode_chooses_the_method() -> None:
-    agent = _Modes()
-    assert agent.method_for("train") == agent.training_rollout
-    assert agent.method_for("val") == agent.rollout
-    assert agent.method_for("test") == agent.rollout
-    assert agent.method_for(None) == agent.rollout
-    assert agent.needs_resources("train")
-    assert not agent.needs_resources("val")
-
-
 class _TwoForms(LitAgent[Any]):
     def training_rollout(self, task: Any) -> float:
         return 1.0
@@ -78,13 +68,16 @@ class _Chooses(LitAgent[Any]):
         return 2.0
 
 
-def test_a_rollout_without_a_mode_is_no_training() -> None:
-    assert _TwoForms().method_for(None)("x") == 2.0
-    assert _TwoForms().method_for("train")("x") == 1.0
-
-
-def test_an_agent_may_choose_its_form_itself() -> None:
-    assert _Chooses().method_for("train")("x") == 1.0
+def test_the_mode_chooses_the_method() -> None:
+    agent = _Modes()
+    assert agent.method_for("train") == agent.training_rollout
+    assert agent.method_for("val") == agent.rollout
+    assert agent.method_for("test") == agent.rollout
+    assert agent.method_for(None) == agent.rollout
+    assert agent.needs_resources("train")
+    assert not agent.needs_resources("val")
+    assert _TwoForms().method_for(None)("x") == 2.0, "a rollout without a mode is no training"
+    assert _Chooses().method_for("train")("x") == 1.0, "the class says that it is not async"
 
 
 async def test_default_forms_delegate() -> None:
@@ -145,10 +138,7 @@ async def test_prompt_rollout_may_be_async() -> None:
     ("template", "problem"),
     [
         ('Reply as {"answer": 42} to {task}', "asks for a value '\"answer\"'; the values given are: task"),
-        ('{\n  "a": [{"b": 1}]\n} {task}', "asks for a value '\"a\"'"),
-        ("{question}", "asks for a value 'question'"),
         ("{} {task}", "asks for a value '0'"),
-        ("f() { return 1; } {task}", "asks for a value 'return 1;'"),
         ("{task.b}", "value 'task.b' cannot be read"),
         ("{task", "braces do not match"),
     ],

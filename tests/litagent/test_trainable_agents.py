@@ -41,7 +41,7 @@ def test_a_mark_outside_of_a_rollout_says_who_knows_of_it(caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         rollout.mark_agent_as_trainable("assistant")
     assert rollout.metadata["trainable_agents"] == ["assistant"]
-    assert "only the rollout object knows" in caplog.text
+    assert "is marked outside of its rollout" in caplog.text
     with pytest.raises(ValueError, match="name of an agent"):
         rollout.mark_agent_as_trainable("")
 

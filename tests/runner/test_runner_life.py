@@ -9,24 +9,17 @@ import pytest
 
 from mini_agentic_rl.emitter import emit_message, emit_reward, find_reward_spans, get_reward_value
 from mini_agentic_rl.execution import ThreadingEvent
-from mini_agentic_rl.litagent import FunctionalLitAgent, LitAgent, rollout
+from mini_agentic_rl.litagent import LitAgent, rollout
 from mini_agentic_rl.runner import LitAgentRunner, Runner
 from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer
-from mini_agentic_rl.trainer import Trainer
-from mini_agentic_rl.types import AttemptedRollout, Hook, Rollout, SpanCoreFields, Task
+from mini_agentic_rl.types import AttemptedRollout, Hook, Rollout, SpanCoreFields
 
 
 @rollout
 def half(task: str) -> float:
     return 0.5
-
-
-def test_runners_and_agents_of_functions_are_generic() -> None:
-    assert isinstance(LitAgentRunner[str](DummyTracer()), LitAgentRunner)
-    assert Runner[Any] is not None
-    assert FunctionalLitAgent[str](lambda task: None).is_async() is False
 
 
 async def test_a_runner_may_be_led_through_its_life_by_hand() -> None:
@@ -111,23 +104,3 @@ async def test_spans_that_were_not_propagated_join_the_trace_when_they_are_retur
     assert ended.status == "succeeded"
     assert [span.name for span in spans] == ["agentlightning.message", "agentlightning.annotation"]
     assert [get_reward_value(span) for span in find_reward_spans(spans)] == [0.75]
-
-
-def test_metadata_that_is_none_is_an_empty_dictionary() -> None:
-    attempted = AttemptedRollout.model_validate(
-        {
-            "rollout_id": "r",
-            "input": "x",
-            "start_time": 0.0,
-            "metadata": None,
-            "attempt": {"rollout_id": "r", "attempt_id": "a", "sequence_id": 1, "start_time": 0.0, "metadata": None},
-        }
-    )
-    assert attempted.metadata == attempted.attempt.metadata == Task.of(attempted).metadata == {}
-
-
-def test_a_trainer_takes_a_runner_of_ones_own() -> None:
-    store = InMemoryLightningStore()
-    runner = _Counting()
-    trainer = Trainer(runner=runner, store=store, n_runners=1)
-    assert trainer.runner is runner

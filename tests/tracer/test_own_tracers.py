@@ -220,12 +220,6 @@ async def test_the_context_of_an_otel_tracer_makes_spans_as_opentelemetrys_trace
     assert spans["outer"].attributes == {"k": 1}
 
 
-async def test_one_id_without_the_other_is_refused() -> None:
-    with pytest.raises(ValueError, match="attempt_id"):
-        async with DummyTracer().trace_context(rollout_id="r"):
-            pass
-
-
 def test_tracers_and_hooks_have_the_life_of_a_worker() -> None:
     for made in (Tracer(), Hook()):
         assert isinstance(made, ParallelWorkerBase)

@@ -137,18 +137,17 @@ async def test_operations_are_parents_and_keep_their_exception(tracer: Tracer) -
 
 
 async def test_what_the_store_refuses_is_raised_at_the_end_of_the_trace(tracer: Tracer) -> None:
+    unknown = {"store": InMemoryLightningStore(), "rollout_id": "nobody", "attempt_id": "none"}
     with pytest.raises(ValueError, match="nobody"):
-        async with tracer.trace_context(store=InMemoryLightningStore(), rollout_id="nobody", attempt_id="none"):
+        async with tracer.trace_context(**unknown):
             emit_message("x")
 
-
-async def test_the_bodys_exception_wins_over_the_stores(tracer: Tracer) -> None:
     async def fail() -> None:
-        async with tracer.trace_context(store=InMemoryLightningStore(), rollout_id="nobody", attempt_id="none"):
+        async with tracer.trace_context(**unknown):
             emit_message("x")
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):  # the exception of the block comes first
         await fail()
 
 
@@ -169,18 +168,14 @@ async def test_lifespan_gives_traces_a_store_and_an_active_tracer(tracer: Tracer
     assert await _messages(store, ids["rollout_id"]) == ["kept"]
 
 
-def test_trace_run_keeps_spans_without_a_store(tracer: Tracer) -> None:
+async def test_trace_run_keeps_spans_without_a_store(tracer: Tracer) -> None:
+    async def work(text: str) -> str:
+        return emit_message(text).name
+
     assert tracer.trace_run(lambda: emit_message("hello").name) == "agentlightning.message"
     assert "hello" in [get_message_value(span) for span in tracer.get_last_trace()]
-
-
-async def test_trace_run_async_returns_the_result(tracer: Tracer) -> None:
-    async def work(number: int) -> int:
-        emit_message("hello")
-        return number + 1
-
-    assert await tracer.trace_run_async(work, 1) == 2
-    assert len(tracer.get_last_trace()) >= 1
+    assert await tracer.trace_run_async(work, "again") == "agentlightning.message"
+    assert "again" in [get_message_value(span) for span in tracer.get_last_trace()]
 
 
 def test_only_one_tracer_is_active_at_a_time() -> None:
@@ -195,17 +190,11 @@ def test_only_one_tracer_is_active_at_a_time() -> None:
     assert get_active_tracer() is None
 
 
-async def test_the_global_provider_is_left_alone() -> None:
-    before = otel.get_tracer_provider()
-    tracer = OtelTracer()
-    async with tracer.trace_context("run"):
-        emit_message("x")
-    assert otel.get_tracer_provider() is before
-    assert tracer.provider is not before
-
-
 async def test_an_instrumentation_library_given_the_provider_reaches_the_store() -> None:
+    before = otel.get_tracer_provider()
     store, tracer = InMemoryLightningStore(), OtelTracer()
+    assert tracer.provider is not before
+    assert otel.get_tracer_provider() is before
     ids = await _attempt(store)
     library = tracer.provider.get_tracer("some.library")
     async with tracer.trace_context("run", store=store, **ids):

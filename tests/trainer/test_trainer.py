@@ -436,7 +436,7 @@ def test_a_runner_that_crashes_again_and_again_ends_the_training_with_its_error(
         async def iter(self, *, event=None):
             raise ZeroDivisionError("a fault of the runner's own")
 
-    monkeypatch.setattr("mini_agentic_rl.execution.roles._RESTART_SECONDS", 0.01)
+    monkeypatch.setattr("mini_agentic_rl.execution.roles.Backoff.__init__.__defaults__", (0.0, 0.0, 60.0))
     for side in ("algorithm", "runner"):
         strategy = {"type": "shm", "main_thread": side}
         with pytest.raises(ZeroDivisionError, match="of the runner's own"):

@@ -1,4 +1,4 @@
-"""Adapters convert the spans of a rollout to the data that an algorithm learns from. Pure: no store, no model."""
+"""Adapters convert the spans of a rollout to training data, without a store or a model."""
 
 import lazy_loader
 

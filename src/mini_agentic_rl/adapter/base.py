@@ -1,9 +1,9 @@
 """The base of adapters, and the parents and agents of the spans of one attempt.
 
-The gateway records LLM calls without the agent's spans, so these calls have no parent. `repair` gives such a span the
-shortest span that encloses it in time as its parent: agent and gateway share a clock, or nearly so. Where several
-instrumentations trace one agent, calls may have the root of the trace as their parent; they are moved likewise, unless
-the root is an agent's own span.
+The gateway records LLM calls apart from the agent's spans, so these calls have no parent. `repair` makes the shortest
+span that encloses such a call in time its parent, assuming that agent and gateway share a clock. If several
+instrumentations trace one agent, calls may have the root of the trace as parent; they are moved likewise, unless the
+root is the span of an agent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ToT = TypeVar("ToT")
 
 
 class Adapter(ABC, Generic[FromT, ToT]):
-    """Converter of one form of data into another. Calling it is the same as `adapt`."""
+    """Converts data from one form into another. Calling the object calls `adapt`."""
 
     def __call__(self, source: FromT, /) -> ToT:
         return self.adapt(source)
@@ -37,7 +37,7 @@ class OtelTraceAdapter(Adapter[Sequence[ReadableSpan], ToT], Generic[ToT]):
 
 
 class TraceAdapter(Adapter[Sequence[Span], ToT], Generic[ToT]):
-    """Adapter of stored spans, which come in any order; their order is that of `sequence_id`."""
+    """Adapter of stored spans in any order; `sequence_id` gives their order."""
 
 
 AttemptKey: TypeAlias = tuple[str, str]
@@ -46,7 +46,7 @@ AttemptKey: TypeAlias = tuple[str, str]
 def by_attempt(spans: Sequence[Span | ReadableSpan]) -> dict[AttemptKey, list[Span]]:
     """Group spans by (rollout id, attempt id), each group ordered by `sequence_id`.
 
-    Attempts come in the order of first sight. Spans of the SDK belong to one attempt, in the order of their ends.
+    Attempts are in the order of their first span. Spans of the SDK form one attempt, in the order of their ends.
     """
     attempts: dict[AttemptKey, list[Span]] = {}
     unnumbered = sorted((span for span in spans if isinstance(span, ReadableSpan)), key=lambda span: span.end_time or 0)
@@ -58,7 +58,7 @@ def by_attempt(spans: Sequence[Span | ReadableSpan]) -> dict[AttemptKey, list[Sp
 
 
 _CALL_MARKS = (Key.REQUEST_MODEL, Key.RESPONSE_ID, Key.PROMPT_TOKEN_IDS)
-"""Attributes that the span of an LLM call has, one of them at least, whoever wrote it."""
+"""Attributes of LLM calls; the span of a call has at least one of them."""
 
 _AGENT_NAMES = (
     "gen_ai.agent.name",
@@ -67,7 +67,7 @@ _AGENT_NAMES = (
     "langchain.chain.type",
     "executor.id",
 )
-"""Attributes in which tracing libraries keep an agent's name, in the order in which they are believed."""
+"""Attributes of tracing libraries with the name of an agent, the most reliable first."""
 
 
 class Hierarchy:
@@ -75,7 +75,7 @@ class Hierarchy:
 
     Args:
         spans: all spans of the attempt.
-        repair: give spans without a known parent the one that encloses them in time.
+        repair: give spans without a known parent the shortest span that encloses them in time.
     """
 
     def __init__(self, spans: Sequence[Span], repair: bool) -> None:
@@ -90,7 +90,7 @@ class Hierarchy:
                 self._parent[span.span_id] = _tightest(span, timed) or self._parent[span.span_id]
 
     def _is_loose(self, span: Span) -> bool:
-        """Return True if the span has no parent, or is a call right under a root that is no agent."""
+        """Return True if the span has no parent, or is a call whose parent is a root without an agent."""
         parent = self._parent[span.span_id]
         if parent is None:
             return True
@@ -98,7 +98,7 @@ class Hierarchy:
         return is_call and self._parent[parent] is None and _own_agent_name(self._spans[parent]) is None
 
     def lineage(self, span: Span) -> Iterator[Span]:
-        """Yield the span itself, its parent, and so on up to the root."""
+        """Yield the span, its parent, and so on up to the root."""
         seen: set[str] = set()
         span_id: str | None = span.span_id
         while span_id is not None and span_id not in seen:
@@ -112,7 +112,7 @@ class Hierarchy:
         return next((name for name in names if name is not None), None)
 
     def is_inside(self, span: Span, container: Callable[[Span], bool]) -> bool:
-        """Return True if any span around this one (not itself) is such a container."""
+        """Return True if an ancestor of the span is such a container."""
         return any(container(ancestor) for ancestor in self.lineage(span) if ancestor is not span)
 
     def parent_id(self, span: Span) -> str | None:
@@ -121,7 +121,7 @@ class Hierarchy:
 
 
 def _own_agent_name(span: Span) -> str | None:
-    """Return the name of the agent whose span this is, or None."""
+    """Return the name of the agent of this span, or None."""
     facts = span.attributes
     names = [facts.get(attribute) for attribute in _AGENT_NAMES]
     if facts.get("agentops.span.kind") == "agent":

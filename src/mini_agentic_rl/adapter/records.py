@@ -1,12 +1,12 @@
-"""Convert spans to completion records, exactly the tokens that were sampled, and select the calls that are trained.
+"""Convert spans to completion records, which hold the sampled tokens, and select the calls that are trained.
 
 A client that retries sends the same prompt to the same model again and uses only the last answer. So of several
-responses of one model to identical prompt ids in one attempt, the last one is kept, with all its choices.
+responses of one model to identical prompt ids in one attempt, only the last one is kept, with all its choices.
 
-A call is trained when all of these are true: it was not made while a reward was computed (a judge); its model is
-trained; its agent matches `trained_agents` or an adapter's `agent_match`; and, where the rollout marks agents
-(`Rollout.mark_agent_as_trainable`), its agent is marked. A condition that is not set is true for every call. The
-agent's name is the one on the call's span, else that of the nearest agent around it.
+A call is trained if it was not made while a reward was computed (a judge); its model is trained; its agent matches
+`trained_agents` or an adapter's `agent_match`; and its agent is marked, if the rollout marks agents
+(`Rollout.mark_agent_as_trainable`). A condition that is not set is true for every call. The agent's name is that of the
+call's span, else of the nearest ancestor with a name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .base import Hierarchy, TraceAdapter, by_attempt
 logger = logging.getLogger(__name__)
 
 _TOOL_CALLS: Final = re.compile(r'(?<!\\)"tool_calls"\s*:\s*\[\s*\{')
-"""Tool calls in the JSON of a message; within a text of it quotes are escaped."""
+"""Tool calls in the JSON of a message; in a string of that JSON the quotes are escaped."""
 
 
 class TraceToRecords(TraceAdapter[list[CompletionRecord]]):
@@ -43,11 +43,10 @@ class TraceToRecords(TraceAdapter[list[CompletionRecord]]):
 
 
 def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
-    """Return the LLM calls among `spans`, ordered by `sequence_id` within each attempt, retries removed.
+    """Return the LLM calls among `spans`, ordered by `sequence_id` within each attempt, without retried calls.
 
-    Each record's `metadata` hold the `span_id` and the `agent_name`: the one on the call's span, else that of the
-    nearest agent around it, else None. A completion span whose tokens are missing or do not fit together is left out
-    and logged with its reason.
+    The `metadata` of a record hold `span_id` and `agent_name` (or None). A call with missing or inconsistent tokens is
+    left out with a warning.
     """
     records: list[CompletionRecord] = []
     for group in by_attempt(spans).values():
@@ -56,18 +55,20 @@ def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
 
 
 def attempt_records(spans: Sequence[Span], tree: Hierarchy) -> list[CompletionRecord]:
-    """Return the LLM calls of one attempt, as `spans_to_records`; `spans` are in the order of the store."""
+    """Return the LLM calls of one attempt as `spans_to_records` does; `spans` are in the order of the store."""
     return _last_answers([record for span in spans if (record := _record(span, tree)) is not None])
 
 
 def is_completion(span: Span) -> bool:
-    """Return True if the span is an LLM call whose tokens are wanted."""
+    """Return True if the span is an LLM call that should have tokens."""
     return Key.PROMPT_TOKEN_IDS in span.attributes or span.name == Key.SPAN_NAME
 
 
 def count_tool_calls(spans: Sequence[Span]) -> int | None:
-    """Return the number of LLM calls among `spans` that were answered by a call of a tool, without reading their
-    messages; None where none was offered a tool."""
+    """Return the number of LLM calls that were answered by a tool call; None if no call had tools.
+
+    The messages are searched as text, without parsing.
+    """
     calls = [span.attributes for span in spans if is_completion(span)]
     if not any(Key.TOOL_DEFINITIONS in facts for facts in calls):
         return None
@@ -119,10 +120,10 @@ def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
 
 
 def _forced(facts: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
-    """Return one flag for each sampled token: True where a constraint left no choice.
+    """Return a flag for each sampled token: True if a constraint left no choice.
 
     Raises:
-        ValueError: a position lies outside of the response.
+        ValueError: a position is outside of the response.
     """
     positions = facts.get(Key.RESPONSE_FORCED_POSITIONS)
     if not positions:
@@ -136,13 +137,13 @@ def _forced(facts: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
 
 
 def _versions(facts: Mapping[str, Any]) -> npt.NDArray[np.int64] | None:
-    """Return the version that sampled each token; None where it is the same for all."""
+    """Return the policy version of each token; None if all have the same."""
     versions = facts.get(Key.POLICY_VERSIONS)
     return np.asarray(versions, dtype=np.int64) if versions else None
 
 
 def _finish_reason(reasons: Sequence[str] | str | None) -> FinishReason:
-    """Return the sampler's reason. A tool call, or any other end that the model chose, is a stop."""
+    """Return the sampler's reason; a tool call, or another end that the model chose, is a stop."""
     reason = reasons if isinstance(reasons, str) else (reasons or ["stop"])[0]
     if reason == "length":
         return "length"
@@ -156,11 +157,11 @@ class Selection:
     records: Sequence[CompletionRecord]
     """Calls that are trained, in the order of the store."""
     left_out: Mapping[str, int]
-    """Number of other calls, by the reason why they are not trained."""
+    """Number of the other calls by the reason why they are not trained."""
 
     @property
     def why_empty(self) -> str | None:
-        """Reason why no call is trained; None when one is, or when there is no call at all."""
+        """Reason why no call is trained; None if one is, or if there is no call."""
         if self.records or not self.left_out:
             return None
         return f"none of its LLM calls is trained: they are {'; '.join(sorted(self.left_out))}"
@@ -175,9 +176,9 @@ class TrainedCalls:
     """
 
     agents: Mapping[str, str] | None = None
-    """Regular expressions by the name of the setting that holds each; the agent's name must contain a match of all."""
+    """Regular expressions by the name of their setting; all of them must be found in the agent's name."""
     models: Collection[str] | None = None
-    """Names of the model that is trained; with None every model counts as trained."""
+    """Names of the trained model; with None every model is trained."""
 
     def __post_init__(self) -> None:
         for setting, pattern in (self.agents or {}).items():
@@ -190,8 +191,8 @@ class TrainedCalls:
         """Select the calls among `spans` that are trained.
 
         Args:
-            spans: of one rollout.
-            marked: agents that are marked elsewhere than in the spans (in the rollout's metadata).
+            spans: spans of one rollout.
+            marked: agents that are marked in the rollout's metadata, in addition to those of the spans.
         """
         names = list(dict.fromkeys([*marked, *find_trainable_agents(spans)]))
         kept: list[CompletionRecord] = []
@@ -223,11 +224,11 @@ class TrainedCalls:
 
 
 def agent_mismatch(agent: str | None, patterns: Mapping[str, str]) -> str | None:
-    """Return why an agent's calls are not selected by regular expressions, or None when all of them match.
+    """Return why an agent does not match the regular expressions; None if all match.
 
     Args:
-        agent: the agent's name; None where it is not known.
-        patterns: regular expressions by the name of the setting that holds each.
+        agent: the agent's name; None if unknown.
+        patterns: regular expressions by the name of their setting.
     """
     for setting, pattern in patterns.items():
         if agent is None or re.search(pattern, agent) is None:
@@ -246,14 +247,12 @@ def computes_reward(span: Span) -> bool:
 
 
 class TraceToTokenTree(TraceAdapter[TokenTree]):
-    """Adapter that builds one token tree; what all attempts have in common is held once.
+    """Adapter that builds one token tree of the spans of a rollout or of a group; common prefixes are stored once.
 
-    Each attempt is a trajectory, numbered in the order of first sight.
-
-    Give it the spans of one rollout for its tree, or those of a group for the tree that the group is trained as.
+    Each attempt is a trajectory, numbered in the order of its first span.
 
     Args:
-        trained: which calls go into the tree; by default all but those made while a reward was computed.
+        trained: condition of the calls in the tree; by default all that were not made while a reward was computed.
     """
 
     def __init__(self, trained: TrainedCalls | None = None) -> None:

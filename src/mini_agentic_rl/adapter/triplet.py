@@ -1,7 +1,7 @@
 """Convert spans to triplets: each LLM call as (prompt, response, reward).
 
-A reward belongs to the last LLM call before it; of several rewards after one call, the first is that call's. An attempt
-that yields no triplet, or none with a reward, is logged with the condition that emptied it.
+A reward belongs to the last LLM call before it; of several rewards after one call, the first counts. An attempt without
+a triplet, or without a reward, is logged with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHOWN_NAMES = 5
 
 
 class RewardMatchPolicy(str, Enum):
-    """Rule for the LLM call that a reward belongs to."""
+    """Rule that assigns rewards to LLM calls."""
 
     FIRST_SIBLING = "first_sibling"
     """The last call before it that has the same parent."""
@@ -43,11 +43,11 @@ class TracerTraceToTriplet(TraceToTripletBase):
     """Adapter that reads triplets from spans with parents.
 
     Args:
-        repair_hierarchy: spans without a parent get the one that encloses them in time.
-        llm_call_match: regular expression; spans whose name matches it are LLM calls.
-        agent_match: regular expression; only calls whose nearest agent's name matches it are kept. None keeps all.
-        exclude_llm_call_in_reward: leave out calls made while a reward was computed (a judge).
-        reward_match: which call a reward belongs to.
+        repair_hierarchy: give spans without a parent the shortest span that encloses them in time.
+        llm_call_match: regular expression that is searched in the names of spans; matching spans are LLM calls.
+        agent_match: regular expression that is searched in the name of a call's nearest agent. None keeps all calls.
+        exclude_llm_call_in_reward: leave out calls that were made while a reward was computed (a judge).
+        reward_match: rule that assigns rewards to calls.
         _skip_empty_token_spans: leave out calls without token ids of their prompt or their response.
     """
 
@@ -73,9 +73,9 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     def _attempt(self, spans: list[Span]) -> list[Triplet]:
         tree = Hierarchy(spans, self.repair_hierarchy)
-        found = [span for span in spans if re.search(self.llm_call_match, span.name)]
-        why_not = {span.span_id: self._why_not(span, tree) for span in found}
-        calls = _without_duplicates([span for span in found if why_not[span.span_id] is None])
+        candidates = [span for span in spans if re.search(self.llm_call_match, span.name)]
+        why_not = {span.span_id: self._why_not(span, tree) for span in candidates}
+        calls = _without_duplicates([span for span in candidates if why_not[span.span_id] is None])
         siblings = self.reward_match is RewardMatchPolicy.FIRST_SIBLING
         rewards = _match_rewards(spans, calls, tree if siblings else None)
         if not calls:
@@ -88,7 +88,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         return [_triplet(call, tree.agent_name(call), rewards.get(call.span_id)) for call in calls]
 
     def _why_not(self, span: Span, tree: Hierarchy) -> str | None:
-        """Return why an LLM call gives no triplet, or None when it does."""
+        """Return why an LLM call is left out; None if it is kept."""
         if self.exclude_llm_call_in_reward and tree.is_inside(span, computes_reward):
             return "made while a reward was computed (exclude_llm_call_in_reward)"
         if not all(span.attributes.get(name) for name in self._needed):
@@ -98,7 +98,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
 
 class LlmProxyTraceToTriplet(TraceToTripletBase):
-    """Adapter that reads triplets from what the gateway recorded: spans with token ids, in the order of the store."""
+    """Adapter that reads triplets from the spans of the gateway, which have token ids, in the order of the store."""
 
     def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
         triplets: list[Triplet] = []
@@ -107,7 +107,7 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
             calls = _without_duplicates(
                 [s for s in spans if Key.PROMPT_TOKEN_IDS in s.attributes and Key.RESPONSE_TOKEN_IDS in s.attributes]
             )
-            # A reward that has the number of a call does not come after it.
+            # A reward with the sequence id of a call counts as before it.
             spans.sort(key=lambda span: (span.sequence_id, Key.RESPONSE_TOKEN_IDS in span.attributes))
             rewards = _match_rewards(spans, calls, None)
             if not calls:
@@ -134,12 +134,12 @@ def _log_no_reward(spans: Sequence[Span], unmatched: str | None) -> None:
     first, rewards = spans[0], find_reward_spans(spans)
     why = unmatched or f"its {len(rewards)} rewards were emitted before the first call"
     if not rewards:
-        why = "nobody emitted one"
+        why = "none was emitted"
     logger.warning("attempt %s of rollout %s yields no reward: %s", first.attempt_id, first.rollout_id, why)
 
 
 def _without_duplicates(calls: list[Span]) -> list[Span]:
-    """Keep one span per choice of each response: the first that has token ids, else the first."""
+    """Keep one span per choice of each response: the first with token ids, else the first."""
     kept: dict[tuple[str, int], Span] = {}
     for call in calls:
         key = (str(call.attributes.get(Key.RESPONSE_ID) or call.span_id), int(call.attributes.get(Key.CHOICE_INDEX, 0)))
@@ -152,10 +152,7 @@ def _without_duplicates(calls: list[Span]) -> list[Span]:
 
 
 def _match_rewards(spans: list[Span], calls: list[Span], siblings_in: Hierarchy | None) -> dict[str, float]:
-    """Return the reward by span id of the call.
-
-    With a hierarchy, a reward only goes to calls that have the same parent.
-    """
+    """Return the rewards by span id of the call; with a hierarchy, only calls with the reward's parent get it."""
     call_ids = {call.span_id for call in calls}
     last_call: dict[str | None, str] = {}
     rewards: dict[str, float] = {}
@@ -173,20 +170,20 @@ def _match_rewards(spans: list[Span], calls: list[Span], siblings_in: Hierarchy 
 def _triplet(span: Span, agent_name: str | None, reward: float | None) -> Triplet:
     facts = span.attributes
     try:
-        asked = parsed_messages(span, Key.INPUT_MESSAGES) or prompt_of(span)
-        answered = parsed_messages(span, Key.OUTPUT_MESSAGES) or completion_of(span)
+        sent = parsed_messages(span, Key.INPUT_MESSAGES) or prompt_of(span)
+        received = parsed_messages(span, Key.OUTPUT_MESSAGES) or completion_of(span)
     except ValueError as error:
         logger.warning("LLM call %s of rollout %s has unreadable messages: %s", span.span_id, span.rollout_id, error)
-        asked, answered = [], []
+        sent, received = [], []
     prompt: dict[str, Any] = {
         "token_ids": list(facts.get(Key.PROMPT_TOKEN_IDS, [])),
-        "raw_content": asked,
-        "image_urls": _image_urls(asked),
+        "raw_content": sent,
+        "image_urls": _image_urls(sent),
     }
-    response: dict[str, Any] = {"token_ids": list(facts.get(Key.RESPONSE_TOKEN_IDS, [])), "raw_content": answered}
+    response: dict[str, Any] = {"token_ids": list(facts.get(Key.RESPONSE_TOKEN_IDS, [])), "raw_content": received}
     if Key.RESPONSE_LOGPROBS in facts:
         response["logprobs"] = list(facts[Key.RESPONSE_LOGPROBS])
-    elif isinstance(facts.get("logprobs.content"), str):  # AgentOps keeps them as OpenAI's JSON
+    elif isinstance(facts.get("logprobs.content"), str):  # AgentOps writes OpenAI's JSON
         response["logprobs"] = json.loads(facts["logprobs.content"])
     return Triplet(
         prompt=prompt,
@@ -213,7 +210,7 @@ def _image_urls(messages: Any) -> list[str]:
 
 
 def _parts(content: Any) -> list[Any]:
-    """Return the parts of a message's content, which an instrumentation may keep as JSON text."""
+    """Return the parts of a message's content, which some instrumentations write as JSON text."""
     if isinstance(content, str) and content.startswith("["):
         try:
             content = json.loads(content)

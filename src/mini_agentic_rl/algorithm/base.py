@@ -6,16 +6,12 @@ and never speaks HTTP: the store is its only connection to the runners.
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import inspect
 import random
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,9 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, T
 
 from ..adapter import TraceAdapter
 from ..config import Settings
-from ..errors import UserError, fit_for_future
+from ..errors import UserError
 from ..litagent import arguments_for
 from ..metrics import MetricsLogger
+from ..processes import in_daemon_thread
 from ..store import LightningStore
 from ..types import Dataset, NamedResources
 from .settings import OnFailure
@@ -241,25 +238,6 @@ class Algorithm(ABC):
             self._context = replace(self._context, **{name: value})
         elif "store" in self._given:
             self._context = AlgorithmContext(**self._given)
-
-
-def in_daemon_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """Return or raise the result of `call`, run in a daemon thread with the caller's context variables.
-
-    When the caller is cancelled, the thread is given up, not ended: it does not keep the process alive.
-    """
-    result: Future[T] = Future()
-    result.set_running_or_notify_cancel()  # from here on it cannot be cancelled under the thread
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            result.set_result(context.run(call))
-        except BaseException as error:  # raised again where the future is awaited
-            result.set_exception(fit_for_future(error, name))
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return asyncio.wrap_future(result)
 
 
 _OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")

@@ -1,13 +1,10 @@
-"""The attempt and the agent that an LLM call belongs to, where its URL does not say so.
+"""The attempt and the agent of an LLM call whose URL does not name them.
 
-While an agent runs, its attempt stands in the context of the running task (`calls_of`), in the threads that it starts
-(`threads`), and in the environment of the processes that it starts (`rollout_environment`). Every HTTP client of the
-process that is about to ask a gateway sends it along (`clients`), as W3C baggage (`baggage`); nobody else is told. A
-call that comes from a process which runs rollouts, but from nowhere that names one of them, is marked as such, and the
-gateway refuses it: nothing is ever guessed. Inside of `unrecorded` calls belong to no attempt, as those of hooks and
-algorithms do.
-
-Everything here is loaded when it is asked for.
+While an agent runs, its attempt is a context variable of the running task (`calls_of`) and of the threads that it
+starts, and an environment variable of the processes that it starts (`rollout_environment`). The HTTP clients of the
+process send it to gateways, and only to gateways, as W3C baggage (`clients`). A call without an attempt from a process
+that runs rollouts is marked as unnamed, and the gateway refuses it: no attempt is guessed. Calls inside of `unrecorded`
+belong to no attempt, like those of hooks and algorithms.
 """
 
 import lazy_loader

@@ -1,12 +1,12 @@
-"""The attempt and the agent that an LLM call belongs to: from the context, or from the environment of the process.
+"""The attempt and the agent of an LLM call, from the context or from the environment of the process.
 
 On the wire they are entries of the W3C `baggage` header, which any client in any language can send:
 
     baggage: agentlightning.rollout_id=ro-1,agentlightning.attempt_id=at-1,gen_ai.agent.name=planner
 
-A process that an agent started finds its attempt in environment variables. A process of any language that reads
-`OPENAI_BASE_URL` calls the URL of the rollout. One that calls a fixed address is attributed once it imports
-`mini_agentic_rl`.
+A process that an agent starts finds its attempt in environment variables. A program of any language that reads
+`OPENAI_BASE_URL` calls the URL of the rollout. A Python program that calls a fixed address is attributed once it
+imports `mini_agentic_rl`.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ _propagator = W3CBaggagePropagator()
 
 @dataclass(frozen=True)
 class NamedCall:
-    """The names that a call carries."""
+    """The attempt and the agent of a call."""
 
     rollout_id: str | None = None
     attempt_id: str | None = None
     agent: str | None = None
-    """Name of the agent that makes the call."""
+    """Name of the agent."""
     unnamed: str | None = None
-    """Reason why a process that runs rollouts cannot say to which of them the call belongs; None where it can, or where
-    nobody has to."""
+    """Reason why a process that runs rollouts cannot name the attempt; None if it can, or need not."""
 
     def text(self) -> str:
-        """Return the value of the header; empty where there is nothing to say."""
+        """Return the value of the header; empty without names."""
         context = Context()
         entries = {
             _ROLLOUT: self.rollout_id,
@@ -72,9 +71,9 @@ class NamedCall:
 
 
 def read_baggage(headers: Sequence[str]) -> NamedCall:
-    """Read the values of a request's `baggage` headers; of several entries of one name the last counts."""
-    found = get_all(_propagator.extract({HEADER: ",".join(headers)}, Context())) if headers else {}
-    values = [str(found[key]) if found.get(key) else None for key in (_ROLLOUT, _ATTEMPT, _AGENT, _UNNAMED)]
+    """Read the `baggage` headers of a request; of several entries with one name the last counts."""
+    entries = get_all(_propagator.extract({HEADER: ",".join(headers)}, Context())) if headers else {}
+    values = [str(entries[key]) if entries.get(key) else None for key in (_ROLLOUT, _ATTEMPT, _AGENT, _UNNAMED)]
     return NamedCall(*values)
 
 
@@ -82,7 +81,7 @@ if TYPE_CHECKING:
     from ..types import ProxyLLM
 
 Origin: TypeAlias = tuple[str, int]
-"""(host, port) of a server; the names of this computer are one host."""
+"""(host, port) of a server; all names of this computer are one host."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _THIS_COMPUTER: Final = "loopback"
@@ -90,7 +89,7 @@ _OWN_NAMES: Final = frozenset({"0.0.0.0", "::", socket.gethostname().lower()})
 
 
 def origin_of(host: str, port: int | None, scheme: str = "http") -> Origin:
-    """Return the origin of a server as its clients name it."""
+    """Return the origin of a server."""
     name = host.lower().strip("[]")
     known = _THIS_COMPUTER if name in _OWN_NAMES or is_loopback(name) else name
     return known, port or _PORTS.get(scheme, 0)
@@ -104,33 +103,33 @@ def origin_of_url(url: str) -> Origin:
 
 @dataclass(frozen=True)
 class CallingAttempt:
-    """An attempt whose agent makes calls."""
+    """An attempt whose agent makes LLM calls."""
 
     rollout_id: str
     attempt_id: str
     llms: Mapping[str, ProxyLLM] = field(default_factory=dict, compare=False)
-    """The endpoints behind a gateway that the agent was given, by the names of their resources."""
+    """Endpoints of a gateway among the agent's resources, by name."""
     origins: frozenset[Origin] = field(default=frozenset(), compare=False)
-    """Gateways that these endpoints stand for."""
+    """Origins of these gateways."""
 
     def named(self, agent: str | None) -> NamedCall:
-        """Return the names of a call of the attempt."""
+        """Return the names of a call by this agent."""
         return NamedCall(self.rollout_id, self.attempt_id, agent)
 
 
 class Outside:
-    """Mark a context whose calls belong to no attempt."""
+    """Type of `OUTSIDE`, the value of a context whose calls belong to no attempt."""
 
 
 OUTSIDE: Final = Outside()
 
 current: ContextVar[CallingAttempt | Outside | None] = ContextVar("calling_attempt", default=None)
-"""Attempt that calls made here belong to; None where nobody has said anything."""
+"""Attempt of calls in this context; None if unknown."""
 _agent: ContextVar[str | None] = ContextVar("calling_agent", default=None)
 
 _lock = threading.Lock()
 _running: Counter[CallingAttempt] = Counter()
-"""Attempts whose agents run in this process at the moment."""
+"""Attempts whose agents run in this process."""
 _gateways: Counter[Origin] = Counter()
 """Gateways that this process serves."""
 
@@ -138,7 +137,7 @@ _gateways: Counter[Origin] = Counter()
 class _Setting(AbstractContextManager[None]):
     """A block in which a context variable has another value.
 
-    It is no decorator: of an async function that would cover the call, and not what is awaited.
+    It cannot be used as a decorator, which would not cover the body of an async function.
     """
 
     def __init__(self, variable: ContextVar[Any], value: Any) -> None:
@@ -154,19 +153,19 @@ class _Setting(AbstractContextManager[None]):
 
 
 def unrecorded() -> AbstractContextManager[None]:
-    """Leave the calls inside of a block, `with unrecorded():`, to no attempt: answered, not recorded, not trained.
+    """Attribute the calls of a block, `with unrecorded():`, to no attempt: they are not recorded and not trained.
 
-    For a judge or a chat that asks the model at its plain URL while rollouts run. A call at the URL of a rollout
-    belongs to that rollout all the same.
+    It is meant for a judge or a chat that calls the model at its plain URL while rollouts run. A call to the URL of a
+    rollout is recorded in any case.
     """
     return _Setting(current, OUTSIDE)
 
 
 def agent(name: str) -> AbstractContextManager[None]:
-    """Name the agent that makes the LLM calls inside of a block, `with agent("planner"):`, in whatever client.
+    """Name the agent of the LLM calls in a block, `with agent("planner"):`, for any client.
 
-    `trained_agents`, an adapter's `agent_match` and `Rollout.mark_agent_as_trainable` choose by this name whose calls
-    are trained. Of nested blocks the innermost counts.
+    `trained_agents`, an adapter's `agent_match` and `Rollout.mark_agent_as_trainable` select the trained calls by this
+    name. Of nested blocks the innermost counts.
 
     Raises:
         ValueError: the name is empty.
@@ -177,31 +176,31 @@ def agent(name: str) -> AbstractContextManager[None]:
 
 
 def current_agent() -> str | None:
-    """Return the name of the agent that calls are made by here."""
+    """Return the name of the agent in this context."""
     return _agent.get()
 
 
 def gateway_started(url: str) -> None:
-    """Note that this process serves a gateway there."""
+    """Note that this process serves a gateway at this URL."""
     with _lock:
         _gateways[origin_of_url(url)] += 1
 
 
 def gateway_stopped(url: str) -> None:
-    """Note that it serves it no longer."""
+    """Note that this process no longer serves a gateway at this URL."""
     with _lock:
         _gateways[origin_of_url(url)] -= 1
 
 
 def gateway_is_ours(origin: Origin) -> bool:
-    """Return True if this process serves a gateway there."""
+    """Return True if this process serves a gateway at this origin."""
     with _lock:
         return _gateways[origin] > 0
 
 
 @contextmanager
 def running(attempt: CallingAttempt) -> Iterator[None]:
-    """Have an attempt stand in the context, and count as one that runs, as long as the block lasts."""
+    """Set the attempt of this context, and count it as running, for the duration of a block."""
     with _lock:
         _running[attempt] += 1
     try:
@@ -215,16 +214,16 @@ def running(attempt: CallingAttempt) -> Iterator[None]:
 
 
 def running_attempts() -> Collection[CallingAttempt]:
-    """Return the attempts whose agents run in this process at the moment."""
+    """Return the attempts whose agents run in this process."""
     with _lock:
         return list(_running)
 
 
 def calling_attempt() -> CallingAttempt:
-    """Return the attempt whose agent runs here.
+    """Return the attempt of this context.
 
     Raises:
-        RuntimeError: none does.
+        RuntimeError: there is none.
     """
     attempt = current.get()
     if not isinstance(attempt, CallingAttempt):
@@ -238,15 +237,15 @@ def origins_of(urls: Collection[str]) -> frozenset[Origin]:
 
 
 ATTEMPT_VARIABLE: Final = "MINI_AGENTIC_RL_ATTEMPT"
-"""Environment variable that names an attempt, and perhaps an agent, in the form of the `baggage` header."""
+"""Environment variable with the attempt and the agent in the form of the `baggage` header."""
 GATEWAYS_VARIABLE: Final = "MINI_AGENTIC_RL_GATEWAYS"
-"""Environment variable with the URLs of the gateways that are told of it, with spaces in between."""
+"""Environment variable with the URLs of the gateways that get these names, separated by spaces."""
 
 _OTEL_VARIABLE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 
 
 def environment_of_attempt(attempt: CallingAttempt) -> dict[str, str]:
-    """Return the variables that name an attempt, and nothing else."""
+    """Return the environment variables that name an attempt."""
     return {
         ATTEMPT_VARIABLE: attempt.named(current_agent()).text(),
         GATEWAYS_VARIABLE: " ".join(dict.fromkeys(llm.endpoint for llm in attempt.llms.values())),
@@ -256,19 +255,19 @@ def environment_of_attempt(attempt: CallingAttempt) -> dict[str, str]:
 def rollout_environment(llm: str | None = None) -> dict[str, str]:
     """Return the environment for a process of the running agent: `subprocess.run(…, env=rollout_environment())`.
 
-    It is this process's own, with the rollout's URL and key as `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and as
-    `ANTHROPIC_BASE_URL` and `ANTHROPIC_API_KEY`; the ids of the rollout in `OTEL_RESOURCE_ATTRIBUTES`, for spans; and
-    what `mini_agentic_rl` reads in a process that asks a fixed address.
+    It is that of this process, with the rollout's URL and key as `OPENAI_BASE_URL` and `OPENAI_API_KEY`, and as
+    `ANTHROPIC_BASE_URL` and `ANTHROPIC_API_KEY`; with the ids of the rollout in `OTEL_RESOURCE_ATTRIBUTES`, for spans;
+    and with the variables by which `mini_agentic_rl` attributes calls to a fixed address.
 
     Args:
-        llm: name of the resource whose endpoint is meant; may be left out where all are served by one gateway.
+        llm: name of the resource with the endpoint; may be omitted if all are served by one gateway.
 
     Raises:
         RuntimeError: no rollout runs here.
-        UserError: there is no such resource, or it is not clear which is meant.
+        UserError: there is no such resource, or `llm` is missing and there are several.
     """
     attempt = calling_attempt()
-    by_url = {found.endpoint: found for found in attempt.llms.values()}
+    by_url = {resource.endpoint: resource for resource in attempt.llms.values()}
     names = ", ".join(attempt.llms) or "none"
     if llm is not None and llm not in attempt.llms:
         raise UserError(f"the rollout has no model {llm!r} behind a gateway (it has {names})")
@@ -294,7 +293,7 @@ def rollout_environment(llm: str | None = None) -> dict[str, str]:
 
 
 def attempt_of_environment() -> tuple[CallingAttempt, str | None] | None:
-    """Return the attempt that this process was started for, and its agent's name; None for any other process."""
+    """Return the attempt and the agent in the environment of this process; None without an attempt."""
     text = os.environ.get(ATTEMPT_VARIABLE)
     return None if not text else _parsed(text, os.environ.get(GATEWAYS_VARIABLE, ""))
 
@@ -313,16 +312,15 @@ NOWHERE: Final = "it was made outside of every rollout's context, in a process t
 
 
 def is_recorded(url: str) -> bool:
-    """Return True if calls that are made here to this address are recorded by a gateway, which is told whose they are
-    by the address itself or by what `watch_clients` adds."""
+    """Return True if a gateway records calls from here to this URL, by the URL itself or by the `baggage` header."""
     return bool(_OF_ATTEMPT.search(urlsplit(url).path)) or names_for(origin_of_url(url)) is not None
 
 
 def names_for(origin: Origin) -> NamedCall | None:
-    """Return the names of a call that is made here; None where the server is no gateway, or nobody has to know.
+    """Return the names of a call from here; None if the server is no gateway, or the call belongs to no attempt.
 
-    The context says whose call it is, else the environment. Where neither does while agents run in this process, the
-    call might be of any of them, and says so.
+    The context names the attempt, else the environment. If neither does while agents run in this process, the call is
+    marked as unnamed.
     """
     where, agent, running = current.get(), current_agent(), running_attempts()
     if isinstance(where, Outside):

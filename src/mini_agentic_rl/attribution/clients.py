@@ -1,9 +1,9 @@
-"""HTTP clients and threads of this process carry the attempt that a call belongs to.
+"""Wrappers of HTTP clients and threads, which carry the attempt of a call.
 
-The header is added where a request leaves, below every SDK: in the transports of httpx and httpx2 (the SDKs of OpenAI
-and Anthropic), in aiohttp's requests, and in the standard library's connections (requests, urllib3, urllib). So it does
-not matter when a client was made; a retried request is named again; a request redirected to another host is not named
-there. A library that is imported later is wrapped then. Only gateways get the header.
+The header is added below every SDK: in the transports of httpx and httpx2 (the SDKs of OpenAI and Anthropic), in
+aiohttp's requests, and in the standard library's connections (requests, urllib3, urllib). So existing clients are
+covered, a retried request gets the header again, and a request that is redirected to another host does not. A library
+that is imported later is wrapped then. Only gateways get the header.
 
 Threads that an agent starts carry its context. A job of a thread pool runs in the context of its submitter.
 """
@@ -25,12 +25,12 @@ from .caller import HEADER, CallingAttempt, Origin, current, names_for, origin_o
 
 
 def follow_threads() -> None:
-    """Have threads carry the context of who starts them."""
+    """Make threads run in the context of their starter."""
     wrapt.wrap_function_wrapper(threading, "Thread.start", _start)
 
 
 def follow_pools(module: ModuleType) -> None:
-    """Have the jobs of thread pools run in the context of who submits them; `module` is that of the pools."""
+    """Make the jobs of thread pools run in the context of their submitter; `module` defines the pools."""
     wrapt.wrap_function_wrapper(module, "ThreadPoolExecutor.submit", _submit)
 
 
@@ -41,7 +41,7 @@ def _start(
         context = contextvars.copy_context()
 
         def run() -> None:
-            del vars(thread)["run"]  # the thread would hold itself for good
+            del vars(thread)["run"]  # else the thread refers to itself
             context.run(thread.run)
 
         vars(thread)["run"] = run
@@ -52,7 +52,7 @@ def _submit(wrapped: Callable[..., Any], pool: Any, args: tuple[Any, ...], kwarg
     if current.get() is None:
         return wrapped(*args, **kwargs)
     context = contextvars.copy_context()
-    token = current.set(None)  # a thread that is started for the job outlives it
+    token = current.set(None)  # a thread that is started for the job outlives the job
     try:
         return wrapped(context.run, *args, **kwargs)
     finally:
@@ -64,7 +64,7 @@ _watching: list[bool] = []
 
 
 def watch_clients() -> None:
-    """Have the HTTP clients of this process name calls from now on, and threads carry the context; once is enough."""
+    """Wrap the HTTP clients and threads of this process; further calls change nothing."""
     with _lock:
         if _watching:
             return
@@ -81,7 +81,7 @@ def _header(origin: Origin) -> str:
 
 @contextmanager
 def _named(url: Any, headers: Any, scheme: str) -> Iterator[None]:
-    """Have the headers name the call as long as it is being sent; what the client itself says there wins."""
+    """Add the names of the call to the headers while it is sent; entries of the client take precedence."""
     text = _header(origin_of(url.host or "", url.port, scheme))
     before = headers.get(HEADER)
     if text:
@@ -124,7 +124,7 @@ def _putrequest(wrapped: Callable[..., Any], connection: Any, args: tuple[Any, .
     result = wrapped(*args, **kwargs)
     url = str(args[1] if len(args) > 1 else kwargs["url"])
     scheme = "https" if connection.default_port == 443 else "http"
-    target = urlsplit(url) if "://" in url else None  # a proxy is asked for the whole URL
+    target = urlsplit(url) if "://" in url else None  # a proxy gets the whole URL
     if target is not None:
         origin = origin_of(target.hostname or "", target.port, target.scheme)
     else:
@@ -159,12 +159,12 @@ _HOOKS: Final[dict[str, Callable[[ModuleType], None]]] = {
 
 @contextmanager
 def calls_of(rollout_id: str, attempt_id: str, resources: NamedResources) -> Iterator[CallingAttempt]:
-    """Attribute the calls that are made inside of the block, and in what it starts, to an attempt.
+    """Attribute the LLM calls of a block, and of the threads that it starts, to an attempt.
 
     Args:
-        rollout_id: of the attempt.
-        attempt_id: of the attempt.
-        resources: those that its agent was given; the endpoints among them are told whose calls they get.
+        rollout_id: id of the rollout.
+        attempt_id: id of the attempt.
+        resources: the resources of its agent; the endpoints among them get the `baggage` header.
     """
     watch_clients()
     llms = {name: resource for name, resource in resources.items() if isinstance(resource, ProxyLLM)}

@@ -29,7 +29,7 @@ from ..policy import (
     embedded_path,
     kernels,
 )
-from ..processes import CoreWatch, allowed_cores
+from ..processes import CoreWatch, allowed_cores, weaker_bounds
 
 CheckState = Literal["ok", "note", "fault"]
 """A fault keeps something from working; a note is worth knowing."""
@@ -212,6 +212,14 @@ def sandbox() -> Check:
     return Check("Sandbox", "ok", "`process` closes files, network and signals")
 
 
+def bounds() -> Check:
+    """Say which bounds of helper processes are weaker on this operating system than on Linux."""
+    weaker = weaker_bounds()
+    if weaker:
+        return Check("Bounds", "note", "; ".join(weaker), "use Linux where tasks or callers are not trusted")
+    return Check("Bounds", "ok", "the kernel bounds memory, files and processor time of helper processes")
+
+
 INSTALLATION: Final[Sequence[Callable[[], Check]]] = (
     python,
     packages,
@@ -221,6 +229,7 @@ INSTALLATION: Final[Sequence[Callable[[], Check]]] = (
     embedded_model,
     folders,
     sandbox,
+    bounds,
 )
 """Every check of the installation but that of the ports, which are the commands'."""
 

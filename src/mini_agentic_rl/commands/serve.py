@@ -22,7 +22,7 @@ from ..gateway import (
 from ..http import RequestLimits, checked_keys
 from ..plugins import load_part
 from ..policy import AdaptedModelSettings, EngineSettings, LoraSettings
-from ..processes import pass_over_what_is_there
+from ..processes import freeze_loaded_objects
 
 if TYPE_CHECKING:
     from ..gateway import MiniLLMServer
@@ -124,8 +124,9 @@ def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
         with opened:
             signal.signal(signal.SIGTERM, on_signal)
             logger.info("Ctrl-C stops it")
-            pass_over_what_is_there()
-            stop.wait()
+            freeze_loaded_objects()
+            while not stop.wait(1.0):  # without a timeout Ctrl-C does not interrupt it on Windows
+                pass
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -16,7 +16,7 @@ from ..config import LightningEnvVar, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import AddressSettings, ServerSettings
 from ..plugins import load_part, plugin_has
-from ..processes import pass_over_what_is_there
+from ..processes import freeze_loaded_objects
 from ..redaction import without_secrets
 from ..store import LightningStore, StoreLimits
 from ..trainer import TraceExportSettings
@@ -103,7 +103,7 @@ def _serve(settings: ServeStoreSettings, store: LightningStore, shared: Lightnin
     async def run() -> None:
         try:
             await server.start()
-            pass_over_what_is_there()
+            freeze_loaded_objects()
             asyncio.get_running_loop().call_soon(announce)  # once `run_forever` hears Ctrl-C
             await server.run_forever(settings.drain_seconds)
         finally:

@@ -202,7 +202,8 @@ def train_in_process(run: SweptRun, file: Path) -> None:
     try:
         status = process.wait()
     except BaseException:
-        process.send_signal(signal.SIGINT)
+        if os.name == "posix":  # Windows sends Ctrl-C to all processes of a console
+            process.send_signal(signal.SIGINT)
         process.wait()
         raise
     if status != 0:

@@ -45,10 +45,11 @@ MOVED: Final[dict[str, str]] = {
     "tracer.agentops": "integrations.tracers.agentops",
     "trainer.init_utils": "trainer.components",
     "types.tracer": "types.spans",
-    "compat.otel": "emitter.attributes",  # for `from agentlightning.utils import otel`, as `utils` is `compat`
-    "compat.system_snapshot": "runner.heartbeats",
-    "utils.otel": "emitter.attributes",
-    "utils.system_snapshot": "runner.heartbeats",
+    # for `from agentlightning.utils import otel`, as `utils` is `compat`
+    "compat.otel": "integrations.tracers.agent_lightning",
+    "compat.system_snapshot": "integrations.tracers.agent_lightning",
+    "utils.otel": "integrations.tracers.agent_lightning",
+    "utils.system_snapshot": "integrations.tracers.agent_lightning",
     # those of agent-framework-lab-lightning
     "tracer.agent_framework": "integrations.tracers.agent_framework",
     # the names of the package before this one

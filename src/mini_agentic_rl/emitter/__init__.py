@@ -1,6 +1,6 @@
-"""Emitters record facts about a rollout as spans; readers get them back from the spans.
+"""Emitters record facts about a rollout as spans; the getters read them from spans.
 
-Without `propagate=False` an emitter needs an open trace in its task and raises RuntimeError where there is none.
+An emitter raises RuntimeError if its task has no open trace, except with `propagate=False`.
 """
 
 import lazy_loader

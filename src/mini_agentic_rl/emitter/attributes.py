@@ -1,27 +1,19 @@
-"""Attributes of spans: nested values as flat ones and back, links and tags, and the values that OpenTelemetry accepts.
+"""Attributes of spans: nested and flat values, links and tags.
 
 A link is a pair (key, value) and refers to every span whose attribute `key` has that value. The keys `span_id` and
-`trace_id` refer to the span's own ids. Several links refer to the spans that match all of them.
-
-`agentlightning.utils.otel` is an older name of this module.
+`trace_id` refer to the ids of the span. Several links refer to the spans that match all of them.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from opentelemetry import trace as otel
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 
 from ..semconv import LightningSpanAttributes, LinkPydanticModel
-from ..tracer import OtelTracer, exception_facts, get_active_tracer
-from ..types import Attributes, AttributeValue, Span
-
-logger = logging.getLogger(__name__)
+from ..types import Attributes, Span
 
 _LINK = LightningSpanAttributes.LINK.value
 _TAG = LightningSpanAttributes.TAG.value
@@ -30,7 +22,7 @@ _TAG_KEY = re.compile(re.escape(_TAG) + r"\.(\d+)")
 
 
 class SpanLike(Protocol):
-    """Anything with a name and attributes: a stored `Span`, an OpenTelemetry `ReadableSpan` or `SpanCoreFields`."""
+    """A `Span`, an OpenTelemetry `ReadableSpan` or `SpanCoreFields`."""
 
     @property
     def name(self) -> str: ...
@@ -45,10 +37,10 @@ SpanLink = LinkPydanticModel
 
 
 def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
-    """Return the attributes of a span that refers to all spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
+    """Return the attributes of a span that refers to the spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
 
     Raises:
-        ValueError: a value is no string, number or truth value.
+        ValueError: a value is no string, number or bool.
     """
     flat: Attributes = {}
     for number, (key, value) in enumerate(links.items()):
@@ -90,11 +82,11 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
 
 
 def query_linked_spans(spans: Sequence[SpanT], links: Sequence[SpanLink]) -> list[SpanT]:
-    """Return those of `spans` that fit every link, in the order given. Without links, all fit."""
-    return [span for span in spans if all(_fits(span, link) for link in links)]
+    """Return the spans that match every link, in the order given; without links all of them."""
+    return [span for span in spans if all(_matches(span, link) for link in links)]
 
 
-def _fits(span: SpanLike, link: SpanLink) -> bool:
+def _matches(span: SpanLike, link: SpanLink) -> bool:
     ids = _ids(span)
     if link.key_match in ids:
         return ids[link.key_match] == link.value_match
@@ -111,97 +103,8 @@ def _ids(span: SpanLike) -> dict[str, str]:
     return {"span_id": f"{context.span_id:016x}", "trace_id": f"{context.trace_id:032x}"}
 
 
-_SCALARS = (str, bool, int, float)
-
-
-def full_qualified_name(obj: type) -> str:
-    """Return the name of a class with its module, which built-in ones do without."""
-    return obj.__qualname__ if obj.__module__ == "builtins" else f"{obj.__module__}.{obj.__qualname__}"
-
-
-def get_tracer_provider(inspect: bool = True) -> TracerProvider:
-    """Return the provider of the tracer that is active in this task, else that of the process, which
-    `mini_agentic_rl.init` sets; `inspect` logs it at DEBUG.
-
-    Raises:
-        RuntimeError: there is none of the OpenTelemetry SDK.
-    """
-    active = get_active_tracer()
-    provider = active.provider if isinstance(active, OtelTracer) else otel.get_tracer_provider()
-    if not isinstance(provider, TracerProvider):
-        raise RuntimeError("this process has no tracer provider: call mini_agentic_rl.init() first")
-    if inspect:
-        logger.debug("tracer provider: %r", provider)
-    return provider
-
-
-def get_tracer(use_active_span_processor: bool = True) -> otel.Tracer:
-    """Return an OpenTelemetry tracer of the process's provider.
-
-    Args:
-        use_active_span_processor: False makes spans that reach no exporter.
-
-    Raises:
-        RuntimeError: as `get_tracer_provider`.
-    """
-    provider = get_tracer_provider()
-    if not use_active_span_processor:
-        provider = TracerProvider(sampler=provider.sampler, resource=provider.resource)
-    return provider.get_tracer("agentlightning")
-
-
-def filter_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the attributes that are called `prefix`, or begin with it and a dot."""
-    return {key: value for key, value in attributes.items() if key == prefix or key.startswith(f"{prefix}.")}
-
-
-def filter_and_unflatten_attributes(attributes: Mapping[str, Any], prefix: str) -> dict[str, Any] | list[Any]:
-    """Return what stands below `prefix`, nested.
-
-    Raises:
-        ValueError: an attribute has the very name of the prefix.
-    """
-    below = filter_attributes(attributes, prefix)
-    if prefix in below:
-        raise ValueError(f"the attribute {prefix!r} is a value itself: nothing can be nested in it")
-    return unflatten_attributes({key[len(prefix) + 1 :]: value for key, value in below.items()})
-
-
-def flatten_attributes(
-    nested_data: Mapping[str, Any] | list[Any], *, expand_leaf_lists: bool = False
-) -> dict[str, Any]:
-    """Return nested mappings and lists as attributes with dotted names: `{"a": {"b": [1]}}` as `{"a.b": [1]}`.
-
-    Args:
-        expand_leaf_lists: Number the items of every list (`a.b.0`), and not only of those that hold different types.
-
-    Raises:
-        ValueError: a key is no string.
-    """
-    flat: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                if not isinstance(key, str):
-                    raise ValueError(f"the key {key!r} of {name or 'the attributes'} is no string")
-                walk(item, f"{name}.{key}" if name else key)
-        elif isinstance(value, list) and not (name and not expand_leaf_lists and _is_leaf(value)):
-            for index, item in enumerate(value):
-                walk(item, f"{name}.{index}" if name else str(index))
-        else:
-            flat[name] = value
-
-    walk(nested_data, "")
-    return flat
-
-
-def _is_leaf(values: list[Any]) -> bool:
-    return bool(values) and type(values[0]) in _SCALARS and len({type(value) for value in values}) == 1
-
-
 def unflatten_attributes(flat_data: Mapping[str, Any]) -> dict[str, Any] | list[Any]:
-    """Return attributes with dotted names as nested ones; keys 0, 1, 2 … of one level, without a gap, become a list."""
+    """Return attributes with dotted names as nested values; the keys 0, 1, 2 … without a gap become a list."""
     root: dict[str, Any] = {}
     for name, value in flat_data.items():
         *way, last = name.split(".")
@@ -222,78 +125,3 @@ def _with_lists(node: Any) -> Any:
     made = {key: _with_lists(value) for key, value in node.items()}
     numbered = [str(index) for index in range(len(made))]
     return [made[key] for key in numbered] if made and set(made) == set(numbered) else made
-
-
-def sanitize_attribute_value(object: Any, force: bool = True) -> AttributeValue:
-    """Return a value as OpenTelemetry accepts it; what it does not is JSON text.
-
-    Args:
-        force: Write what is not JSON as its `str`.
-
-    Raises:
-        ValueError: the value is not JSON, and `force` is not set.
-    """
-    if isinstance(object, _SCALARS):
-        return object
-    if isinstance(object, list) and object:
-        try:
-            return sanitize_list_attribute_sanity(object)
-        except ValueError:
-            logger.debug("a list of several types is kept as JSON text")
-    try:
-        return json.dumps(object, default=str if force else None)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{type(object).__name__} is not JSON: {error}") from error
-
-
-def sanitize_attributes(attributes: Mapping[str, Any], force: bool = True) -> Attributes:
-    """Return the attributes with values as OpenTelemetry accepts them.
-
-    Raises:
-        ValueError: as `sanitize_attribute_value`; the message names the attribute.
-    """
-    sane: Attributes = {}
-    for key, value in attributes.items():
-        try:
-            sane[key] = sanitize_attribute_value(value, force=force)
-        except ValueError as error:
-            raise ValueError(f"attribute {key!r}: {error}") from error
-    return sane
-
-
-def sanitize_list_attribute_sanity(maybe_list: list[Any]) -> AttributeValue:
-    """Return a list of one type; numbers of several types become those of the widest.
-
-    Raises:
-        ValueError: the items have no type in common.
-    """
-    for kind, fits in ((str, (str,)), (bool, (bool,)), (int, (int, bool)), (float, (float, int, bool))):
-        if all(isinstance(item, fits) for item in maybe_list):
-            values: Any = [kind(item) for item in maybe_list]
-            return list(values)
-    kinds = sorted({type(item).__name__ for item in maybe_list})
-    raise ValueError(f"a list must hold strings, truth values or numbers alone, not {', '.join(kinds)}")
-
-
-def check_attributes_sanity(attributes: Mapping[Any, Any]) -> None:
-    """Check that OpenTelemetry accepts these attributes.
-
-    Raises:
-        ValueError: it does not; the message names the attribute.
-    """
-    for key, value in attributes.items():
-        if not isinstance(key, str):
-            raise ValueError(f"the name of an attribute must be a string, not {key!r}")
-        if isinstance(value, list):
-            try:
-                sanitize_list_attribute_sanity(value)
-            except ValueError as error:
-                raise ValueError(f"attribute {key!r}: {error}") from error
-        elif not isinstance(value, _SCALARS):
-            raise ValueError(f"attribute {key!r}: a {type(value).__name__} is no value of an attribute")
-
-
-def format_exception_attributes(exception: BaseException) -> Attributes:
-    """Return the attributes by which OpenTelemetry describes an exception: type, message, stack."""
-    facts = exception_facts(exception) | {"exception.type": type(exception).__name__}
-    return {name: value for name, value in facts.items() if name != "exception.stacktrace" or str(value).strip()}

@@ -26,7 +26,7 @@ Links = Mapping[str, Any]
 Tags = Iterable[str]
 
 OK: Final = TraceStatus(status_code="OK")
-"""Status of what is recorded to be read back: an annotation, a reward, an object."""
+"""Status of annotations, rewards and objects."""
 
 _SCALARS = (str, bool, int, float)
 
@@ -47,12 +47,12 @@ def require_tracer(what: str) -> Tracer:
 
 
 def described(attributes: Mapping[str, Any] | None, links: Links | None, tags: Tags | None) -> Attributes:
-    """Return the attributes that a caller adds to a span: flat ones, links to other spans, tags."""
+    """Return flat attributes, with links to other spans and tags."""
     return {**flatten(attributes or {}), **make_link_attributes(links or {}), **make_tag_attributes(tags or ())}
 
 
 def emit(name: str, attributes: Attributes, propagate: bool, status: TraceStatus | None = None) -> SpanCoreFields:
-    """Make a span of this instant. It is recorded in the open trace if `propagate`, else only returned."""
+    """Make a span of this instant, and record it in the open trace if `propagate`."""
     if propagate:
         return require_tracer(name).create_span(name, attributes, status=status)
     now, status = time.time(), (status or OK).model_copy()
@@ -62,7 +62,7 @@ def emit(name: str, attributes: Attributes, propagate: bool, status: TraceStatus
 def flatten(values: Mapping[str, Any]) -> Attributes:
     """Turn nested mappings and lists of mappings into attributes with dotted names.
 
-    None is left out, and any value that OpenTelemetry does not accept becomes JSON text.
+    None is left out; a value that OpenTelemetry does not accept becomes JSON text.
     `{"a": {"b": 1}, "c": [{"d": 2}]}` becomes `{"a.b": 1, "c.0.d": 2}`.
     """
     flat: Attributes = {}
@@ -97,7 +97,7 @@ def emit_exception(
     links: Links | None = None,
     tags: Tags | None = None,
 ) -> SpanCoreFields:
-    """Record an exception as a span with status ERROR: its type, its message and its stack.
+    """Record type, message and stack of an exception as a span with status ERROR.
 
     Raises:
         TypeError: `exception` is no exception.
@@ -135,7 +135,7 @@ def emit_object(
     links: Links | None = None,
     tags: Tags | None = None,
 ) -> SpanCoreFields:
-    """Record a value; `get_object_value` gives an equal one back.
+    """Record a value, which `get_object_value` reads.
 
     Raises:
         RuntimeError: the value is neither bytes nor JSON.
@@ -157,12 +157,12 @@ def _encode(value: Any) -> Attributes:
 
 
 def emit_trainable_agent(agent_id: str) -> None:
-    """Record in the open trace that an agent is marked as trainable; outside of every trace, only log it.
+    """Record in the open trace that an agent is marked as trainable; without a trace, log a warning.
 
-    `Rollout.mark_agent_as_trainable` calls it, once `litagent` is imported.
+    `Rollout.mark_agent_as_trainable` calls it.
     """
     if get_active_tracer() is None:
-        logger.warning("agent %r is marked outside of its rollout: only the rollout object knows of it", agent_id)
+        logger.warning("agent %r is marked outside of its rollout: no span records it", agent_id)
         return
     emit(AGL_ANNOTATION, {LightningSpanAttributes.TRAINABLE_AGENT.value: agent_id}, propagate=True)
 
@@ -177,19 +177,19 @@ _OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
 def emit_annotation(
     annotation: dict[str, Any], propagate: bool = True, *, links: Links | None = None, tags: Tags | None = None
 ) -> SpanCoreFields:
-    """Record facts about the rollout. Nested mappings become dotted names.
+    """Record facts about the rollout.
 
-    `links` name the spans that the facts are about (`{"gen_ai.response.id": "resp-1"}`), `tags` are words to find them
-    by.
+    Args:
+        annotation: the facts; nested mappings become dotted names.
+        propagate: False only returns the span.
+        links: the spans that the facts are about, as `{"gen_ai.response.id": "resp-1"}`.
+        tags: words by which the span can be found.
     """
     return emit(AGL_ANNOTATION, described(annotation, links, tags), propagate, OK)
 
 
 class OperationContext:
-    """Span around a piece of work: a context manager, or a decorator that records arguments and result.
-
-    Use it as `with operation(name="search") as op:`.
-    """
+    """Span around a block (`with operation(name="search") as op:`) or around the calls of a decorated function."""
 
     def __init__(self, name: str | None, attributes: Attributes, propagate: bool) -> None:
         self.name = name
@@ -214,7 +214,7 @@ class OperationContext:
         return self._context.__exit__(kind, error, stack)
 
     def span(self) -> SpanCoreFields:
-        """Return what has been recorded so far."""
+        """Return the fields that have been recorded so far."""
         return self._open().get_recorded_span()
 
     def set_input(self, *args: Any, **kwargs: Any) -> None:
@@ -228,10 +228,10 @@ class OperationContext:
         self._open().record_attributes(flatten({_OUTPUT: output}))
 
     def __call__(self, func: FuncT) -> FuncT:
-        """Decorate a function; each call is an operation of its own.
+        """Decorate a function: each call becomes an operation with its arguments and its result.
 
         Raises:
-            TypeError: a generator function, whose work happens outside its call.
+            TypeError: the function is a generator function, which runs after its call.
         """
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             raise TypeError(f"operation cannot decorate the generator function {func.__name__}: use it in a with block")
@@ -281,9 +281,13 @@ def operation(
 ) -> FuncT | OperationContext:
     """Put a span around a function (`@operation`, `@operation(name=...)`) or a block (`with operation(...) as op:`).
 
-    The name is that of the function unless given. Other keyword arguments become attributes of the span. An operation
-    with the attribute `gen_ai.agent.name` names the agent that makes the LLM calls inside it. `links` and `tags` are
-    those of `emit_annotation`; the span has them under these two names as well.
+    Args:
+        fn: the function that is decorated.
+        name: name of the operation; None takes that of the function.
+        propagate: False records the span nowhere.
+        links: as in `emit_annotation`; the span has them as attributes `links` too.
+        tags: as in `emit_annotation`; the span has them as attributes `tags` too.
+        additional_attributes: attributes of the span. `gen_ai.agent.name` names the agent of the LLM calls inside.
 
     Raises:
         ValueError: `fn` is no function, or the operation is named twice.
@@ -307,7 +311,7 @@ def wrap_calls(
 
     Args:
         func: the function.
-        around: makes the context from the arguments of the call; its value is called with the result.
+        around: makes the context from the arguments of the call; the value of the context is called with the result.
     """
     if inspect.iscoroutinefunction(func):
 
@@ -331,13 +335,13 @@ def wrap_calls(
 
 
 def get_message_value(span: SpanLike) -> str | None:
-    """Return the text of an emitted message, or None if the span is no message."""
+    """Return the text of an emitted message; None for another span."""
     body = (span.attributes or {}).get(LightningSpanAttributes.MESSAGE_BODY.value)
     return None if body is None else str(body)
 
 
 def get_object_value(span: SpanLike) -> Any:
-    """Return the emitted object, or None if the span carries none.
+    """Return the emitted object; None for another span.
 
     Raises:
         RuntimeError: the span's type is unknown or its JSON does not parse.
@@ -370,7 +374,7 @@ def get_object_value(span: SpanLike) -> Any:
 
 
 def find_trainable_agents(spans: Iterable[SpanLike]) -> list[str]:
-    """Return the agents that `Rollout.mark_agent_as_trainable` named, in the order of the spans."""
+    """Return the agents that are marked as trainable, in the order of the spans."""
     key = LightningSpanAttributes.TRAINABLE_AGENT.value
     names = [str((span.attributes or {})[key]) for span in spans if key in (span.attributes or {})]
     return list(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Rewards: emit one number or several by name, and read them back from spans."""
+"""Rewards: emit a number or several by name, and read them from spans."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .emit import OK, Links, Tags, described, emit, operation, wrap_calls
 _REWARD_VALUE = re.compile(re.escape(LightningSpanAttributes.REWARD.value) + r"\.(\d+)\.value")
 
 _AGENTOPS_OUTPUTS = ("agentops.task.output", "agentops.entity.output")
-"""Attributes under which AgentOps keeps what a decorated reward function returned: `{"type": "reward", "value": …}`."""
+"""Attributes of AgentOps for the result of a decorated reward function: `{"type": "reward", "value": …}`."""
 
 WHOLE_ROLLOUT = "rollout"
-"""Scope of a reward that belongs to a whole rollout and not to one call."""
+"""Scope of a reward that belongs to a whole rollout and not to an LLM call."""
 
 
 RewardDimension = RewardPydanticModel
 
 
 def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
-    """Return the dimensions of a reward span, the primary one first; empty for any other span."""
+    """Return the dimensions of a reward span, the primary one first; an empty list for another span."""
     attributes = span.attributes or {}
     numbers = sorted(int(match[1]) for key in attributes if (match := _REWARD_VALUE.fullmatch(key)))
     prefix = LightningSpanAttributes.REWARD.value
@@ -42,10 +42,9 @@ def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
 
 
 def get_reward_value(span: SpanLike) -> float | None:
-    """Return the primary reward of a span, or None if it is no reward span.
+    """Return the primary reward of a span; None for another span.
 
-    Reads the form of every version: ours, which is that of agent-lightning 0.3, the single attribute of 0.2, and what
-    AgentOps writes for a decorated reward function.
+    Reads the form of agent-lightning 0.3, which is ours, the single attribute of 0.2, and the form of AgentOps.
     """
     rewards = get_rewards_from_span(span)
     if rewards:
@@ -73,7 +72,7 @@ def is_reward_span(span: SpanLike) -> bool:
 
 
 def is_rollout_reward(span: SpanLike) -> bool:
-    """Return True if the span carries a reward of the whole rollout, not of the last call before it."""
+    """Return True if the span carries a reward of the whole rollout, not of the last LLM call before it."""
     scope = (span.attributes or {}).get(LightningSpanAttributes.REWARD_SCOPE.value)
     return scope == WHOLE_ROLLOUT and is_reward_span(span)
 
@@ -105,19 +104,21 @@ def emit_reward(
     links: Links | None = None,
     tags: Tags | None = None,
 ) -> SpanCoreFields:
-    """Record a reward, as an annotation. The last one of an attempt is its final reward.
+    """Record a reward as an annotation. The last reward of an attempt is its final reward.
 
-    It belongs to the last LLM call before it, or with `final` to the whole rollout; only the credit modes that look at
-    single calls (`per_turn`, `discounted`) tell them apart. The reward that a rollout or a hook returns is recorded
-    with `final`.
-
-    A dictionary records several numbers; `primary_key` names the one that counts, and may be left out where there is
-    only one.
+    Args:
+        reward: a number, or several by name.
+        primary_key: name of the number that counts; may be omitted for a single number.
+        attributes: further attributes of the span.
+        propagate: False only returns the span.
+        final: the reward belongs to the whole rollout, else to the last LLM call before it. Only the credit modes
+            `per_turn` and `discounted` distinguish them. Rewards that a rollout or a hook returns are final.
+        links: as in `emit_annotation`.
+        tags: as in `emit_annotation`.
 
     Raises:
         TypeError: the reward is no number.
-        ValueError: one of several is no number, a reward is NaN or infinite, or `primary_key` is missing or names none
-            of them.
+        ValueError: one of several is no number, a reward is not finite, or `primary_key` is missing or unknown.
     """
     if isinstance(reward, dict):
         if primary_key is None and len(reward) == 1:
@@ -149,10 +150,14 @@ def reward(fn: None = None, *, primary_key: str | None = None, final: bool = Fal
 def reward(
     fn: FuncT | None = None, *, primary_key: str | None = None, final: bool = False
 ) -> FuncT | Callable[[FuncT], FuncT]:
-    """Decorate a function that returns a reward, sync or async: what it returns is emitted, None is not.
+    """Decorate a function, sync or async, whose result is emitted as a reward; None is not emitted.
 
-    LLM calls that the function makes (a judge) count as part of the reward, not of the agent. `primary_key` names the
-    number that counts of a function that returns several by name; `final` is that of `emit_reward`.
+    LLM calls of the function (a judge) count as part of the reward, not of the agent.
+
+    Args:
+        fn: the function.
+        primary_key: as in `emit_reward`.
+        final: as in `emit_reward`.
     """
 
     @contextmanager

@@ -1,9 +1,9 @@
 """Execution strategies: where the algorithm and its runners run.
 
 An `ExecutionStrategy` runs an `AlgorithmBundle` and some `RunnerBundle`s against one store until an `ExecutionEvent` is
-set: in this process (`SharedMemoryExecutionStrategy`, "shm"), each in a process of its own, on one computer or many
-(`ClientServerExecutionStrategy`, "cs"), or the runners as actors of a Ray cluster (`RayExecutionStrategy`, "ray"). The
-last two bring the store's server along, so they are loaded when they are asked for.
+set: all in this process (`SharedMemoryExecutionStrategy`, "shm"), each in a process of its own, on one or several
+computers (`ClientServerExecutionStrategy`, "cs"), or the runners as actors of a Ray cluster (`RayExecutionStrategy`,
+"ray"). The last two import the store server and are therefore loaded lazily.
 """
 
 from ..compat import attach_names

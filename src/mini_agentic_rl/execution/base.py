@@ -21,11 +21,11 @@ class ExecutionEvent(ABC):
 
     @abstractmethod
     def set(self) -> None:
-        """End the run."""
+        """End the run. Safe from any thread."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Let the run go on."""
+        """Unset it."""
 
     @abstractmethod
     def is_set(self) -> bool:
@@ -33,11 +33,11 @@ class ExecutionEvent(ABC):
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until it is set, at most `timeout` seconds; returns whether it is."""
+        """Block until it is set, at most `timeout` seconds; return whether it is set."""
 
     async def wait_async(self) -> None:
         """Return once it is set, within a tenth of a second."""
-        while not self.is_set():  # noqa: ASYNC110  # an event of another process has nothing to await
+        while not self.is_set():  # noqa: ASYNC110  # the event of another process cannot be awaited
             await asyncio.sleep(_CHECK_SECONDS)
 
 
@@ -72,7 +72,7 @@ class ThreadingEvent(_WrappingEvent):
             self._event.set()
             waiting, self._waiting = self._waiting, set()
         for future in waiting:
-            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits there any more
+            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits
                 future.get_loop().call_soon_threadsafe(_resolve, future)
 
     async def wait_async(self) -> None:
@@ -90,10 +90,10 @@ class ThreadingEvent(_WrappingEvent):
 
 
 class MultiprocessingEvent(_WrappingEvent):
-    """An event between processes of the `multiprocessing` module; hand it to a process when the process is made.
+    """An event between processes of the `multiprocessing` module, given to a process when it is made.
 
     Args:
-        ctx: the context that makes the processes; None is the one for fresh processes (`spawn`).
+        ctx: the context that makes the processes; None takes `spawn`.
     """
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
@@ -109,10 +109,10 @@ AlgorithmBundle: TypeAlias = Callable[[LightningStore, ExecutionEvent], Awaitabl
 """Runs the algorithm to its end."""
 
 RunnerBundle: TypeAlias = Callable[[LightningStore, int, ExecutionEvent], Awaitable[None]]
-"""Runs one runner, of the given number, until the event is set.
+"""Runs the runner of the given number until the event is set.
 
-Its worker has the name that `runner.worker_name` gives to the number, as with `run_context(worker_id=number)`; by that
-name a strategy finds what a runner was running whose process has died.
+The name of its worker is `runner.worker_name(number)`, as with `run_context(worker_id=number)`. By that name a strategy
+finds the rollout of a runner whose process has died.
 """
 
 
@@ -120,9 +120,9 @@ class ExecutionStrategy(ABC):
     """A way to run one algorithm and its runners against one store."""
 
     n_runners: int | None = None
-    """Number of runners, at most; None where it is not known."""
+    """Largest number of runners; None if unknown."""
     server_port: int | None = None
-    """Port of the store's server; None for a strategy without one."""
+    """Port of the store server; None without a server."""
 
     @abstractmethod
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
@@ -134,5 +134,5 @@ class ExecutionStrategy(ABC):
         """
 
     def stop(self) -> bool:
-        """Ask a run to end that has no role in this process, from another thread; False if there is none to ask."""
+        """End a run that has no role in this process, from another thread; return False if there is none."""
         return False

@@ -20,7 +20,6 @@ import contextlib
 import logging
 import os
 import pickle
-import signal
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -30,18 +29,13 @@ from typing import Any, Literal
 
 from ..config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
-from ..runner import Child, describe_exit, dumps, give_back_of_worker, set_worker_label, watch_workers, worker_name
+from ..processes import Child, describe_exit, dumps
+from ..runner import give_back_of_worker, set_worker_label, watch_workers, worker_name
 from ..store import LightningStore, LightningStoreClient, LightningStoreServer
 from .base import AlgorithmBundle, ExecutionEvent, ExecutionStrategy, RunnerBundle, ThreadingEvent
-from .roles import RoleSetup, run_here, run_side_by_side, run_until_set
+from .roles import Backoff, RoleSetup, run_here, run_side_by_side, run_until_set
 
 logger = logging.getLogger(__name__)
-
-_FIRST_DELAY = 0.5
-_LONGEST_DELAY = 30.0
-_GIVE_BACK_SECONDS = 10.0
-_STEADY_SECONDS = 60.0
-"""Seconds after which a runner that dies is started again with the first delay."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +52,9 @@ class Patience:
 
 
 async def stop(child: Child, patience: Patience) -> int:
-    """Tell it to stop, then SIGINT, then SIGTERM, then SIGKILL; the last two to everything that it has started as well.
+    """End a process in four steps: stop message, SIGINT, SIGTERM, SIGKILL; the last two go to its descendants as well.
 
-    Return its exit code when nothing of it is left. When cancelled, go to the last step at once.
+    Return its exit code once all have ended. When cancelled, go to the last step at once.
     """
     try:
         child.send(("stop",))
@@ -68,7 +62,7 @@ async def stop(child: Child, patience: Patience) -> int:
             logger.warning(
                 "%s did not stop within graceful_timeout=%g s and is interrupted", child.name, patience.graceful_timeout
             )
-            child.signal(signal.SIGINT)
+            child.interrupt()
             if not await _ends(child, patience.terminate_timeout):
                 logger.warning(
                     "%s did not stop within terminate_timeout=%g s and is ended", child.name, patience.terminate_timeout
@@ -95,10 +89,10 @@ class RunnerProcesses:
         self._children: dict[int, Child] = {}
         self._store: LightningStore | None = None
         self.exit_codes: dict[int, int] = {}
-        """Exit code by runner, of those that ended by themselves or were stopped; one that died is replaced instead."""
+        """Exit code by runner, of those that ended by themselves or were stopped."""
 
     async def run(self, event: ExecutionEvent) -> None:
-        """Keep the runners running until the event is set or all have ended by themselves; none is left afterwards.
+        """Run the runners until the event is set or all have ended by themselves; no process is left afterwards.
 
         Raises:
             Exception: a runner's process cannot be started, or cannot load the bundle; the event is set then.
@@ -126,7 +120,7 @@ class RunnerProcesses:
             child.end(0)
 
     async def _keep(self, index: int, event: ExecutionEvent) -> None:
-        delay = _FIRST_DELAY
+        backoff = Backoff()
         stopping = asyncio.ensure_future(event.wait_async())
         try:
             while not event.is_set():
@@ -135,9 +129,7 @@ class RunnerProcesses:
                     f"runner-{index}", f"{__package__}.roles:run_runner", self._setup.orphan_seconds
                 )
                 self._children[index] = child
-                code, listening = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
-                if not listening.cancelled():
-                    listening.result()
+                code = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
                 died = code != 0 and not event.is_set()
                 logger.log(logging.ERROR if died else logging.INFO, "runner %d %s", index, describe_exit(code))
                 if code != 0:
@@ -145,29 +137,22 @@ class RunnerProcesses:
                 if not died:
                     self.exit_codes[index] = code
                     return
-                if time.monotonic() - started > _STEADY_SECONDS:
-                    delay = _FIRST_DELAY
+                delay = backoff.after_run(time.monotonic() - started)
                 logger.info("runner %d is started again in %g s", index, delay)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(asyncio.shield(stopping), delay)
-                delay = min(2 * delay, _LONGEST_DELAY)
         finally:
             stopping.cancel()
 
     async def _give_back(self, index: int, code: int) -> None:
+        if self._store is None:
+            self._store = pickle.loads(self._setup.store)
         worker_id = worker_name(index, self._setup.worker_label)
-        try:
-            if self._store is None:
-                self._store = pickle.loads(self._setup.store)
-            giving = give_back_of_worker(self._store, worker_id, f"its runner's process {describe_exit(code)}")
-            if await asyncio.wait_for(giving, _GIVE_BACK_SECONDS):
-                logger.info("what %s was running is queued again", worker_id)
-        except Exception as error:  # the store is out of reach: its health check will find the attempt
-            logger.warning("what %s was running could not be given back: %r", worker_id, error)
+        await give_back_of_worker(self._store, worker_id, f"its runner's process {describe_exit(code)}")
 
 
 class AlgorithmProcess:
-    """The process that runs the algorithm once. What it keeps in memory stays there."""
+    """The process that runs the algorithm once. Its state is not copied back."""
 
     def __init__(self, setup: RoleSetup, patience: Patience) -> None:
         self._setup = setup
@@ -187,11 +172,8 @@ class AlgorithmProcess:
             self._child = child = await Child.start(
                 "algorithm", f"{__package__}.roles:run_algorithm", self._setup.orphan_seconds
             )
-            self.exit_code, listening = await _watch(child, self._setup, stopping, self._patience)
-            if listening.cancelled():
-                return
-            listening.result()
-            if self.exit_code != 0:
+            self.exit_code = await _watch(child, self._setup, stopping, self._patience)
+            if self.exit_code != 0 and not event.is_set():
                 raise RuntimeError(f"the algorithm's process {describe_exit(self.exit_code)}")
         finally:
             stopping.cancel()
@@ -203,32 +185,23 @@ class AlgorithmProcess:
             self._child.end(0)
 
 
-async def _watch(
-    child: Child, setup: RoleSetup, stopping: asyncio.Future[None], patience: Patience
-) -> tuple[int, asyncio.Future[None]]:
-    """Let a process play its role until it ends or is to stop; return its exit code once nothing of it is left.
-
-    The future holds what the process sent: an error, or nothing; it is cancelled where the process was stopped.
-    """
-    child.send(setup)
-    listening = asyncio.ensure_future(_listen(child))
-    try:
-        await asyncio.wait({listening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        listening.cancel()  # nothing, where it is done
-        code = await stop(child, patience)
-    return code, listening
-
-
-async def _listen(child: Child) -> None:
-    """Wait until the process has ended.
+async def _watch(child: Child, setup: RoleSetup, stopping: asyncio.Future[None], patience: Patience) -> int:
+    """Run a process until it ends or has to stop; return its exit code once it and its descendants have ended.
 
     Raises:
-        Exception: what it sent: its bundle could not be loaded, or the algorithm failed.
+        Exception: the process could not load its bundle, or its algorithm failed.
     """
-    with contextlib.suppress(EOFError):
-        _, failure = await child.receive()
+    child.send(setup)
+    receiving = asyncio.ensure_future(child.receive())
+    try:
+        await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        receiving.cancel()
+        code = await stop(child, patience)
+    with contextlib.suppress(asyncio.CancelledError, EOFError):
+        _, failure = await receiving
         raise failure.as_exception()
+    return code
 
 
 Role = Literal["algorithm", "runner", "both"]
@@ -247,30 +220,30 @@ _STORE_ADVICE = (
 class ClientServerExecutionStrategy(ExecutionStrategy):
     """The algorithm and its runners in different processes.
 
-    A runner process is a fresh interpreter: it gets agent, hooks and runner pickled, and imports what they need and no
-    more. One that dies is replaced, and what it was running goes back to the queue. At the end each process is asked to
-    stop; after `graceful_timeout` it gets SIGINT, after `terminate_timeout` SIGTERM, after that time again SIGKILL,
-    the last two together with everything that it has started. Ctrl-C does the same; a second one goes to SIGKILL.
+    A runner process is a fresh interpreter: it gets agent, hooks and runner pickled, and imports only what they need. A
+    process that dies is replaced, and its rollout goes back to the queue. At the end each process gets a stop message;
+    after `graceful_timeout` SIGINT, after `terminate_timeout` SIGTERM, after that time again SIGKILL, the last two
+    together with its descendants. Ctrl-C does the same; a second Ctrl-C goes to SIGKILL.
 
     Args:
-        role: what runs here; None takes AGL_CURRENT_ROLE, else `both`.
-        server_host: host of the store server; None takes AGL_SERVER_HOST, else this computer's loopback. Anything else
-            needs an `api_key`.
-        server_port: its port; None takes AGL_SERVER_PORT, else 4747. 0 takes any free one, with the role `both`.
-        n_runners: how many runners run here.
-        graceful_timeout: seconds for a process to stop after it was asked to.
+        role: the role of this process; None takes AGL_CURRENT_ROLE, else `both`.
+        server_host: host of the store server; None takes AGL_SERVER_HOST, else the loopback address. Any other needs an
+            `api_key`.
+        server_port: its port; None takes AGL_SERVER_PORT, else 4747. 0 takes a free port, with the role `both` only.
+        n_runners: number of runners here.
+        graceful_timeout: seconds to stop after the stop message.
         terminate_timeout: seconds after SIGINT, and again after SIGTERM.
         main_process: the role that stays in this process under `both`. With the role `runner`, "runner" keeps runners
-            in this process, as tasks of one event loop, which is what a debugger wants.
-        managed_store: True serves the store, or asks the server at the address; False means that the given store
-            is used as it is. None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
+            in this process, as tasks of one event loop, for debugging.
+        managed_store: True serves the store, or uses the server at the address; False uses the given store as it is.
+            None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
         allowed_exit_codes: exit codes of a stopped process that are no error; minus the number of a signal.
         api_key: bearer token of the store server; None takes AGL_API_KEY.
-        silent_seconds: with the role `algorithm`, seconds without a heartbeat after which a runner is taken for lost,
-            and what it was running is queued again.
+        silent_seconds: with the role `algorithm`, seconds without a heartbeat after which a runner counts as lost and
+            its rollout is queued again.
 
     Raises:
-        ValueError: a setting that cannot work, by name.
+        ValueError: a setting is out of range; the message names it.
     """
 
     def __init__(
@@ -321,9 +294,9 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         return True
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
-        """Run what the role says. Not callable from inside a running event loop.
+        """Run the role of this process. Not callable from inside a running event loop.
 
-        With the role `runner` it returns when every runner has ended by itself, otherwise when it is interrupted.
+        With the role `runner` it returns when every runner has ended by itself, or when it is interrupted.
 
         Raises:
             UserError: the bundle cannot be sent to another process, or the server cannot be started.
@@ -344,7 +317,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             elif self.main_process == "algorithm":
                 self._run_both(algorithm, runner, shared, label)
             else:
-                self._run_both_the_other_way_round(algorithm, runner, shared, label)
+                self._run_both_runners_here(algorithm, runner, shared, label)
 
     def _run_runners(self, runner: RunnerBundle, store: LightningStore, label: str) -> None:
         try:
@@ -368,27 +341,27 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         processes = RunnerProcesses(self._setup("the runner", runner, store, label), self.n_runners, self.patience)
         event = ThreadingEvent()
 
-        async def mine() -> None:
+        async def here() -> None:
             try:
                 await run_until_set(algorithm, store, event, self.patience.graceful_timeout / 2)
             finally:
                 event.set()
 
-        run_side_by_side(mine, processes, event, self.patience.total)
+        run_side_by_side(here, processes, event, self.patience.total)
         self._check(processes.exit_codes)
 
-    def _run_both_the_other_way_round(
+    def _run_both_runners_here(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, label: str | None
     ) -> None:
         process = AlgorithmProcess(self._setup("the algorithm", algorithm, store, None), self.patience)
         event = ThreadingEvent()
 
-        async def mine() -> None:
+        async def here() -> None:
             await run_here(runner, store, self.n_runners, event)
             await event.wait_async()
 
         with _labelled(label):
-            run_side_by_side(mine, process, event, self.patience.total)
+            run_side_by_side(here, process, event, self.patience.total)
         self._check({} if process.exit_code is None else {0: process.exit_code})
 
     def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> RoleSetup:
@@ -429,7 +402,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
 
 def _label() -> str:
-    """Tells the workers of this run from those of others on the same store."""
+    """Return a label that distinguishes the workers of this process from others on the same store."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 

@@ -1,6 +1,6 @@
-"""The roles of a run, algorithm and runner: tasks and threads of this process, or the main code of a child process.
+"""The roles of a run, algorithm and runner, as tasks and threads of this process, or as the code of a child process.
 
-A child process ends when its role ends, when it gets a stop message, or when its parent is gone.
+A child process ends when its role ends, when it gets a stop message, or when its parent has ended.
 """
 
 from __future__ import annotations
@@ -18,16 +18,33 @@ from typing import Any, Protocol
 
 from ..errors import UserError
 from ..logging import Throttle
-from ..processes import Terminated, stops_cleanly
-from ..runner import Channel, RemoteFailure, set_worker_label
+from ..processes import Channel, RemoteFailure, Terminated, stops_cleanly
+from ..runner import set_worker_label
 from ..store import LightningStore
 from .base import AlgorithmBundle, ExecutionEvent, RunnerBundle, ThreadingEvent
 
 logger = logging.getLogger(__name__)
 
-_RESTART_SECONDS = 1.0
-_STEADY_SECONDS = 10.0
-"""A runner that ran for so long before it crashed has got going; its crashes are counted anew."""
+
+class Backoff:
+    """Delays between restarts of a runner that crashes: they double, and begin anew after a run that lasted.
+
+    Args:
+        first: seconds of the first delay.
+        longest: most seconds of a delay.
+        steady: a run of so many seconds resets the delay and the count of crashes.
+    """
+
+    def __init__(self, first: float = 0.5, longest: float = 30.0, steady: float = 60.0) -> None:
+        self.crashes = 0
+        """Number of crashes in a row."""
+        self._first, self._longest, self._steady = first, longest, steady
+
+    def after_run(self, seconds: float) -> float:
+        """Count a crash after a run of so many seconds; return the seconds to wait before the next run."""
+        self.crashes = 1 if seconds > self._steady else self.crashes + 1
+        doublings = min(self.crashes - 1, 30)
+        return min(self._longest, self._first * float(2**doublings))
 
 
 async def run_here(
@@ -35,15 +52,15 @@ async def run_here(
     store: LightningStore,
     n_runners: int,
     event: ExecutionEvent,
-    most_crashes: int | None = None,
+    max_crashes: int | None = None,
 ) -> None:
     """Run `n_runners` runners as tasks of this event loop until the event is set, or all have ended by themselves.
 
     Raises:
-        Exception: what a runner raised that crashed `most_crashes` times in a row; None starts it again for ever.
+        Exception: the last exception of a runner that crashed `max_crashes` times in a row; None restarts it for ever.
     """
     throttle = Throttle()
-    runners = (keep_running(runner, store, index, event, throttle, most_crashes) for index in range(n_runners))
+    runners = (keep_running(runner, store, index, event, throttle, max_crashes) for index in range(n_runners))
     await asyncio.gather(*runners)
     if not event.is_set():
         logger.info("all %d runners have ended before the algorithm", n_runners)
@@ -55,33 +72,30 @@ async def keep_running(
     index: int,
     event: ExecutionEvent,
     throttle: Throttle,
-    most_crashes: int | None = None,
+    max_crashes: int | None = None,
 ) -> None:
-    """Run the runner of this number, and again when it crashes, until it returns or the event is set.
+    """Run one runner, and restart it when it crashes, until it returns or the event is set.
 
     Raises:
         Exception: as `run_here`.
     """
-    crashes = 0
+    backoff = Backoff()
     while not event.is_set():
         started = time.monotonic()
         try:
             await runner(store, index, event)
             return
         except Exception as error:
-            crashes = 1 if time.monotonic() - started > _STEADY_SECONDS else crashes + 1
-            if crashes == most_crashes:
+            delay = backoff.after_run(time.monotonic() - started)
+            if backoff.crashes == max_crashes:
                 raise
             if throttle.due(repr(error)):
+                traceback = None if isinstance(error, UserError) else error
                 logger.error(
-                    "runner %d crashed and is started again in %g s: %s",
-                    index,
-                    _RESTART_SECONDS,
-                    error,
-                    exc_info=None if isinstance(error, UserError) else error,
+                    "runner %d crashed and is started again in %g s: %s", index, delay, error, exc_info=traceback
                 )
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(event.wait_async(), _RESTART_SECONDS)
+            await asyncio.wait_for(event.wait_async(), delay)
 
 
 class RoleThread:
@@ -97,19 +111,24 @@ class RoleThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the coroutine; raises what kept its event loop from being made."""
+        """Start the coroutine.
+
+        Raises:
+            Exception: its event loop could not be made.
+        """
         self._thread.start()
         self._started.wait()
         if self._task is None and self.error is not None:
             raise self.error
 
-    def cancel_if(self, wanted: bool) -> None:
+    def cancel(self) -> None:
         """Cancel the coroutine, from another thread."""
-        if wanted and self._loop is not None and self._task is not None:
+        if self._loop is not None and self._task is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended by itself
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def join(self, timeout: float) -> None:
+        """Wait for its end, at most `timeout` seconds."""
         if self._thread.ident is None:  # interrupted before it was started
             return
         self._thread.join(timeout)
@@ -122,7 +141,7 @@ class RoleThread:
             asyncio.run(main)
         except asyncio.CancelledError:
             logger.info("the %s thread was cancelled", self._name)
-        except BaseException as error:  # for the calling thread to deal with
+        except BaseException as error:  # the calling thread raises or logs it
             self.error = error
         finally:
             main.close()
@@ -135,24 +154,27 @@ class RoleThread:
 
 
 _INTERRUPTED = 130
+"""Exit code of a process that was interrupted without being told to stop."""
 
 
 @dataclass(frozen=True)
 class RoleSetup:
-    """The role of a process, pickled."""
+    """What a process needs for its role."""
 
     bundle: bytes
     """Pickle of the bundle to run."""
     store: bytes
-    """Pickle of the store, as it is seen from another process."""
+    """Pickle of the store, or of a client of it."""
     orphan_seconds: float
-    """Seconds that it may take to end once the process that started it is gone."""
+    """Seconds that it may take to end once its parent has ended."""
     index: int = 0
+    """Number of the runner."""
     worker_label: str | None = None
+    """Label of the worker's name (`runner.set_worker_label`)."""
 
 
 def run_runner(channel: Channel) -> None:
-    """Be the process of one runner."""
+    """Run one runner; the entry of a child process."""
     setup, bundle, store, event = _begin(channel)
     set_worker_label(setup.worker_label)
 
@@ -173,12 +195,12 @@ def run_runner(channel: Channel) -> None:
 
 
 def run_algorithm(channel: Channel) -> None:
-    """Be the process of the algorithm."""
+    """Run the algorithm; the entry of a child process."""
     setup, bundle, store, event = _begin(channel)
     try:
         with stops_cleanly():
             asyncio.run(run_until_set(bundle, store, event, setup.orphan_seconds / 2))
-    except BaseException as error:  # told to the process that waits for it
+    except BaseException as error:  # raised again in the parent
         channel.send(("failed", RemoteFailure.of(error)))
         stopped = isinstance(error, KeyboardInterrupt | Terminated) and not event.is_set()
         sys.exit(_INTERRUPTED if stopped else 0)
@@ -189,7 +211,7 @@ def run_algorithm(channel: Channel) -> None:
 async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event: ExecutionEvent, grace: float) -> None:
     """Run the algorithm to its end; cancel it `grace` seconds after the event was set.
 
-    An algorithm that sets the event itself may have something left to do.
+    The grace is for an algorithm that sets the event itself and has something left to do.
 
     Raises:
         Exception: whatever the algorithm raised.
@@ -223,39 +245,42 @@ def _begin(channel: Channel) -> tuple[RoleSetup, Any, LightningStore, ThreadingE
 def _listen(channel: Channel, event: ThreadingEvent, orphan_seconds: float) -> None:
     try:
         while True:
-            channel.receive()  # the only message is that it is to stop
+            channel.receive()  # the only message is `stop`
             event.set()
     except EOFError:
         event.set()
         channel.end_all(orphan_seconds)
 
 
-class OtherRole(Protocol):
-    """The processes of a role, as their starter sees them."""
+class RoleProcesses(Protocol):
+    """The processes of a role."""
 
     async def run(self, event: ExecutionEvent) -> None:
-        """Keep them until they have ended or the event is set; none is left afterwards."""
+        """Run them until they have ended or the event is set; none is left afterwards."""
 
     def kill(self) -> None:
         """End them at once, from any thread."""
 
 
 def run_side_by_side(
-    mine: Callable[[], Coroutine[Any, Any, None]], other: OtherRole, event: ExecutionEvent, patience: float
+    here: Callable[[], Coroutine[Any, Any, None]], elsewhere: RoleProcesses, event: ExecutionEvent, patience: float
 ) -> None:
-    """Run `mine` here and the other role from another thread, and end both however either ends.
+    """Run one role in this thread and the processes of the other from another thread; when one ends, end both.
 
     Args:
+        here: the role of this thread.
+        elsewhere: the processes of the other role.
+        event: ends the run.
         patience: seconds that ending the other role can take.
 
     Raises:
         Exception: what either role raised.
         KeyboardInterrupt: the run was interrupted; everything has been stopped.
     """
-    thread = RoleThread("processes", lambda: other.run(event))
+    thread = RoleThread("processes", lambda: elsewhere.run(event))
     try:
         thread.start()
-        asyncio.run(mine())
+        asyncio.run(here())
     except asyncio.CancelledError:
         event.set()
         thread.join(patience)
@@ -266,7 +291,7 @@ def run_side_by_side(
         try:
             thread.join(patience)
         except BaseException:  # interrupted again
-            other.kill()
+            elsewhere.kill()
             raise
     if thread.error is not None:
         raise thread.error

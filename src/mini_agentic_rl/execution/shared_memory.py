@@ -1,7 +1,7 @@
-"""One process for everything: the algorithm in one event loop, all runners as tasks of another one.
+"""The algorithm and its runners in one process, each role in an event loop of its own.
 
-Runners wait far more than they work, so a hundred of them cost no more than one thread. The price: an async agent that
-blocks its event loop blocks all runners.
+Runners mostly wait for the model, so a hundred of them share one thread. An async agent that blocks its event loop
+therefore blocks all runners.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from .roles import RoleThread, run_here
 
 logger = logging.getLogger(__name__)
 
-_MOST_CRASHES: Final = 5
-"""A runner that crashes so often in a row will not run any more."""
+_MAX_CRASHES: Final = 5
+"""Crashes of a runner in a row that end the run."""
 
 
 class SharedMemoryExecutionStrategy(ExecutionStrategy):
     """The algorithm and `n_runners` runners in this process.
 
-    The run ends with the algorithm. A runner that crashes is logged and started again after a second; one that crashes
-    again and again ends the run.
+    The run ends with the algorithm. A runner that crashes is logged and restarted with a growing delay; the fifth crash
+    in a row ends the run.
 
     Args:
         n_runners: how many rollouts run at once.
         main_thread: the role that runs in the calling thread; Ctrl-C ends the run cleanly either way.
-        join_timeout: seconds to wait for the other role at the end; it is given up after that.
+        join_timeout: seconds to wait for the other role at the end, before its thread is abandoned.
         graceful_delay: seconds after the event of the run is set in which a role may end by itself before it is
-            cancelled; None leaves it to the roles, which end at once as a trainer runs them.
-        poll_interval: at most so many seconds pass before the event is seen.
-        managed_store: False hands the store to both threads as it is; else one that only one thread may call at a time
-            is called from a thread of its own.
+            cancelled; None never cancels: the roles of a trainer end at once.
+        poll_interval: seconds between two looks at the event, where `graceful_delay` is set.
+        managed_store: False hands the store to both threads as it is; otherwise a store that is not thread-safe is
+            called from a thread of its own.
 
     Raises:
-        ValueError: a setting that cannot work, by name.
+        ValueError: a setting is out of range; the message names it.
     """
 
     def __init__(
@@ -89,24 +89,26 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 
         async def run_runners() -> None:
             try:
-                runners = run_here(runner, store, self.n_runners, event, _MOST_CRASHES)
+                runners = run_here(runner, store, self.n_runners, event, _MAX_CRASHES)
                 await self._until_over(runners, event, broken)
-            except Exception:  # whatever ended the runners has to end the algorithm that waits for them
+            except Exception:  # the algorithm, which waits for the runners, has to end too
                 broken.set()
                 event.set()
                 raise
 
         if self.main_thread == "algorithm":
-            mine, other = run_algorithm, RoleThread("runners", run_runners)
+            here, other = run_algorithm, RoleThread("runners", run_runners)
         else:
-            mine, other = run_runners, RoleThread("algorithm", run_algorithm)
+            here, other = run_runners, RoleThread("algorithm", run_algorithm)
         try:
             other.start()
-            asyncio.run(mine())
+            asyncio.run(here())
             if self.main_thread == "runner":
-                event.wait()
+                while not event.wait(1.0):  # without a timeout Ctrl-C does not interrupt it on Windows
+                    pass
         except BaseException:
-            other.cancel_if(self.main_thread == "runner")
+            if self.main_thread == "runner":
+                other.cancel()
             raise
         finally:
             event.set()
@@ -137,6 +139,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
             await task
 
     async def _grace(self, event: ExecutionEvent, seconds: float) -> None:
-        while not event.is_set():  # noqa: ASYNC110  # an event of the user's own may not wake a coroutine
+        while not event.is_set():  # noqa: ASYNC110  # an event of the user may not wake a coroutine
             await asyncio.sleep(self.poll_interval)
         await asyncio.sleep(seconds)

@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, by one writer, and read with errors that name the file.
+"""Files that are written atomically, by one process at a time, and read with errors that name the file.
 
 atomic.py   write a file or folder atomically; explain a full disk; private files; errors for damaged files
-lock.py     one writing process per folder, and who it is
+lock.py     one writing process per folder
 """
 
 import lazy_loader

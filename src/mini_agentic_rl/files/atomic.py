@@ -1,7 +1,7 @@
-"""Write files and folders whole or not at all: under a temporary name, synced to disk, then renamed.
+"""Write files and folders atomically: under a temporary name, synced to disk, then renamed.
 
-A process killed at any instant leaves the old file or folder, or the new one; `remove_leftovers` clears away what it
-was in the middle of.
+A process that is killed at any instant leaves the old file or folder, or the new one; `remove_leftovers` removes the
+temporary ones.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FULL_BELOW = 1 << 20
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO)
 _BROKEN_WORDS = ("input/output error", "os error 5)")
 _TORCH_WORDS = ("iostream error", "pytorchstreamwriter failed", "unexpected pos")
-"""Words of torch's where it writes by itself, of a full disk and of a broken one alike."""
+"""Words of errors of torch, for a full disk and for a broken one."""
 
 
 class DiskFullError(OSError):
-    """Report that a write ran out of disk space or quota; what was there before is untouched."""
+    """A write ran out of disk space or quota; the earlier file is untouched."""
 
 
 def write_folder(target: Path, write: Callable[[Path], None]) -> None:
-    """Fill `target` by `write`, which is given an empty temporary folder beside it.
+    """Write a folder atomically: `write` fills an empty temporary folder beside `target`.
 
     Raises:
         DiskFullError: there was no space left.
@@ -62,14 +62,14 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
-    """Let a folder that is whole take the place of an earlier one."""
+    """Replace `target` by a complete folder."""
     replaced = target.with_name(_REPLACED + target.name)
     if target.exists():
         os.replace(target, replaced)
     try:
         os.replace(partial, target)
     except OSError:
-        with contextlib.suppress(OSError):  # `remove_leftovers` does it otherwise
+        with contextlib.suppress(OSError):  # else `remove_leftovers` does it
             os.replace(replaced, target)
         raise
     _sync(target.parent)
@@ -77,7 +77,7 @@ def _put_in_place(partial: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, whole or not at all as far as its name goes; an error is told by nothing but what stays."""
+    """Remove a folder after renaming it, so that no half of it keeps its name. Errors are ignored."""
     gone = folder.with_name(_PARTIAL + folder.name)
     shutil.rmtree(gone, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -86,12 +86,10 @@ def remove_folder(folder: Path) -> None:
 
 
 def give_usual_modes(path: Path) -> None:
-    """Let others read what a library wrote for its user alone: files get the permissions of any new file beside them.
-
-    safetensors and `tempfile` make files of mode 0600, whatever the umask says.
+    """Give files the permissions of the umask; safetensors and `tempfile` make files of mode 0600.
 
     Args:
-        path: a file, or a folder with all that is in it.
+        path: a file, or a folder with all of its files.
     """
     probe = path.with_name(f"{_PARTIAL}mode-{path.name}")
     try:
@@ -99,14 +97,14 @@ def give_usual_modes(path: Path) -> None:
             usual = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     finally:
         probe.unlink(missing_ok=True)
-    for one in [path, *path.rglob("*")]:
-        mode = stat.S_IMODE(one.lstat().st_mode)
-        if stat.S_ISREG(one.lstat().st_mode) and mode | usual != mode:
-            one.chmod(mode | usual)
+    for each in [path, *path.rglob("*")]:
+        mode = stat.S_IMODE(each.lstat().st_mode)
+        if stat.S_ISREG(each.lstat().st_mode) and mode | usual != mode:
+            each.chmod(mode | usual)
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    """Write a text file in UTF-8; one that is private, for this user alone.
+    """Write a text file in UTF-8; with `private` only this user can read it.
 
     Raises:
         OSError: it cannot be written; an earlier file is untouched.
@@ -115,12 +113,12 @@ def write_text(path: Path, text: str, *, private: bool = False) -> None:
 
 
 def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file; one that is private, for this user alone.
+    """Write a file; with `private` only this user can read it.
 
     Raises:
         OSError: it cannot be written; an earlier file is untouched.
     """
-    # Others may be writing the same file: each then appears whole, and the last one stays.
+    # Several threads or processes may write the same file: the last complete one stays.
     partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
         with open(partial, "wb", opener=private_opener if private else None) as file:
@@ -135,7 +133,7 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, private: bool = False) -> None:
-    """Write a JSON object; one that is private, for this user alone.
+    """Write a JSON object; with `private` only this user can read it.
 
     Raises:
         OSError: it cannot be written; an earlier file is untouched.
@@ -145,7 +143,7 @@ def write_json(path: Path, value: Mapping[str, Any], *, private: bool = False) -
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is no such file.
+    """Return the JSON object in a file; an empty one if there is no such file.
 
     Raises:
         ValueError: the file holds something else.
@@ -155,17 +153,18 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
-        raise ValueError("its values stand too deep in each other") from error
+        raise ValueError("its values are nested too deeply") from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Clear away what a killed process was writing into `folder`, and bring back what it was just replacing.
+    """Remove temporary files of a killed process, and restore a folder that it was replacing.
 
     Args:
-        name: of the one whose leftovers are meant; `*` is all.
+        folder: the folder that the process wrote into.
+        name: name of the file or folder that was written; `*` is all.
     """
     if not folder.is_dir():
         return
@@ -191,7 +190,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened for syncing
+    if os.name != "posix":  # Windows cannot open a folder
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -201,10 +200,10 @@ def _sync(folder: Path) -> None:
 
 
 def disk_failure(error: BaseException, folder: Path) -> str | None:
-    """Return why the disk refused a write that ended in this error; None where it was something else.
+    """Return why the disk refused a write that ended in this error; None if the error has another cause.
 
-    To be asked before anything is removed. safetensors and torch turn the OSError into errors of their own, torch
-    without saying why: a disk that is almost full is then taken for the reason.
+    Call it before anything is removed. safetensors and torch raise errors of their own, torch without a reason: a disk
+    that is almost full is then taken as the reason.
     """
     if _says(error, _FULL, _FULL_WORDS):
         return os.strerror(errno.ENOSPC)
@@ -216,18 +215,18 @@ def disk_failure(error: BaseException, folder: Path) -> str | None:
     try:
         if shutil.disk_usage(folder).free < _FULL_BELOW:
             return os.strerror(errno.ENOSPC)
-    except OSError:  # it was never made, or is gone
+    except OSError:  # the folder does not exist
         return None
     return os.strerror(errno.EIO) if of_torch else None
 
 
 def _may_be_of_writing(error: BaseException) -> bool:
-    """Return whether an error may be one of writing: with a disk almost full, one of an agent's own is none."""
+    """Return whether an error may come from writing, which those of an agent do not."""
     return isinstance(error, OSError) or type(error).__name__ == "SafetensorError" or "write" in str(error).lower()
 
 
 def _says(error: BaseException, numbers: tuple[int, ...], words: tuple[str, ...]) -> bool:
-    """Return whether an error, or one behind it, is of these numbers, or says so."""
+    """Return whether an error or one of its causes has one of these numbers or words."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in numbers:
@@ -243,7 +242,7 @@ FOLDER_MODE: Final = 0o700
 
 
 def make_private_folder(path: str | Path) -> None:
-    """Make a folder, with those above it that are missing, for this user alone; one that is there stays as it is.
+    """Make a folder, with missing parents, that only this user can read; an existing folder is left as it is.
 
     Raises:
         OSError: it cannot be made.
@@ -258,14 +257,14 @@ def make_private_folder(path: str | Path) -> None:
 
 
 def make_private_file(path: str | Path) -> None:
-    """Make an empty file for this user alone; take the rights of others from one that is there and this user's.
+    """Make an empty file that only this user can read; remove others' permissions from an existing file of this user.
 
     Raises:
         OSError: it cannot be made.
     """
     handle = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), FILE_MODE)
     try:
-        # Windows keeps rights in another way, and has no fchmod before Python 3.13
+        # Windows has other permissions, and no fchmod before Python 3.13
         if os.name == "posix" and os.fstat(handle).st_uid == os.geteuid():
             os.fchmod(handle, FILE_MODE)
     finally:
@@ -273,41 +272,41 @@ def make_private_file(path: str | Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """Open a file for this user alone: an `opener` of `open`."""
+    """Open a file that only this user can read; an `opener` of `open`."""
     return os.open(path, flags, FILE_MODE)
 
 
-_LONGEST: Final = 200
-"""Characters of a library's reason that are told."""
+_MAX_REASON: Final = 200
+"""Maximum length of a library's reason in a message."""
 
 
 class DamagedFileError(UserError):
-    """Report that a file or folder is damaged, incomplete, or something else than it should be."""
+    """A file or folder is damaged, incomplete, or of another kind."""
 
 
 @contextmanager
 def reading(path: Path | str, *, setting: str | None = None, advice: str = "") -> Iterator[None]:
-    """Blame the file for whatever goes wrong while it is read.
+    """Turn every exception of a block that reads a file into an error that names the file.
 
     Args:
-        path: what is told.
+        path: the file or folder.
         setting: the setting that chose it.
-        advice: what to do, behind a semicolon.
+        advice: what to do; the end of the message.
 
     Raises:
         UserError: as it was raised inside.
-        DamagedFileError: anything else went wrong.
+        DamagedFileError: any other exception.
     """
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of parsers, archives, pickles and tensors: each has its own, and some have none
+    except Exception as error:  # parsers, archives, pickles and tensors raise many kinds
         raise DamagedFileError(damage(path, error, advice), setting=setting) from error
 
 
 def damage(path: Path | str, error: BaseException, advice: str = "") -> str:
-    """Return the line that names a damaged file."""
+    """Return the message about a damaged file."""
     lines = str(error).strip().splitlines() or [""]
-    reason = f"{type(error).__name__}: {lines[0].strip()}"[:_LONGEST].rstrip(": ")
+    reason = f"{type(error).__name__}: {lines[0].strip()}"[:_MAX_REASON].rstrip(": ")
     return f"{path} is damaged or incomplete ({reason})" + (f"; {advice}" if advice else "")

@@ -1,12 +1,12 @@
-"""One writer for a folder: a lock that ends with its process, and that tells the next one who holds it.
+"""One writing process per folder: a lock that ends with its process.
 
     with one_writer(folder):
-        ...                                                          # a second one is refused with a UserError
+        ...                                                          # a second process gets a UserError
 
-The lock is the operating system's (`flock`, on Windows `msvcrt.locking`) on the file `.lock`, held open: a process that
-dies, however it does, leaves none behind, whether or not the file stays. The file says who holds it. Within the block a
-second `one_writer` of the same folder is part of the first. A file system that knows no locks is warned of and written
-without one; the locks of NFS hold across its hosts.
+The lock is that of the operating system (`flock`, on Windows `msvcrt.locking`) on the open file `.lock`, so a process
+that dies leaves no lock behind, even if the file stays. The file names the holder. Inside of the block a second
+`one_writer` of the same folder does nothing. On a file system without locks it logs a warning and goes on; locks on NFS
+are effective across hosts.
 """
 
 from __future__ import annotations
@@ -33,29 +33,30 @@ from .atomic import make_private_folder
 logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = ".lock"
-"""Name of the lock in the folder that it guards."""
+"""Name of the lock file in its folder."""
 _HELD: Final = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK, errno.EDEADLK)
 _UNSUPPORTED: Final = (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 _WINDOWS_OFFSET: Final = 1 << 30
-"""A byte far behind the text: what is locked on Windows cannot be read by others."""
+"""A byte far behind the text, because other processes cannot read a locked byte on Windows."""
 
 _held: ContextVar[frozenset[str]] = ContextVar("folders_written", default=frozenset())
 _descriptors: set[int] = set()
 _folders: set[str] = set()
-"""Those that are held now: a task may outlive the block that it was started in."""
+"""Folders that are locked: a task may outlive the block in which it was started."""
 
 
 @contextmanager
 def one_writer(folder: Path, *, beside: bool = False, setting: str = "output_dir") -> Iterator[None]:
-    """Be the only writer of a folder, which is made if it is not there; the lock file is gone after the block.
+    """Lock a folder for the duration of a block; a missing folder is made.
 
     Args:
-        beside: keep the lock beside the folder as `.NAME.lock`, for a folder that is replaced as a whole.
+        folder: the folder.
+        beside: put the lock file beside the folder as `.NAME.lock`, for a folder that is replaced as a whole.
         setting: name of the setting that chose the folder.
 
     Raises:
-        UserError: another one writes there (the message says which process, where, and since when), or the folder
-            cannot be written.
+        UserError: another process has the lock (the message names process, host and time), or the folder cannot be
+            written.
     """
     place = Path(os.path.realpath(folder.expanduser()))
     key = str(place)
@@ -81,22 +82,19 @@ def one_writer(folder: Path, *, beside: bool = False, setting: str = "output_dir
         yield
     finally:
         _folders.discard(key)
-        with contextlib.suppress(ValueError):  # a generator may be closed in another context than it began in
+        with contextlib.suppress(ValueError):  # the generator is closed in another context
             _held.reset(token)
         _release(path, descriptor)
 
 
 def is_written(folder: Path) -> bool:
-    """Return True if a process writes a folder, as far as its lock file tells to one that only looks.
-
-    Of a process on this computer that has died it is not written; one on another computer is believed.
-    """
+    """Return True if the lock file of a folder names a running process, or one of another host."""
     try:
-        found = json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))
-        return found["host"] != socket.gethostname() or bool(psutil.pid_exists(int(found["pid"])))
+        holder = json.loads((folder / LOCK_FILE).read_text(encoding="utf-8"))
+        return holder["host"] != socket.gethostname() or bool(psutil.pid_exists(int(holder["pid"])))
     except FileNotFoundError:
         return False
-    except (OSError, ValueError, KeyError, TypeError):  # it has just begun
+    except (OSError, ValueError, KeyError, TypeError):  # the holder has not written its name yet
         return True
 
 
@@ -104,21 +102,20 @@ def _acquired(path: Path) -> int:
     """Return the descriptor of the locked file.
 
     Raises:
-        BlockingIOError: another one holds it; its text says who.
+        BlockingIOError: another process holds it; the text names the process.
         OSError: it cannot be written.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(descriptor, path)
-            if _is_still(path, descriptor):  # else its holder has just removed it, and the next one has a new file
-                # Written over what a dead process has left: it may be longer, and a file of none is told as unknown.
+            if _is_still(path, descriptor):  # else its holder has removed it meanwhile
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps(_myself()).encode())
                 _descriptors.add(descriptor)
                 return descriptor
         except OSError as error:
-            holder = _told(descriptor)
+            holder = _holder(descriptor)
             os.close(descriptor)
             if error.errno in _HELD:
                 raise BlockingIOError(errno.EAGAIN, holder) from None
@@ -150,13 +147,18 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _release(path: Path, descriptor: int) -> None:
-    if descriptor not in _descriptors:  # this is a fork of the process that holds it
+    if descriptor not in _descriptors:  # a fork of the holder
         return
     _descriptors.discard(descriptor)
-    if _is_still(path, descriptor):  # the folder may have been removed, and made again by another one
-        with contextlib.suppress(OSError):  # Windows removes no open file; one that stays is not locked
+    # The folder may have been removed, and made again by another process.
+    is_ours = _is_still(path, descriptor)
+    if sys.platform == "win32":  # where no open file is removed: one that another process has opened meanwhile stays
+        os.close(descriptor)
+    if is_ours:
+        with contextlib.suppress(OSError):
             path.unlink()
-    os.close(descriptor)
+    if sys.platform != "win32":
+        os.close(descriptor)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
@@ -171,23 +173,23 @@ def _myself() -> dict[str, str | int]:
     return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 
 
-def _told(descriptor: int) -> str:
-    """Say who holds a lock."""
+def _holder(descriptor: int) -> str:
+    """Return the holder of a lock in words."""
     try:
         os.lseek(descriptor, 0, os.SEEK_SET)
-        found = json.loads(os.read(descriptor, 4096))
-        return f"process {found['pid']} on {found['host']} since {found['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it has just begun
+        holder = json.loads(os.read(descriptor, 4096))
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):  # the holder has not written its name yet
         return "a process that has just begun"
 
 
 def _close_in_fork() -> None:
-    """A forked process must not keep its parent's locks alive."""
+    """Close the descriptors in a forked process, which would keep the locks of its parent."""
     while _descriptors:
         with contextlib.suppress(OSError):
             os.close(_descriptors.pop())
     _held.set(frozenset())
 
 
-if sys.platform != "win32":
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_fork)

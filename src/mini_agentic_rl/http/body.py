@@ -287,7 +287,8 @@ def _begin_anew() -> None:
     _lanes = _Lanes()  # a forked process has none of the threads
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:

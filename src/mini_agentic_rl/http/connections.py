@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import resource
 import time
 from collections import deque
 from itertools import count
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from ..processes import max_open_files
 
 HEAD_SECONDS: Final = 20.0
 """The head of a request has to arrive within this time, from the connection's beginning or from the head's."""
@@ -51,8 +52,8 @@ _SHARE: Final = 2
 
 def most_connections() -> int:
     """Return how many connections one server holds open, going by the descriptors that this process may have."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST if soft == resource.RLIM_INFINITY else max(16, min(_MOST, soft // _SHARE))
+    limit = max_open_files()
+    return _MOST if limit is None else max(16, min(_MOST, limit // _SHARE))
 
 
 class ReadingTurn:

@@ -1,10 +1,9 @@
 """Agents: a class with a `rollout` method, or a decorated function."""
 
-from .agent import ROLLOUT_ARGUMENTS, FunctionalLitAgent, LitAgent, RolloutResult, llm_rollout, prompt_rollout, rollout
+from .agent import FunctionalLitAgent, LitAgent, RolloutResult, llm_rollout, prompt_rollout, rollout, rollout_call
 from .arguments import RolloutOutcome, arguments_for, names_argument, read_hook_result, read_result
 
 __all__ = [
-    "ROLLOUT_ARGUMENTS",
     "FunctionalLitAgent",
     "LitAgent",
     "RolloutOutcome",
@@ -16,4 +15,5 @@ __all__ = [
     "read_hook_result",
     "read_result",
     "rollout",
+    "rollout_call",
 ]

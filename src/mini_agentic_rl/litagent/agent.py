@@ -1,8 +1,8 @@
 """Agents: the class `LitAgent`, and decorators that make an agent of a function.
 
-The first parameter of a decorated function is named `task`. The others choose what it gets: `llm` is an endpoint,
-`prompt_template` a prompt, `resources` all resources by name, `rollout` the rollout. Where the resources hold several
-endpoints or prompts, the function gets the one named like the parameter, else the first.
+The first parameter of a decorated function is named `task`. The names of the others select their values: `llm` is an
+endpoint, `prompt_template` a prompt, `resources` all resources by name, `rollout` the rollout. If the resources hold
+several endpoints or prompts, the function gets the one named like the parameter, else the first.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from ..types import (
     SpanCoreFields,
     on_trainable_agent,
 )
-from .arguments import as_annotated, names_argument
+from .arguments import arguments_for, as_annotated, names_argument
 
 TaskT = TypeVar("TaskT")
 
 RolloutResult: TypeAlias = float | Sequence[Span] | Sequence[ReadableSpan] | Sequence[SpanCoreFields] | Rollout | None
-"""Result of an agent: its final reward, spans to add to the trace, a rollout with its output, or nothing."""
+"""Result of an agent: its final reward, spans to add to the trace, a rollout with its output, or None."""
 
-ROLLOUT_ARGUMENTS = ("task", "resources", "rollout")
-"""Arguments that a rollout method may name, in the order in which unnamed parameters take them."""
+_ARGUMENTS = ("task", "resources", "rollout")
+"""Arguments of a rollout method, in the order of its positional parameters."""
 
 _METHODS = ("rollout", "training_rollout", "validation_rollout")
 
@@ -50,23 +50,23 @@ on_trainable_agent(emit_trainable_agent)  # here, because every process that run
 class LitAgent(Generic[TaskT]):
     """Base of agents.
 
-    Override `rollout` or `rollout_async`, and the training and validation forms where those differ.
+    Override `rollout` or `rollout_async`, and the training and validation methods if they differ.
 
-    Every method receives the arguments that it names out of `task` (the row of the data set; a `task` that is annotated
-    `Task` holds the row in its `input`), `resources` (by name) and `rollout` (with its `attempt`). A sync method runs
-    in a thread of its own and may block. An async method shares one event loop with all other runners of its process:
-    it must never block it.
+    A method names the arguments that it wants: `task` (the row of the data set; a parameter annotated `Task` gets a
+    `Task` with the row as its `input`), `resources` (by name) and `rollout` (with its `attempt`). A sync method runs in
+    a thread and may block. An async method shares one event loop with all other runners of its process and must never
+    block it.
 
-    When `RolloutConfig.timeout_seconds` have passed, an async method is cancelled. A thread cannot be: a sync method is
-    given up, its attempt ends as `timeout`, and what it emits later is dropped. Under
-    `LitAgentRunner(isolation="process")` either kind runs in a process of its own, which is killed then.
+    After `RolloutConfig.timeout_seconds` an async method is cancelled. A sync method is abandoned: its attempt ends as
+    `timeout`, and what it emits later is dropped. With `LitAgentRunner(isolation="process")` both run in another
+    process, which is killed at the time-out.
 
-    One object serves all runners of a process at once: keep nothing of a rollout on `self`.
+    One object serves all runners of a process at once: store nothing of a rollout on `self`.
 
     Args:
-        trained_agents: regular expression; only LLM calls of agents in whose name it is found are trained. None trains
-            all. Names come from the spans (`gen_ai.agent.name`): those of the agent framework, or of an
-            `operation(name=…, **{"gen_ai.agent.name": …})` around the calls.
+        trained_agents: regular expression that is searched in the names of agents; only LLM calls of matching agents
+            are trained. None trains all. The names come from spans (`gen_ai.agent.name`): those of the agent framework,
+            or of an `operation(name=…, **{"gen_ai.agent.name": …})` around the calls.
     """
 
     trained_agents: str | None = None
@@ -77,33 +77,33 @@ class LitAgent(Generic[TaskT]):
             self.trained_agents = trained_agents
 
     def rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try the task once. Return None, the final reward, spans to add, or a `Rollout` with its output."""
+        """Run the task once. Return None, the final reward, spans to add, or a `Rollout` with its output."""
         raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async")
 
     async def rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try the task once, without ever blocking the event loop."""
+        """Run the task once, without blocking the event loop."""
         raise NotImplementedError(f"{type(self).__name__} must define rollout or rollout_async")
 
     def training_rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try a task of mode `train`, as `rollout` does."""
+        """Run a task of mode `train`; calls `rollout` by default."""
         return self.rollout(task, resources, rollout)
 
     def validation_rollout(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try a task of mode `val` or `test`, or of no mode, as `rollout` does."""
+        """Run a task of mode `val` or `test`, or without a mode; calls `rollout` by default."""
         return self.rollout(task, resources, rollout)
 
     async def training_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try a task of mode `train`, as `rollout_async` does."""
+        """Run a task of mode `train`; calls `rollout_async` by default."""
         return await self.rollout_async(task, resources, rollout)
 
     async def validation_rollout_async(self, task: TaskT, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        """Try a task of mode `val` or `test`, or of no mode, as `rollout_async` does."""
+        """Run a task of mode `val` or `test`, or without a mode; calls `rollout_async` by default."""
         return await self.rollout_async(task, resources, rollout)
 
     def is_async(self) -> bool:
         """Return True if this agent defines a method that runs on the event loop.
 
-        A class that overrides this says so itself: True rules its sync methods out, False its async ones.
+        If a subclass overrides it, True excludes its sync methods, False its async methods.
         """
         kind = type(self)
         return any(
@@ -113,10 +113,10 @@ class LitAgent(Generic[TaskT]):
     def method_for(self, mode: RolloutMode | None) -> Callable[..., Any]:
         """Return the method that runs a rollout of this mode: the most specific override, async first.
 
-        A rollout without a mode is no training: it runs the same method as one of mode `val`.
+        A rollout without a mode runs the method of mode `val`.
 
         Raises:
-            NotImplementedError: the class overrides none that fits.
+            NotImplementedError: the class defines no such method.
         """
         endings = ["_async", ""]
         if type(self).is_async is not LitAgent.is_async:
@@ -132,15 +132,15 @@ class LitAgent(Generic[TaskT]):
         return getattr(type(self), name) is not getattr(LitAgent, name)
 
     def needs_resources(self, mode: RolloutMode | None) -> bool:
-        """Return True if the method for this mode asks for resources."""
-        return names_argument(self.method_for(mode), "resources", ROLLOUT_ARGUMENTS)
+        """Return True if the method for this mode takes resources."""
+        return names_argument(self.method_for(mode), "resources", _ARGUMENTS)
 
     @property
     def trainer(self) -> Any:
         """Trainer that runs this agent.
 
         Raises:
-            ValueError: no trainer does.
+            ValueError: there is none.
         """
         if self._trainer is None:
             raise ValueError("the agent has no trainer: it is set by Trainer.fit")
@@ -155,7 +155,7 @@ class LitAgent(Generic[TaskT]):
         self._trainer = trainer
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_trainer": None}  # a trainer holds the model: it does not go where the agent is sent
+        return {**self.__dict__, "_trainer": None}  # a trainer holds the model, which is not sent to other processes
 
     @property
     def tracer(self) -> Tracer:
@@ -190,8 +190,18 @@ class LitAgent(Generic[TaskT]):
         return self.runner
 
     def set_runner(self, runner: Any) -> None:
-        """Set the runner, for the calling task alone; the runner calls it."""
+        """Set the runner for the calling task; the runner calls it."""
         _runner.set(runner)
+
+
+def rollout_call(
+    agent: LitAgent[Any], rollout: AttemptedRollout, resources: NamedResources
+) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    """Return the method of the agent that runs a rollout, with its positional and its keyword arguments."""
+    method = agent.method_for(rollout.mode)
+    values = dict(zip(_ARGUMENTS, (rollout.input, resources, rollout), strict=True))
+    args, kwargs = arguments_for(method, values)
+    return method, args, kwargs
 
 
 Func = Callable[..., Any]
@@ -205,11 +215,10 @@ class FunctionalLitAgent(LitAgent[TaskT]):
     """Agent made of a function. Calling the agent calls the function.
 
     Args:
-        func: the function, sync or async; its parameters are named among task, llm, prompt_template, resources and
-            rollout.
-        strip_proxy: give the function a plain `LLM` whose endpoint is the rollout's own URL.
-        trained_agents: that of `LitAgent`.
-        defaults: resources by parameter name, for where the rollout's resources hold none of that kind.
+        func: the function, sync or async, with parameters among task, llm, prompt_template, resources and rollout.
+        strip_proxy: give the function a plain `LLM` whose endpoint is the URL of the rollout.
+        trained_agents: as in `LitAgent`.
+        defaults: resources by parameter name, used if the rollout's resources hold none of that kind.
 
     Raises:
         ValueError: the first parameter is not `task`, or one has another name and no default.
@@ -305,10 +314,13 @@ def rollout(
     model: LLM | None = None,
     tokenizer: LLM | None = None,
 ) -> FunctionalLitAgent[Any] | Callable[[Func], FunctionalLitAgent[Any]]:
-    """Make an agent of a function that names what it wants.
+    """Make an agent of a function; the names of its parameters select their values.
 
-    `model` is the `llm` of runs whose resources hold none: an algorithm that trains puts its own model in its place.
-    `tokenizer` is handed to a parameter of that name.
+    Args:
+        func: the function.
+        trained_agents: as in `LitAgent`.
+        model: the `llm` of runs without an LLM resource; an algorithm that trains replaces it by its own model.
+        tokenizer: value of a parameter `tokenizer`.
     """
     defaults: NamedResources = {
         name: value for name, value in (("llm", model), ("tokenizer", tokenizer)) if value is not None

@@ -1,12 +1,12 @@
-"""Calls of an agent's or a hook's function: the arguments that it gets, and the reading of its result.
+"""Arguments and results of agents and hooks.
 
-A function gets the arguments that it names. A required parameter of another name takes the offered value at its
+A function gets the arguments that it names. A required parameter with another name takes the offered value at its
 position, so `def rollout(self, task)` and `def rollout(self, sample, resources)` both work. A parameter annotated with
 `mini_agentic_rl.types.Task` gets a `Task` with the row as its `input`; otherwise it gets the row itself.
 
 The final reward is the first of these: the number that the call returns; `metadata["reward"]` of a returned `Rollout`;
-`rollout.metadata["reward"]`, where the call sets or changes it. The metadata of a returned `Rollout` are visible to the
-hooks, and its `traces`, where they are spans, join the trace.
+`rollout.metadata["reward"]`, if the call sets or changes it. The metadata of a returned `Rollout` are visible to the
+hooks, and the spans among its `traces` join the trace.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def arguments_for(
     func: Callable[..., Any], offered: Mapping[str, Any], *, by_position: bool = True
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return positional and keyword arguments for `func`, chosen from `offered`, whose order gives the positions.
+    """Return positional and keyword arguments for `func`.
 
-    With `by_position=False` only names count.
+    Args:
+        func: the function.
+        offered: values by name, in the order of their positions.
+        by_position: give a required parameter with another name the value at its position.
 
     Raises:
-        TypeError: a required parameter is neither on offer by name nor by position.
+        TypeError: no value is offered for a required parameter.
     """
     parameters = inspect.signature(func).parameters
     positional: list[Any] = []
@@ -53,12 +56,12 @@ def arguments_for(
 
 
 def names_argument(func: Callable[..., Any], name: str, offered: tuple[str, ...]) -> bool:
-    """Return True if `func` would be given the argument `name`, were all of `offered` on offer."""
+    """Return True if `func` takes the argument `name` of those that are offered."""
     return name in _sources(func, inspect.signature(func).parameters, offered, True).values()
 
 
 def as_annotated(func: Callable[..., Any], parameter: str, row: Any, rollout: Rollout) -> Any:
-    """Return the row, or the `Task` that holds it where the parameter of `func` is annotated with `Task`."""
+    """Return the row, or a `Task` of it if the parameter of `func` is annotated with `Task`."""
     annotation = inspect.signature(func).parameters[parameter].annotation
     if isinstance(annotation, str):
         annotation = _resolve(annotation, func)
@@ -66,19 +69,19 @@ def as_annotated(func: Callable[..., Any], parameter: str, row: Any, rollout: Ro
 
 
 def _resolve(annotation: str, func: Callable[..., Any]) -> Any:
-    """Return what a written-out annotation like `Task` or `types.Task` names in the function's module, or None."""
+    """Return the object that a string annotation like `types.Task` names in the function's module, or None."""
     inner = inspect.unwrap(getattr(func, "__func__", func))
     first, *rest = annotation.strip("'\"").split(".")
-    found = getattr(inner, "__globals__", {}).get(first)
+    value = getattr(inner, "__globals__", {}).get(first)
     for name in rest:
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _sources(
     func: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], offered: tuple[str, ...], by_position: bool
 ) -> dict[str, str]:
-    """Return the name on offer for each parameter that gets a value."""
+    """Return the name of the offered value for each parameter that gets one."""
     sources: dict[str, str] = {}
     for position, (name, parameter) in enumerate(parameters.items()):
         if parameter.kind in _VARIADIC:
@@ -95,25 +98,25 @@ def _sources(
 
 @dataclass(frozen=True)
 class RolloutOutcome:
-    """Reward and spans that one call left."""
+    """Reward and spans of one call."""
 
     reward: float | None = None
-    """Final reward, if the call gave one."""
+    """Final reward; None if the call gave none."""
     spans: Sequence[Span] = ()
-    """Spans to add to the trace; ids of rollout and attempt are still to be set."""
+    """Spans to add to the trace, still without ids of rollout and attempt."""
 
 
 def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> RolloutOutcome:
-    """Read what the agent left: `result` is what it returned, `rollout` what it was given.
-
-    The metadata of a returned `Rollout` are added to `rollout.metadata`.
+    """Return the outcome of an agent. The metadata of a returned `Rollout` are added to `rollout.metadata`.
 
     Args:
-        before: `rollout.metadata` as they were before the call (a shallow copy).
+        result: the value that the agent returned.
+        rollout: the rollout that it was given.
+        before: a shallow copy of `rollout.metadata` from before the call.
 
     Raises:
         TypeError: the result is neither None, a number, a list of spans nor a rollout, or `metadata["reward"]` is no
-        number.
+            number.
     """
     if isinstance(result, Real):
         return RolloutOutcome(float(result))
@@ -133,7 +136,7 @@ def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> Rol
 
 
 def read_hook_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> float | None:
-    """Return the final reward that a hook gave, or None. Anything else that a hook returns is ignored.
+    """Return the final reward that a hook gave, or None; other results are ignored. Arguments as in `read_result`.
 
     Raises:
         TypeError: `metadata["reward"]` is no number.
@@ -170,7 +173,7 @@ def _as_span(item: Span | ReadableSpan | SpanCoreFields) -> Span:
     match item:
         case ReadableSpan():
             return Span.from_opentelemetry(item, "", "", 0)
-        case SpanCoreFields():  # what an emitter with propagate=False returns
+        case SpanCoreFields():  # the result of an emitter with propagate=False
             return Span.from_core_fields(item)
         case _:
             return item.model_copy()

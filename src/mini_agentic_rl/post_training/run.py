@@ -36,7 +36,7 @@ from ..gateway import ChatRenderer, load_tokenizer
 from ..logging import ignore_library_notices, only_errors_of
 from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
 from ..policy import count_parameters, resolve_device
-from ..processes import asked_to_stop, peak_memory_bytes
+from ..processes import deferred_interrupt, peak_memory_bytes
 from ..trainer import RecordedRun, RunState, record_run
 from .head_tiles import answers_in_tiles
 from .models import TrainedModel, load_causal, save_trained, write_no_cards
@@ -211,7 +211,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         if settings.early_stopping_patience is not None:
             trainer.add_callback(EarlyStoppingCallback(settings.early_stopping_patience))
         since = time.perf_counter()
-        with asked_to_stop(stop):
+        with deferred_interrupt(stop):
             try:
                 trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint[1]))
             except Exception as error:  # of pickles, archives and tensors, while a checkpoint is read

@@ -1,9 +1,14 @@
-"""Processes of the operating system: child processes, how they end, and the processors and memory that they share.
+"""Processes: starting and ending them, their bounds, and everything in which operating systems differ.
 
-children.py    a process that ends with the process that started it
-deadline.py    a process for work that must be bounded in time and memory
-stopping.py    SIGTERM handled as Ctrl-C, and a clean end of what runs
-computer.py    processors that this process may use and that others leave free; memory; Python's garbage collector
+children.py    child processes that are killed with this process, and calls that are made at its death
+family.py      a process with all of its descendants, ended as a whole
+channel.py     a child process that exchanges Python objects with its parent
+pickling.py    pickles of user code for another process
+deadline.py    a helper process whose answers are bounded in time and memory
+limits.py      bounds of memory and files, priority, peak memory
+threads.py     blocking code in a daemon thread, awaited
+computer.py    processors that are allowed and free; garbage collection
+stopping.py    SIGTERM handled like Ctrl-C
 """
 
 import lazy_loader

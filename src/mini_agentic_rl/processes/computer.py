@@ -1,18 +1,11 @@
-"""The computer's processors and memory: how many processors this process may use, how many of them others leave free,
-and how much memory it has held.
-
-Torch is not needed.
-"""
+"""Processors that this process may use and that other processes leave free, and Python's garbage collector."""
 
 from __future__ import annotations
 
 import gc
 import os
-import resource
-import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,49 +17,33 @@ class CoreUse:
     """Use of the processors over some time."""
 
     cores: float
-    """Cores that this process may use."""
+    """Cores that this process may use; a fraction under the quota of a container."""
     free: float
-    """Cores of these that others left free; it may use part of one."""
+    """Cores of these that other processes left free."""
 
 
 class CoreWatch:
-    """Measures what others use of the processors, from its making or its last answer on.
+    """Measures how much of the processors other processes use, since it was made or last read.
 
-    What this process and those that it has started use is not theirs.
+    This process and its descendants do not count as others.
     """
 
-    def __init__(
-        self,
-        *,
-        allowed: float | None = None,
-        cores: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        busy: Callable[[], float] | None = None,
-        own: Callable[[], float] | None = None,
-    ) -> None:
-        """
-        Args:
-            allowed: cores that this process may use; None asks the system, as do the others.
-            cores: processors of the machine.
-            clock: seconds that go by.
-            busy: seconds that all processors together have computed, for whomever.
-            own: seconds that they have computed for this process and those that it has started.
-        """
-        self._allowed = allowed_cores() if allowed is None else allowed
-        self._cores = float(psutil.cpu_count() or 1) if cores is None else cores
-        self._clock, self._busy, self._own = clock, busy or busy_seconds, own or seconds_of_family
+    def __init__(self) -> None:
+        self._allowed = allowed_cores()
+        self._cores = psutil.cpu_count() or 1
         self._before = self._now()
 
     def use(self) -> CoreUse:
-        """Return the use since the last answer, and begin to measure anew."""
+        """Return the use since the last call."""
         now = self._now()
-        seconds, busy, own = (later - earlier for later, earlier in zip(now, self._before, strict=True))
+        seconds, busy, family = (later - earlier for later, earlier in zip(now, self._before, strict=True))
         self._before = now
-        others = max(0.0, busy - own) / seconds if seconds > 0 else 0.0
+        others = max(0.0, busy - family) / seconds if seconds > 0 else 0.0
         return CoreUse(self._allowed, min(self._allowed, max(0.0, self._cores - others)))
 
     def _now(self) -> tuple[float, float, float]:
-        return self._clock(), self._busy(), self._own()
+        """Return seconds of the clock, processor seconds of all processes, and those of this process's family."""
+        return time.monotonic(), busy_seconds(), seconds_of_family()
 
 
 def allowed_cores() -> float:
@@ -80,14 +57,14 @@ def allowed_cores() -> float:
 
 
 def busy_seconds() -> float:
-    """Return the seconds that all processors have been busy since the start, those taken by a host included."""
+    """Return the processor seconds of all processes since the system started, with those that a host took."""
     times = psutil.cpu_times()._asdict()
     # Linux counts the time of guests in user time already.
     return float(sum(value for name, value in times.items() if name not in ("idle", "iowait", "guest", "guest_nice")))
 
 
 def seconds_of_family() -> float:
-    """Return the seconds that processors have computed for this process and those that it has started."""
+    """Return the processor seconds of this process and its descendants."""
     ended = os.times()
     seconds = time.process_time() + ended.children_user + ended.children_system
     for child in psutil.Process().children(recursive=True):
@@ -99,22 +76,16 @@ def seconds_of_family() -> float:
     return seconds
 
 
-def peak_memory_bytes() -> int:
-    """Return the most memory (bytes) that this process has held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def freeze_loaded_objects() -> None:
+    """Exclude everything that is loaded by now from garbage collection.
 
-
-def pass_over_what_is_there() -> None:
-    """Have the collector leave aside what has been loaded, which stays for as long as the process: a look through all
-    classes and functions of large libraries would hold every request up, again and again.
-
-    It is looked through once more for that, by a thread of its own: a signal of the main thread that came meanwhile
-    would be raised, and lost, in whatever is being finalized.
+    A full collection looks through all classes and functions of large libraries, which stay as long as the process, and
+    delays every request meanwhile. The last such collection runs in a thread of its own: a signal handler that runs
+    during a collection of the main thread may raise inside a finalizer, where its exception is lost.
     """
-    threading.Thread(target=_pass_over, name="collector", daemon=True).start()
 
+    def collect() -> None:
+        gc.collect()
+        gc.freeze()
 
-def _pass_over() -> None:
-    gc.collect()
-    gc.freeze()
+    threading.Thread(target=collect, name="collector", daemon=True).start()

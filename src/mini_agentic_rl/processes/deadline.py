@@ -1,4 +1,4 @@
-"""A process of its own for work that may hang or die: it answers questions, each within a deadline.
+"""A helper process for work that may hang, crash or take all memory: it answers questions, each within a deadline.
 
     helper = DeadlineProcess("package.worker", "argument")          # here
     helper.ask([1, 2], limit=5.0)
@@ -7,7 +7,7 @@
         serve_answers(lambda: sum)
 
 Questions and answers are JSON values, one a line. The process is started by the first question, kept, and killed when
-an answer is late; no signal or thread could end every computation in the process of the asker.
+an answer is late; within one process neither a signal nor a thread could end every computation.
 """
 
 from __future__ import annotations
@@ -18,32 +18,37 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+import psutil
+
 from .children import start_child
+from .limits import memory_to_watch
 
 START_LIMIT: Final = 60.0
 """Seconds for a process to come up."""
 _EXIT_LIMIT: Final = 1.0
 """Seconds from the end of a process's output to its own."""
+_MEMORY_CHECK_SECONDS: Final = 0.05
 
 
 class DeadlineProcessError(RuntimeError):
-    """Report that there is no answer."""
+    """The process gave no answer."""
 
 
 class NotReadyError(DeadlineProcessError):
-    """Report that the process did not come up; the text says why."""
+    """The process did not come up; the message says why."""
 
 
 class LateError(DeadlineProcessError):
-    """Report that the answer took longer than its limit; the process was killed."""
+    """The answer took longer than its limit; the process was killed."""
 
 
 class EndedError(DeadlineProcessError):
-    """Report that the process ended instead of answering."""
+    """The process ended instead of answering."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the process ended with status {status}")
@@ -52,14 +57,20 @@ class EndedError(DeadlineProcessError):
 
 
 class DeadlineProcess:
-    """A process `python -m module arguments…`, which calls `serve_answers`, as its asker sees it.
+    """A process `python -m module arguments…`, which calls `serve_answers`.
 
     After any error the next question starts a new process. Threads may share one object; their questions take turns.
     The process ends with the object, and with the interpreter, however that ends.
+
+    Args:
+        module: the module that is run.
+        arguments: what follows it on the command line.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._command = [sys.executable, "-m", module, *arguments]
+        self._max_memory_mib: int | None = None
+        """Memory that a question may take, where the process cannot bound it by itself."""
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._ending: weakref.finalize[Any, Any] | None = None
@@ -81,12 +92,16 @@ class DeadlineProcess:
                 self._start()
 
     def ask(self, question: Any, limit: float) -> Any:
-        """Return the answer to a question, after at most `limit` seconds from its turn on and the process being up.
+        """Return the answer to a question.
+
+        Args:
+            question: a JSON value.
+            limit: seconds for the answer, once the process is up and the questions before this one are answered.
 
         Raises:
             NotReadyError: the process does not come up.
             LateError: the answer took longer.
-            EndedError: the process ended instead.
+            EndedError: the process ended instead, or was killed because it took too much memory.
         """
         line = json.dumps(question)
         with self._lock:
@@ -107,14 +122,15 @@ class DeadlineProcess:
         self._ending = weakref.finalize(self, _kill, self._process)
         name = " ".join(self._command[1:3])
         try:
-            reason = self._exchange(None, START_LIMIT)
+            ready = self._exchange(None, START_LIMIT)
         except LateError:
             raise NotReadyError(f"{name} was not ready within {START_LIMIT:g} s") from None
         except EndedError as error:
             raise NotReadyError(f"{name} ended with status {error.status} before it was ready") from None
-        if reason is not None:
+        if isinstance(ready, str):
             self._end()
-            raise NotReadyError(reason)
+            raise NotReadyError(ready)
+        self._max_memory_mib = ready
 
     def _end(self) -> None:
         if self._ending is not None:
@@ -126,14 +142,10 @@ class DeadlineProcess:
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise RuntimeError("the process is not running")
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(limit, stop)
-        timer.start()
+        late, answered = threading.Event(), threading.Event()
+        max_memory_mib = None if line is None else self._max_memory_mib
+        watching = threading.Thread(target=_watch, args=(process, limit, max_memory_mib, answered, late), daemon=True)
+        watching.start()
         answer = ""
         try:
             if line is not None:
@@ -142,12 +154,12 @@ class DeadlineProcess:
             answer = process.stdout.readline()
         except OSError:  # it died before it had read the line
             pass
-        except BaseException:  # interrupted: an answer that nobody has read must not be taken for the next one
+        except BaseException:  # interrupted: the answer, still unread, must not be taken for the next one
             self._end()
             raise
         finally:
-            timer.cancel()
-            timer.join()
+            answered.set()
+            watching.join()
         if late.is_set():
             self._end()
             raise LateError(f"no answer within {limit:g} s")
@@ -159,43 +171,57 @@ class DeadlineProcess:
         return json.loads(answer)
 
 
+def _watch(
+    process: subprocess.Popen[str],
+    limit: float,
+    max_memory_mib: int | None,
+    answered: threading.Event,
+    late: threading.Event,
+) -> None:
+    """Kill the process if it does not answer in time, or takes so much more memory."""
+    end = time.monotonic() + limit
+    before = 0 if max_memory_mib is None else _memory(process.pid)
+    while (left := end - time.monotonic()) > 0:
+        if answered.wait(left if max_memory_mib is None else min(left, _MEMORY_CHECK_SECONDS)):
+            return
+        if max_memory_mib is not None and _memory(process.pid) - before > max_memory_mib << 20:
+            process.kill()
+            return
+    if not answered.is_set():
+        late.set()
+        process.kill()
+
+
+def _memory(pid: int) -> int:
+    """Return the resident bytes of a process; 0 if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
 def serve_answers(prepare: Callable[[], Callable[[Any], Any]]) -> None:
-    """Answer questions until there are no more; the process calls this.
+    """Answer questions until there are no more; called in the helper process.
 
     Args:
-        prepare: returns the function that answers a question. A `NotReadyError` that it raises is raised in the asker.
+        prepare: returns the function that answers a question. A `NotReadyError` that it raises is raised again by the
+            question that started the process.
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what others print is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
 
-    def tell(value: Any) -> None:
+    def send(value: Any) -> None:
         answers.write(json.dumps(value) + "\n")
         answers.flush()
 
     try:
         answer = prepare()
     except NotReadyError as error:
-        tell(str(error))
+        send(str(error))
         return
-    tell(None)
+    send(memory_to_watch())
     for line in sys.stdin:
-        tell(answer(json.loads(line)))
-
-
-def confine(max_memory_mib: int) -> None:
-    """From here on this process writes no file and, on Linux, takes at most so much more memory; on Windows, nothing is
-    bounded."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        import psutil
-
-        allowed = psutil.Process().memory_info().vms + (max_memory_mib << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
+        send(answer(json.loads(line)))
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
@@ -203,5 +229,5 @@ def _kill(process: subprocess.Popen[str]) -> None:
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            with contextlib.suppress(OSError):  # what a dead process has not read is lost
+            with contextlib.suppress(OSError):  # the process died before it had read everything
                 stream.close()

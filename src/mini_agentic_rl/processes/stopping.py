@@ -1,12 +1,12 @@
-"""SIGTERM as Ctrl-C: what containers, systemd, Slurm and `kill` send ends a run as cleanly as a person at its terminal.
+"""SIGTERM handled like Ctrl-C: containers, systemd, Slurm and `kill` end a run as cleanly as a person at its terminal.
 
-    with stops_cleanly():                       # the first SIGTERM does in here what Ctrl-C does; then SystemExit(143)
-        with asked_to_stop(asked):              # in here neither interrupts: the work looks at `asked` where it can
+    with stops_cleanly():                       # the first SIGTERM does the same as Ctrl-C, then SystemExit(143)
+        with deferred_interrupt(stop):          # neither interrupts: the work checks the event `stop` between steps
             ...
-    await until_asked_to_stop(runs, stop)       # in here too: a server goes on until then, and ends in its own way
+    await serve_until_signal(runs, stop)        # a server runs until the first signal, then drains
 
-A second signal ends the process at once, with exit code 143 and whatever was last on disk. Only the main thread hears
-signals: elsewhere these change nothing.
+A second signal ends the process at once, with exit code 143 (SIGTERM) or 130 (SIGINT). Python runs signal handlers in
+the main thread: in other threads these functions change nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from types import FrameType
 from typing import Any, Final
 
 TERMINATED: Final = 128 + signal.SIGTERM
-"""Exit code of what SIGTERM has ended: 143."""
+"""Exit code after SIGTERM: 143."""
 
 _ALIVE_CHECK_SECONDS: Final = 1.0
 
-_came = threading.Event()
+_sigterm_came = threading.Event()
 
 
 class Terminated(SystemExit):
-    """Report that the work was ended by SIGTERM, after it has cleaned up."""
+    """SIGTERM ended the work, which has cleaned up."""
 
     def __init__(self) -> None:
         super().__init__(TERMINATED)
@@ -37,24 +37,24 @@ class Terminated(SystemExit):
 
 @contextmanager
 def stops_cleanly() -> Iterator[None]:
-    """Let the first SIGTERM do what Ctrl-C does, so that all that handles a KeyboardInterrupt handles it.
+    """Make the first SIGTERM raise KeyboardInterrupt, as Ctrl-C does.
 
-    Within another such block, where the process has a handler of its own or ignores SIGTERM, and off the main thread it
-    changes nothing.
+    It changes nothing inside of another such block, in a process that handles or ignores SIGTERM itself, and in threads
+    other than the main thread.
 
     Raises:
-        Terminated: SIGTERM came, and the block was interrupted by it. A block that ends in spite of it has its result.
+        Terminated: SIGTERM interrupted the block. A block that handles the interrupt and returns is not affected.
     """
     if not _may_listen() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
-    _came.clear()
+    _sigterm_came.clear()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        _came.set()
+        _sigterm_came.set()
         signal.signal(signal.SIGTERM, _end_at_once)
-        interrupt = signal.getsignal(signal.SIGINT)  # inside of asyncio.run that is the event loop's own
-        if not callable(interrupt):  # a shell has it ignored in what it starts with &
+        interrupt = signal.getsignal(signal.SIGINT)  # inside of asyncio.run it is that of the event loop
+        if not callable(interrupt):  # a shell ignores it for commands that are started with &
             raise KeyboardInterrupt
         signal.signal(signal.SIGINT, _end_at_once)
         interrupt(signal.SIGINT, frame)
@@ -63,7 +63,7 @@ def stops_cleanly() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        if _came.is_set():
+        if _sigterm_came.is_set():
             raise Terminated from error
         raise
     finally:
@@ -73,18 +73,18 @@ def stops_cleanly() -> Iterator[None]:
 
 
 @contextmanager
-def asked_to_stop(asked: threading.Event) -> Iterator[None]:
-    """Have an event set by the first SIGINT or SIGTERM, in place of an interruption; a second one ends at once.
+def deferred_interrupt(stop: threading.Event) -> Iterator[None]:
+    """Set an event at the first SIGINT or SIGTERM instead of interrupting; a second signal ends the process.
 
     Raises:
-        KeyboardInterrupt: at the end of the block, if one came.
+        KeyboardInterrupt: a signal came; raised at the end of the block.
     """
     first: list[int] = []
     before = _handlers()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         first.append(number)
-        asked.set()
+        stop.set()
         for each in before:
             signal.signal(each, _end_at_once)
 
@@ -102,45 +102,45 @@ def asked_to_stop(asked: threading.Event) -> Iterator[None]:
         handler(first[0], None)
 
 
-async def until_asked_to_stop(runs: Callable[[], bool], stop: Callable[[], Awaitable[None]]) -> bool:
-    """Wait for the first SIGINT or SIGTERM, which interrupts nothing in here, then stop; a second one ends at once.
+async def serve_until_signal(runs: Callable[[], bool], stop: Callable[[], Awaitable[None]]) -> bool:
+    """Wait for the first SIGINT or SIGTERM, then call `stop`; a second signal ends the process.
 
-    What has ended by itself, and a task that is cancelled, are stopped as well.
+    `stop` is also called if the server ends by itself, and if this task is cancelled.
 
     Args:
-        runs: whether it still runs; asked each second.
-        stop: ends it.
+        runs: returns whether the server still runs; called each second.
+        stop: ends the server.
 
     Returns:
-        False if it had ended before it was asked to.
+        False if the server ended by itself.
     """
-    asked = asyncio.Event()
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     before = _handlers()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, _end_at_once)
-        loop.call_soon_threadsafe(asked.set)
+        loop.call_soon_threadsafe(signalled.set)
 
     for each in before:
         signal.signal(each, on_signal)
     try:
         try:
-            while runs() and not asked.is_set():
+            while runs() and not signalled.is_set():
                 with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(asked.wait(), _ALIVE_CHECK_SECONDS)
+                    await asyncio.wait_for(signalled.wait(), _ALIVE_CHECK_SECONDS)
         finally:
             await stop()
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    return asked.is_set()
+    return signalled.is_set()
 
 
 def terminated() -> bool:
-    """Return whether SIGTERM has come: a KeyboardInterrupt is no Ctrl-C then."""
-    return _came.is_set()
+    """Return True if SIGTERM has come: a KeyboardInterrupt was then not caused by Ctrl-C."""
+    return _sigterm_came.is_set()
 
 
 def _may_listen() -> bool:
@@ -148,12 +148,14 @@ def _may_listen() -> bool:
 
 
 def _handlers() -> dict[int, Any]:
-    """Return who hears SIGINT and SIGTERM; left out is what is ignored, and what is not of Python and cannot be put
-    back. Off the main thread there are none."""
+    """Return the handlers of SIGINT and SIGTERM, without ignored signals and handlers that Python cannot restore.
+
+    Outside of the main thread there are none.
+    """
     if not _may_listen():
         return {}
-    found = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    return {each: handler for each, handler in found.items() if handler not in (signal.SIG_IGN, None)}
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    return {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:

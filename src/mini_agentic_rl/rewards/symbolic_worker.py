@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..processes import serve_answers
+from ..processes import bound_memory, serve_answers
 from .values import closing_at
 
-MEMORY_LIMIT = 4 << 30
-"""Bytes of address space, so that a power tower fails here and does not fill the machine."""
+MEMORY_LIMIT_MIB = 4096
+"""Memory beyond what is loaded: a power tower fails here and does not fill the machine."""
 _DIGITS = 60
 """Decimal digits to which values are computed."""
 _MAX_EXPONENT = 45
@@ -83,10 +82,7 @@ def as_latex(text: str) -> str:
 
 def prepare() -> Callable[[Any], tuple[bool | list[list[str]], float]]:
     """Bound the memory of the process, import the libraries, and return `timed_answer`."""
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    bound_memory(MEMORY_LIMIT_MIB)
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that it keeps no time limit
     compare("sqrt(2)", "1.5")  # imports everything that is imported on first use
     return timed_answer

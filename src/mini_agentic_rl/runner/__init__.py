@@ -1,8 +1,7 @@
 """Runners: they claim rollouts from the store and run attempts of them with an agent.
 
 `LitAgentRunner` is the runner, `RewardHook` and `LoggingHook` are hooks for it. A runner's worker has a name in the
-store (`worker_name`), by which `give_back_of_worker` finds what a runner that died was running. `runner.processes`
-holds the processes that this package starts.
+store (`worker_name`), by which `give_back_of_worker` finds the rollout of a runner that died.
 """
 
 import lazy_loader

@@ -1,9 +1,9 @@
-"""The interface of runners, and the runner of agents: claim a rollout, run an attempt of it, report its end.
+"""Runners: claim a rollout, run an attempt of it, report its end.
 
 One `LitAgentRunner` may serve many asyncio tasks: `run_context` binds agent, store and hooks to the calling task.
 
-A heartbeat belongs to the worker. An attempt shows that it is alive by its spans only: `unresponsive_seconds` of a
-rollout bounds how long its agent may emit none. With each heartbeat the runner checks whether its attempt still counts,
+A heartbeat belongs to the worker, not to the attempt, which is alive as long as it emits spans: `unresponsive_seconds`
+of a rollout bounds the time between two spans. With each heartbeat the runner checks whether its attempt still counts,
 and stops an attempt that the store has given up or whose rollout has ended.
 """
 
@@ -24,7 +24,7 @@ from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode
 from .attempt import AttemptFailure, AttemptRun
 from .heartbeats import Binding, RunningAttempt, heartbeats_of
-from .isolation import AgentProcess
+from .isolation import AgentProcess, wait_until_done
 from .workers import worker_name
 
 logger = logging.getLogger(__name__)
@@ -33,35 +33,31 @@ TaskT = TypeVar("TaskT")
 
 
 class StopEvent(Protocol):
-    """The event that ends a run, as a runner needs it."""
+    """The event that ends a run."""
 
     def is_set(self) -> bool:
-        """Return True if the run is to end."""
+        """Return True if the run has to end."""
 
     async def wait_async(self) -> None:
         """Return once the event is set."""
 
 
 class Runner(ParallelWorkerBase, Generic[TaskT]):
-    """A runner of rollouts: of all that come (`iter`), or of one that is given (`step`), inside a `run_context`.
+    """Base of runners: `iter` runs the rollouts of the store, `step` a single task, both inside a `run_context`.
 
-    A subclass defines `init`, `init_worker`, `iter` and `step`, and the teardowns where there is something to clean up.
+    A subclass defines `init`, `init_worker`, `iter` and `step`, and the teardowns if it has something to clean up.
     """
 
     def init(self, agent: LitAgent[TaskT], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
-        """Take the agent that is run, and the hooks around its rollouts."""
+        """Set the agent and the hooks of its rollouts."""
         raise NotImplementedError(f"{type(self).__name__} must define init")
 
     def init_worker(self, worker_id: int, store: LightningStore, **kwargs: Any) -> None:
-        """Take the number of the worker, and the store that rollouts come from."""
+        """Set the number of the worker and the store of the rollouts."""
         raise NotImplementedError(f"{type(self).__name__} must define init_worker")
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """Refuse: what runs is `iter` or `step`.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Raise RuntimeError: a runner is used by `iter` or `step`."""
         raise RuntimeError("a runner has no run(): await iter() or step()")
 
     @contextmanager
@@ -73,10 +69,7 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         hooks: Sequence[Hook] | None = None,
         worker_id: int | str | None = None,
     ) -> Iterator[Runner[TaskT]]:
-        """Take the runner through its life: `init` and `init_worker`, and at the end both teardowns.
-
-        What a teardown raises is logged.
-        """
+        """Call `init` and `init_worker`, and both teardowns at the end, whose exceptions are logged."""
         worker: Any = 0 if worker_id is None else worker_id
         self.init(agent=agent, hooks=hooks)
         try:
@@ -100,47 +93,47 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
         mode: RolloutMode | None = None,
         event: StopEvent | None = None,
     ) -> Rollout:
-        """Run one task at once, past the queue, and return its rollout as the store has it afterwards.
+        """Run one task without the queue, and return its rollout from the store.
 
         Raises:
-            Exception: what the agent raised.
+            Exception: whatever the agent raised.
         """
         raise NotImplementedError(f"{type(self).__name__} must define step")
 
     def _quietly(self, method: str, **arguments: Any) -> None:
         try:
             getattr(self, method)(**arguments)
-        except Exception:  # what ran before is not lost for it
+        except Exception:
             logger.exception("%s.%s failed", type(self).__name__, method)
 
 
 Isolation: TypeAlias = Literal["thread", "process"]
-"""Place where a runner calls its agent: in this process, or in one of its own."""
+"""Where a runner calls its agent: in a thread of this process, or in another process."""
 
 
 _binding: ContextVar[Binding | None] = ContextVar("runner_binding", default=None)
 
 
 class LitAgentRunner(Runner[TaskT]):
-    """Runs attempts one after the other; several at once by several tasks.
+    """Runs the attempts of a task one after the other. Several tasks may share one runner.
 
     Args:
         tracer: makes the spans; None takes an `OtelTracer`.
-        max_rollouts: `iter` ends after this many attempts; None never does.
-        poll_interval: seconds after which a runner without work looks again though nobody woke it.
-        heartbeat_interval: seconds between two heartbeats of the worker in the store. 0 sends none; then nobody sees
-            that an attempt no longer counts, and it is run to its end.
-        interval_jitter, heartbeat_launch_mode: taken, and of no effect: a runner without work is woken by the store,
-            and its heartbeat shares the event loop, which sync agents do not block.
-        heartbeat_include_gpu: whether a heartbeat tells of the GPUs; loads torch.
-        isolation: `thread` calls the agent in this process: async on the event loop, sync in a thread; a sync agent
-            that hangs is given up and goes on in the background. `process` calls it in a process of its own, one per
-            runner, which is killed with everything that it has started when the time of an attempt is up, and whose
-            crash ends no more than its attempt. There the agent is a copy: what it changes of itself is not seen here.
-            The agent, its tasks and its resources must be picklable; hooks run here.
+        max_rollouts: number of attempts after which `iter` ends; None never ends it.
+        poll_interval: seconds after which an idle runner asks the store again if the store has not woken it.
+        heartbeat_interval: seconds between two heartbeats of the worker. 0 sends none; an attempt that no longer counts
+            is then run to its end.
+        interval_jitter, heartbeat_launch_mode: accepted without effect: the store wakes an idle runner, and heartbeats
+            share the event loop, which sync agents do not block.
+        heartbeat_include_gpu: add the memory of the GPUs to the heartbeat; loads torch.
+        isolation: `thread` calls an async agent on the event loop, a sync agent in a thread. A sync agent that hangs is
+            abandoned and goes on in the background. `process` calls the agent in another process, one per runner. That
+            process is killed with all of its descendants at a time-out; its crash ends only its attempt. The agent is
+            a copy there: changes of its attributes are not copied back. The agent, its tasks and its resources must be
+            picklable; hooks run in this process.
 
     Raises:
-        ValueError: a number that is not positive, or an unknown `isolation` or `heartbeat_launch_mode`.
+        ValueError: a number is out of range, or `isolation` or `heartbeat_launch_mode` is unknown.
     """
 
     def __init__(
@@ -155,10 +148,7 @@ class LitAgentRunner(Runner[TaskT]):
         *,
         isolation: Isolation = "thread",
     ) -> None:
-        for name, value in (
-            ("max_rollouts", max_rollouts),
-            ("poll_interval", poll_interval),
-        ):
+        for name, value in (("max_rollouts", max_rollouts), ("poll_interval", poll_interval)):
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, not {value}")
         for name, value in (("heartbeat_interval", heartbeat_interval), ("interval_jitter", interval_jitter)):
@@ -174,14 +164,15 @@ class LitAgentRunner(Runner[TaskT]):
         self._poll_interval = poll_interval
         self._heartbeat_interval = heartbeat_interval
         self._include_gpu = heartbeat_include_gpu
-        self._given: tuple[LitAgent[Any], Sequence[Hook]] | None = None
-        self._by_hand: Binding | None = None
+        self._agent_and_hooks: tuple[LitAgent[Any], Sequence[Hook]] | None = None
+        self._own_binding: Binding | None = None
+        """Binding of `init` and `init_worker`, when they are called without `run_context`."""
         self._contexts = 0
         self._failures = CountedCauses()
-        """Failures of attempts since the first of the contexts that are open was entered."""
+        """Failures of attempts since the first open context was entered."""
 
     def init(self, agent: LitAgent[TaskT], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
-        """Take the agent and the hooks; `run_context` does this and what belongs to it.
+        """Set the agent and the hooks; `run_context` calls it.
 
         Raises:
             TypeError: one of `hooks` is no `Hook`.
@@ -189,34 +180,34 @@ class LitAgentRunner(Runner[TaskT]):
         for hook in hooks or ():
             if not isinstance(hook, Hook):
                 raise TypeError(f"hooks must derive from Hook; {type(hook).__name__} does not")
-        self._given = agent, list(hooks or ())
+        self._agent_and_hooks = agent, list(hooks or ())
         self.tracer.init()
 
     def init_worker(self, worker_id: int | str, store: LightningStore, **kwargs: Any) -> None:
-        """Take the store, and the worker's number or name.
+        """Set the store, and the number or name of the worker; `run_context` calls it.
 
         Raises:
             ValueError: `init` was not called.
         """
-        if self._given is None:
+        if self._agent_and_hooks is None:
             raise ValueError("the runner has no agent: call init(agent) first, or use run_context")
-        agent, hooks = self._given
+        agent, hooks = self._agent_and_hooks
         name = worker_id if isinstance(worker_id, str) else worker_name(worker_id)
         process = AgentProcess(agent, self.tracer, store, name) if self.isolation == "process" else None
-        self._by_hand = Binding(self, agent, store, hooks, name, process)
+        self._own_binding = Binding(self, agent, store, hooks, name, process)
         agent.set_runner(self)
         self.tracer.init_worker(worker_id if isinstance(worker_id, int) else 0, store)
 
     def teardown_worker(self, worker_id: int | str, *args: Any, **kwargs: Any) -> None:
-        """Let go of the store, and end the agent's process where it has one."""
-        bound, self._by_hand = self._by_hand, None
+        """Release the store, and end the agent's process, if it has one."""
+        bound, self._own_binding = self._own_binding, None
         if bound is not None and bound.process is not None:
             bound.process.close_at_once()
         self.tracer.teardown_worker(worker_id if isinstance(worker_id, int) else 0)
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
-        """Let go of the agent."""
-        self._given = None
+        """Release the agent."""
+        self._agent_and_hooks = None
         self.tracer.teardown()
 
     @contextmanager
@@ -236,7 +227,7 @@ class LitAgentRunner(Runner[TaskT]):
         """
         previous = _binding.get()
         with super().run_context(agent=agent, store=store, hooks=hooks, worker_id=worker_id):
-            bound, self._by_hand = self._by_hand, None  # the runner may serve other tasks at the same time
+            bound, self._own_binding = self._own_binding, None  # the runner may serve other tasks at the same time
             if self._contexts == 0:
                 self._failures = CountedCauses()
             self._contexts += 1
@@ -247,7 +238,7 @@ class LitAgentRunner(Runner[TaskT]):
                 self._contexts -= 1
                 _binding.set(previous)
                 agent.set_runner(None if previous is None else previous.runner)
-                self._by_hand = bound
+                self._own_binding = bound
 
     @property
     def worker_id(self) -> str:
@@ -269,8 +260,7 @@ class LitAgentRunner(Runner[TaskT]):
     async def iter(self, *, event: StopEvent | None = None) -> None:
         """Claim and run rollouts until the event is set or `max_rollouts` have been run.
 
-        When the event is set while an attempt is under way, the attempt is broken off and its rollout goes back to the
-        queue.
+        An attempt that runs when the event is set is stopped, and its rollout goes back to the queue.
         """
         bound = self._bound()
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
@@ -300,10 +290,10 @@ class LitAgentRunner(Runner[TaskT]):
         mode: RolloutMode | None = None,
         event: StopEvent | None = None,
     ) -> Rollout:
-        """Run one task at once, past the queue; `resources` are added to the store first if given.
+        """Run one task without the queue; `resources` are added to the store first.
 
         Raises:
-            Exception: what the agent or a hook raised, once the store knows of it.
+            Exception: whatever the agent or a hook raised; the store holds the failed attempt.
             TimeoutError: the agent or a hook took too long.
         """
         bound = self._bound()
@@ -327,19 +317,16 @@ class LitAgentRunner(Runner[TaskT]):
     async def _run(
         self, bound: Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None
     ) -> AttemptFailure | None:
-        """Run an attempt; return why it failed, None where it did not or was stopped.
-
-        Nothing that the agent raises ends the runner.
-        """
+        """Run an attempt; return its failure, None if it succeeded or was stopped."""
         bound.attempts += 1
         halt: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def break_off(_: object) -> None:
+        def stop_attempt(_: object) -> None:
             if not halt.done():
                 halt.set_result("the run was stopped")
 
         if stop is not None:
-            stop.add_done_callback(break_off)
+            stop.add_done_callback(stop_attempt)
         attempt = AttemptRun(
             rollout,
             agent=bound.agent,
@@ -359,14 +346,13 @@ class LitAgentRunner(Runner[TaskT]):
             return None if status is None else attempt.failure
         finally:
             if stop is not None:
-                stop.remove_done_callback(break_off)
+                stop.remove_done_callback(stop_attempt)
 
     async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> bool:
-        """Wait until there may be work; return False if there is none, or the run is over."""
+        """Wait for work; return False if there is none yet, or the run is over."""
         work = asyncio.ensure_future(store.wait_for_work(self._poll_interval))
-        waiting: set[asyncio.Future[Any]] = {work} if stop is None else {work, stop}
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until_done(work, stop)
         finally:
             if not work.done():
                 work.cancel()
@@ -377,7 +363,7 @@ class LitAgentRunner(Runner[TaskT]):
     def _bound(self) -> Binding:
         bound = _binding.get()
         if bound is None or bound.runner is not self:
-            bound = self._by_hand
+            bound = self._own_binding
         if bound is None:
             raise ValueError("the runner is not bound: use it inside `with runner.run_context(agent=..., store=...)`")
         return bound

@@ -1,7 +1,7 @@
-"""The process in which an agent runs apart from its runner, one call after the other.
+"""The process in which an agent runs apart from its runner (`isolation="process"`), one call after the other.
 
-Spans go to the runner as they end. Store calls are made by the runner (`ForwardedStore`). The main thread runs the
-agent: a sync method directly, an async one on an event loop that lives as long as the process.
+Spans are sent to the runner when they end. The runner also makes the store calls (`ForwardedStore`). The main thread
+runs the agent: a sync method directly, an async one on an event loop that lives as long as the process.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ..attribution import calls_of, environment_of_attempt
-from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, arguments_for, read_result
+from ..litagent import LitAgent, read_result, rollout_call
+from ..processes import Channel, RemoteFailure, settle
 from ..store import ForwardingStore, LightningStoreCapabilities, forward_methods
 from ..tracer import Trace, Tracer
 from ..types import Span
 from .agent_runner import LitAgentRunner
-from .isolation import ORPHAN_SECONDS, AgentCall, AgentReturn, ExitedError, label, settle
-from .processes import Channel, RemoteFailure
+from .isolation import ORPHAN_SECONDS, AgentCall, AgentReturn, ExitedError, label
 
 
 class ForwardedStore(ForwardingStore):
-    """Callable from every thread and event loop of its process. Every async method of the contract is forwarded, under
-    its own signature (see the end of this module), except `close`: the store belongs to the other process.
+    """The runner's store, for any thread and event loop of this process.
+
+    Every async method is forwarded, except `close`: the store belongs to the runner.
     """
 
     def __init__(self, channel: Channel, capabilities: LightningStoreCapabilities, otlp_endpoint: str | None) -> None:
@@ -54,15 +55,15 @@ class ForwardedStore(ForwardingStore):
         """Do nothing."""
 
     def resolve(self, number: int, succeeded: bool, value: Any) -> None:
-        """Take the answer to a call: what it returned, or the exception that it raised. For the receiving thread."""
+        """Set the result of a call, or its exception. Called in the receiving thread."""
         with self._lock:
             future = self._waiting.pop(number, None)
         if future is not None:
-            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits
                 future.get_loop().call_soon_threadsafe(settle, future, *((value,) if succeeded else (None, value)))
 
     def fail_waiting(self, error: Exception) -> None:
-        """Fail every call that waits: an answer has come that cannot be read. For the receiving thread."""
+        """Fail all waiting calls: an answer cannot be unpickled. Called in the receiving thread."""
         with self._lock:
             numbers = list(self._waiting)
         for number in numbers:
@@ -85,7 +86,7 @@ forward_methods(ForwardedStore)
 
 
 class _SentTrace(Trace):
-    """A trace whose spans are sent to the runner; there they are numbered and stored."""
+    """A trace whose spans are sent to the runner, which numbers and stores them."""
 
     def __init__(self, tracer: Tracer, call: AgentCall, send: Callable[[Any], None]) -> None:
         super().__init__(tracer, None, call.rollout.rollout_id, call.rollout.attempt.attempt_id, list(call.recorded))
@@ -99,7 +100,7 @@ class _SentTrace(Trace):
 
 
 def main(channel: Channel) -> None:
-    """Be such a process until the runner hangs up."""
+    """Load the agent and serve calls until the runner closes the connection; the entry of the process."""
     try:
         setup, capabilities, otlp_endpoint, worker_id = channel.receive()
         agent, tracer = pickle.loads(setup)
@@ -119,7 +120,7 @@ def main(channel: Channel) -> None:
                 channel.send(("done", result))
             except OSError:
                 break
-            except Exception as error:  # what the agent left cannot be pickled
+            except Exception as error:  # the result cannot be pickled
                 channel.send(("done", RemoteFailure.of(error)))
     channel.end_others()
 
@@ -131,7 +132,7 @@ def _listen(channel: Channel, store: ForwardedStore, calls: queue.SimpleQueue[by
                 kind, *values = channel.receive()
             except EOFError:
                 raise
-            except Exception as error:  # it came whole: the next message is readable again
+            except Exception as error:  # the next message is readable again
                 store.fail_waiting(error)
                 continue
             if kind == "run":
@@ -155,10 +156,10 @@ def _run(
         rollout = call.rollout
         attempt = (rollout.rollout_id, rollout.attempt.attempt_id)
         with tracer.joined(_SentTrace(tracer, call, send)), calls_of(*attempt, call.resources) as calling:
-            os.environ |= environment_of_attempt(calling)  # for processes that it starts; the next call replaces it
-            method = agent.method_for(rollout.mode)
-            values = dict(zip(ROLLOUT_ARGUMENTS, (rollout.input, call.resources, rollout), strict=True))
-            args, kwargs = arguments_for(method, values)
+            os.environ |= environment_of_attempt(
+                calling
+            )  # for processes that the agent starts; the next call replaces it
+            method, args, kwargs = rollout_call(agent, rollout, call.resources)
             before = dict(rollout.metadata)
             try:
                 result = method(*args, **kwargs)

@@ -1,10 +1,10 @@
 """One attempt of one rollout, from its claim to its last status.
 
-Order: on_rollout_start hooks; the trace with on_trace_start hooks, the agent, on_trace_end hooks, the reward and the
-spans that the agent returned, the rewards that these hooks returned; on_rollout_end hooks with every span of the
-attempt. Whatever fails on the way becomes the reason of the attempt, once as an exception span,
-once in `attempt.metadata["error"]`, and in the log, where each cause is a warning once a run. An attempt that is
-stopped gives its rollout back to the queue.
+Order: on_rollout_start hooks; the trace with on_trace_start hooks, the agent, on_trace_end hooks, the reward and spans
+that the agent returned, and the rewards that these hooks returned; on_rollout_end hooks with all spans of the attempt.
+
+The first failure becomes the reason of the attempt, as an exception span and in `attempt.metadata["error"]`. The log
+shows each cause as a warning once per run. An attempt that is stopped gives its rollout back to the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ..attribution import calls_of, unrecorded
 from ..emitter import emit_exception, emit_reward
-from ..litagent import ROLLOUT_ARGUMENTS, LitAgent, RolloutOutcome, arguments_for, read_hook_result, read_result
+from ..litagent import LitAgent, RolloutOutcome, arguments_for, read_hook_result, read_result, rollout_call
 from ..logging import CountedCauses
 from ..semconv import FAILURE_REASON
 from ..store import LightningStore
@@ -45,12 +45,18 @@ class AttemptFailure:
 class AttemptRun:
     """The run of one attempt. `run` raises only if the store does, or if it is cancelled.
 
-    The agent and the hooks share a copy of the rollout's metadata; what they change there changes nothing in the store.
+    The agent and the hooks share a copy of the rollout's metadata; their changes do not reach the store.
 
     Args:
-        stop: the attempt is broken off once this future is done; its result, if it is a text, says why.
+        rollout: the rollout with its attempt.
+        agent: the agent.
+        runner: the runner, for hooks.
+        tracer: makes the spans.
+        store: the store of the rollout.
+        hooks: called in order.
+        stop: the attempt is stopped once this future is done; its result, if it is a string, is the reason.
         process: runs the agent; None runs it in this process.
-        failures: those of other attempts of the run: a cause is logged as a warning once.
+        failures: causes that were logged as warnings in this run.
     """
 
     def __init__(
@@ -76,10 +82,10 @@ class AttemptRun:
         self._hooks = hooks
         self._stop = stop
         self.failure: AttemptFailure | None = None
-        """First reason for which the attempt did not succeed."""
+        """The first failure."""
         self._emitted = False
         self.ending = False
-        """True once the end is being written to the store: there is nothing left to break off."""
+        """True once the end is written to the store: the attempt can no longer be stopped."""
         self._offered = {
             "agent": agent,
             "runner": runner,
@@ -102,7 +108,7 @@ class AttemptRun:
             await self._give_back(str(error))
             return None
         except BaseException as error:
-            await self._give_back(f"the runner broke off: {type(error).__name__}: {error}")
+            await self._give_back(f"the runner stopped: {type(error).__name__}: {error}")
             raise
         return await self._finish()
 
@@ -136,7 +142,7 @@ class AttemptRun:
                 self._emit_failure()
 
     async def _call_agent(self, trace: Trace, deadline: float | None) -> RolloutOutcome | None:
-        """Return what the agent left; None where it failed."""
+        """Return the outcome of the agent; None if it failed."""
         outcome = None
         with self._failing("the agent"):
             resources = await self._resources()
@@ -147,7 +153,7 @@ class AttemptRun:
         return outcome
 
     def _record(self, outcome: RolloutOutcome, trace: Trace) -> None:
-        """Record the spans and the reward that the agent returned. They come behind what `on_trace_end` hooks emit."""
+        """Record the spans and the reward that the agent returned, after those that `on_trace_end` hooks emit."""
         with self._failing("the agent"):
             known = {span.span_id for span in trace.recorded}
             for span in outcome.spans:
@@ -157,9 +163,7 @@ class AttemptRun:
                 self._leave(emit_reward(outcome.reward, final=True, propagate=False))
 
     async def _call_here(self, resources: NamedResources, deadline: float | None) -> RolloutOutcome:
-        method = self._agent.method_for(self._rollout.mode)
-        values = dict(zip(ROLLOUT_ARGUMENTS, (self._rollout.input, resources, self._rollout), strict=True))
-        args, kwargs = arguments_for(method, values)
+        method, args, kwargs = rollout_call(self._agent, self._rollout, resources)
         before = dict(self._rollout.metadata)
         with calls_of(self._rollout.rollout_id, self._rollout.attempt.attempt_id, resources):
             result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
@@ -169,7 +173,7 @@ class AttemptRun:
         """Return the resources of the rollout.
 
         Raises:
-            LookupError: they are not in the store, or there are none and the agent asks for some.
+            LookupError: they are not in the store, or the store has none and the agent needs some.
         """
         wanted = self._rollout.resources_id
         if wanted is None:
@@ -193,9 +197,9 @@ class AttemptRun:
     async def _end_hooks(
         self, method: HookMethod, more: dict[str, Any], trace: Trace | None = None
     ) -> list[SpanCoreFields]:
-        """Run every hook, whatever failed before; return the rewards that they gave, yet to be recorded.
+        """Run every hook, even after a failure; return the rewards that they returned, not recorded yet.
 
-        With a trace they are recorded at once: each hook sees the spans and rewards of those before it.
+        With a trace they are recorded at once: each hook sees the spans and rewards of the hooks before it.
         """
         rewards: list[SpanCoreFields] = []
         for hook in self._overridden(method):
@@ -220,7 +224,7 @@ class AttemptRun:
         with self._failing(f"hook {type(hook).__name__}.{method}"):
             func = getattr(hook, method)
             args, kwargs = arguments_for(func, {**self._offered, **more}, by_position=False)
-            with unrecorded():  # what a hook asks of the model, such as a judgement, is no call of the agent
+            with unrecorded():  # LLM calls of a hook, such as a judge, are no calls of the agent
                 result = await call_bounded(func, args, kwargs, deadline=deadline, stop=self._stop)
         return result
 
@@ -235,7 +239,7 @@ class AttemptRun:
 
     @contextmanager
     def _failing(self, where: str) -> Iterator[None]:
-        """Make whatever goes wrong inside a failure of the attempt; only a stop goes on to the caller."""
+        """Turn every exception inside into a failure of the attempt, except `StoppedError`."""
         try:
             yield
         except StoppedError:
@@ -249,7 +253,7 @@ class AttemptRun:
             self._fail("failed", where, error)
 
     def _fail(self, status: AttemptStatus, where: str, error: Exception) -> None:
-        """Keep the first failure; log every one, as a warning where its cause is new."""
+        """Keep the first failure; log all, as a warning if the cause is new in this run."""
         reason = where if isinstance(error, OutOfTimeError) else f"{where}: {type(error).__name__}: {error}"
         number = self._rollout.attempt.sequence_id
         level = logging.WARNING if self._failures.add(reason) else logging.DEBUG
@@ -258,13 +262,13 @@ class AttemptRun:
             self.failure = AttemptFailure(status, reason, error)
 
     def _emit_failure(self) -> None:
-        """Leave the failure in the open trace, once."""
+        """Record the failure in the open trace, once."""
         if self.failure is not None and not self._emitted:
             self._emitted = True
             self._leave(emit_exception(self.failure.error, {FAILURE_REASON: self.failure.reason}, propagate=False))
 
     def _leave(self, fact: SpanCoreFields) -> None:
-        """Record in the open trace what the runner knows; a tracer of the user's own may make its spans elsewhere."""
+        """Record a fact in the open trace of the runner; a user's tracer may send its spans elsewhere."""
         Tracer.create_span(self._tracer, fact.name, fact.attributes, status=fact.status)
 
     async def _finish(self) -> AttemptStatus:
@@ -278,7 +282,7 @@ class AttemptRun:
         return self.failure.status
 
     async def _give_back(self, reason: str) -> None:
-        """Put the rollout back into the queue, without counting what happened as a failure of the agent."""
+        """Queue the rollout again; this does not count as a failure of the agent."""
         rollout_id = self._rollout.rollout_id
         try:
             await give_back(self._store, rollout_id, self._rollout.attempt.attempt_id, reason)

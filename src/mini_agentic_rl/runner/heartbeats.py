@@ -1,7 +1,6 @@
-"""Heartbeats of the workers on an event loop, and the check whether the attempt that a worker runs still counts.
+"""Heartbeats of the workers on an event loop, and the check whether the attempt of a worker still counts.
 
-One request carries the heartbeats of up to 100 workers: with a request per worker, a thousand workers would overload
-the client and the server.
+One request carries the heartbeats of up to 100 workers, because a thousand requests would overload the server.
 """
 
 from __future__ import annotations
@@ -10,12 +9,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -32,13 +28,12 @@ from .isolation import AgentProcess
 logger = logging.getLogger(__name__)
 
 _MIB: Final = 2**20
-_GIB: Final = 2**30
 _WORKERS_PER_REQUEST: Final = 100
 
 
 @dataclass(frozen=True)
 class RunningAttempt:
-    """An attempt that a worker runs."""
+    """The attempt of a worker."""
 
     rollout: AttemptedRollout
     run: AttemptRun
@@ -46,11 +41,11 @@ class RunningAttempt:
     """Stops the attempt once it is done; its result is the reason."""
 
     def stop_if_over(self, stored: Rollout | None) -> None:
-        """Stop the attempt if it no longer counts, judged by the rollout in the store."""
+        """Stop the attempt if it no longer counts according to the rollout in the store."""
         reason = self._why_over(stored)
         if reason is not None and not self.halt.done() and not self.run.ending:
             number = self.rollout.attempt.sequence_id
-            logger.warning("attempt %d of rollout %s is broken off: %s", number, self.rollout.rollout_id, reason)
+            logger.warning("attempt %d of rollout %s is stopped: %s", number, self.rollout.rollout_id, reason)
             self.halt.set_result(reason)
 
     def _why_over(self, stored: Rollout | None) -> str | None:
@@ -80,7 +75,7 @@ class Binding:
 
     @contextmanager
     def running(self, attempt: RunningAttempt) -> Iterator[None]:
-        """Hold an attempt in `current` for the duration of a block; blocks may nest."""
+        """Set `current` for the duration of a block; blocks may nest."""
         before, self.current = self.current, attempt
         try:
             yield
@@ -114,7 +109,7 @@ def heartbeats_of(bound: Binding, interval: float, *, include_gpu: bool) -> Iter
 
 
 class _HeartbeatSender:
-    """Sends the heartbeats of all workers that were added; a worker's first one is sent at once."""
+    """Sends the heartbeats of the added workers; the first one of a worker is sent at once."""
 
     def __init__(self, store: LightningStore, interval: float, include_gpu: bool) -> None:
         self._store = store
@@ -132,7 +127,7 @@ class _HeartbeatSender:
         self._added.set()
 
     def remove(self, bound: Binding) -> bool:
-        """Remove a worker; with the last one sending ends, and the result is True."""
+        """Remove a worker; return True if it was the last, and end."""
         for bindings in (self._all, self._new):
             bindings[:] = [other for other in bindings if other is not bound]
         if not self._all:
@@ -142,7 +137,7 @@ class _HeartbeatSender:
     async def _send_regularly(self) -> None:
         loop = asyncio.get_running_loop()
         process = psutil.Process()
-        self._usage(process)  # a share of processor time is measured from one call to the next
+        self._usage(process)  # psutil measures processor time since the last call
         due = loop.time() + self._interval
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -168,21 +163,20 @@ class _HeartbeatSender:
                 }
                 for attempt in attempts:
                     attempt.stop_if_over(stored.get(attempt.rollout.rollout_id))
-        except Exception as error:  # one missed heartbeat is no reason to end a runner
+        except Exception as error:  # a missed heartbeat does not end the runner
             if self._throttle.due(repr(error)):
                 others = f" and {len(bindings) - 1} others" if len(bindings) > 1 else ""
                 logger.warning("heartbeat of %s%s failed: %s", bindings[0].worker_id, others, error)
 
     def _usage(self, process: psutil.Process) -> dict[str, Any]:
-        """Return `cpu_percent` of one core and `memory_mib` (resident) of this process, `system_cpu_percent` of all
-        cores and `system_memory_percent` of the computer. Processor time is measured since the last call."""
+        """Return the load of this process (`cpu_percent` of one core, resident `memory_mib`) and of the computer."""
         return {
             "pid": os.getpid(),
             "cpu_percent": process.cpu_percent(),
             "memory_mib": round(process.memory_info().rss / _MIB, 1),
             "system_cpu_percent": psutil.cpu_percent(),
             "system_memory_percent": psutil.virtual_memory().percent,
-            **({"gpus": _gpus()} if self._include_gpu else {}),
+            **({"gpus": gpu_memory()} if self._include_gpu else {}),
         }
 
 
@@ -192,39 +186,10 @@ _senders: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[int, float, bo
 """By event loop; then by store id, interval and `include_gpu`."""
 
 
-def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
-    """Return name and system of this computer, and the use of its processor, memory, disk and network.
-
-    The function of `agentlightning.utils.system_snapshot`.
-
-    Args:
-        include_gpu: add name and memory of the CUDA devices under `gpus`; loads torch.
-    """
-    memory, disk, network = psutil.virtual_memory(), psutil.disk_usage("/"), psutil.net_io_counters()
-    return {
-        "timestamp": datetime.now().isoformat(timespec="seconds"),
-        "host": socket.gethostname(),
-        "os": platform.platform(),
-        "cpu_name": platform.processor(),
-        "cpu_cores": psutil.cpu_count(logical=False),
-        "cpu_threads": psutil.cpu_count(),
-        "cpu_usage_pct": psutil.cpu_percent(),
-        "mem_used_gb": round(memory.used / _GIB, 2),
-        "mem_total_gb": round(memory.total / _GIB, 2),
-        "mem_pct": memory.percent,
-        "disk_used_gb": round(disk.used / _GIB, 2),
-        "disk_total_gb": round(disk.total / _GIB, 2),
-        "disk_pct": disk.percent,
-        "bytes_sent_mb": round(network.bytes_sent / _MIB, 2),
-        "bytes_recv_mb": round(network.bytes_recv / _MIB, 2),
-        **({"gpus": _gpus()} if include_gpu else {}),
-    }
-
-
-def _gpus() -> list[dict[str, Any]]:
-    """Return name and memory of each CUDA device; none where torch is not installed."""
+def gpu_memory() -> list[dict[str, Any]]:
+    """Return name and memory of each CUDA device; an empty list without torch."""
     try:
-        torch = import_module("torch")  # loaded for this alone: a runner needs none
+        torch = import_module("torch")  # a runner needs it only for this
     except ImportError:
         return []
     gpus = []

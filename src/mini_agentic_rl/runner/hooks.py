@@ -6,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..adapter import parsed_messages
 from ..emitter import emit_reward, find_final_reward
 from ..logging import show_where_nothing_is_set_up
 from ..rewards import NormalisedSum, RewardFunction, WeightedSum
-from ..semconv import AGL_EXCEPTION, FAILURE_REASON, CompletionSpanAttributes
+from ..semconv import AGL_EXCEPTION, FAILURE_REASON
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import AttemptedRollout, Hook, Rollout, Span
 
@@ -23,8 +22,8 @@ logger = logging.getLogger(__name__)
 class LoggingHook(Hook):
     """Log each rollout at level INFO: its start, and at its end the reward, the duration and the number of LLM calls.
 
-    Where nothing sets up logging, the lines go to standard error. Put it last, so that it sees the rewards of the hooks
-    before it.
+    If logging is not set up, the lines go to standard error. Put this hook last, so that it sees the rewards of the
+    hooks before it.
     """
 
     async def on_rollout_start(self, *, rollout: Rollout) -> None:  # type: ignore[override]  # names what it needs
@@ -35,11 +34,7 @@ class LoggingHook(Hook):
         self, *, rollout: Rollout, spans: Sequence[Span]
     ) -> None:
         reward = find_final_reward(spans)
-        responses = {
-            span.attributes.get(CompletionSpanAttributes.RESPONSE_ID, span.span_id)
-            for span in spans
-            if span.name == CompletionSpanAttributes.SPAN_NAME
-        }
+        responses = {span.attributes.get(Key.RESPONSE_ID, span.span_id) for span in spans if span.name == Key.SPAN_NAME}
         errors = [span.attributes.get(FAILURE_REASON, "") for span in spans if span.name == AGL_EXCEPTION]
         start = rollout.attempt.start_time if isinstance(rollout, AttemptedRollout) else rollout.start_time
         logger.info(
@@ -57,25 +52,26 @@ def _label(rollout: Rollout) -> str:
     return f"rollout {rollout.rollout_id}{number} ({rollout.mode or 'no mode'})"
 
 
-_CALLERS_OWN = ("completions", "prompts")
+_RESERVED = ("completions", "prompts")
+"""Arguments of reward functions that no field of a task may replace."""
 
 
 class RewardHook(Hook):
-    """Score a rollout by its messages, and emit the sum with every part of it under its name.
+    """Score a rollout by its messages, and emit the weighted sum together with its parts by name.
 
-    The prompt is what the first LLM call was sent, the completion everything after it up to the last answer. The
-    columns are the fields of the task (its `answer` also as `ground_truth`), `tools`, and `finish_reason`, which is
-    "length" where the last answer was cut off. Without an LLM call, and where the sum has no reward to give, nothing
-    is emitted: the rollout has no reward and is not trained on.
+    The prompt is the input of the first LLM call, the completion everything after it up to the last answer. The columns
+    are the fields of the task (`answer` also as `ground_truth`), `tools`, and `finish_reason`, which is "length" if the
+    last answer was cut off. Without an LLM call, or if the sum is None, nothing is emitted: the rollout has no reward
+    and is not trained on.
 
-    Functions run on a thread, so one that waits for a judge or a service holds up no other rollout.
+    Functions run in a thread, so a function that waits for a judge or a service delays no other rollout.
     """
 
     def __init__(self, *functions: RewardFunction, weights: Sequence[float] | None = None) -> None:
-        """Sum `functions` with `weights`, 1 each by default; a single `WeightedSum` stands for itself.
+        """Sum `functions` with `weights`, 1 each by default; a single `WeightedSum` is used as it is.
 
         Raises:
-            ValueError: no function, another number of weights, or a sum over groups, of which one rollout is a part.
+            ValueError: no function, another number of weights, or a `NormalisedSum`, which needs a whole group.
         """
         if any(isinstance(function, NormalisedSum) for function in functions):
             raise ValueError("NormalisedSum compares the samples of a group, of which a hook sees one: use WeightedSum")
@@ -88,63 +84,42 @@ class RewardHook(Hook):
         """Emit the reward.
 
         Raises:
-            RewardError: the task lacks something that a function needs.
+            RewardError: the task lacks a field that a function needs.
         """
-        transcript = read_transcript(spans)
-        if transcript is None:
+        calls = sorted(
+            (span for span in spans if Key.OUTPUT_MESSAGES in span.attributes), key=lambda span: span.sequence_id
+        )
+        if not calls:
             return
+        last = calls[-1]
+        prompt, completion = _prompt_and_completion(calls[0], last)
+        reasons = last.attributes.get(Key.FINISH_REASONS) or ()
         columns = {
             **_columns(rollout.input),
-            "tools": [transcript.tools],
-            "finish_reason": [transcript.finish_reason],
+            "tools": [parsed_messages(last, Key.TOOL_DEFINITIONS)],
+            "finish_reason": [str(reasons[-1]) if reasons else None],
         }
-        (total,), lists = await asyncio.to_thread(
-            self.reward.sums_and_parts, [transcript.completion], [transcript.prompt], columns
-        )
-        parts = {name: scores[0] for name, scores in lists.items()}
+        (total,), lists = await asyncio.to_thread(self.reward.sums_and_parts, [completion], [prompt], columns)
         if total is not None:
-            known = {name: score for name, score in parts.items() if score is not None}
+            known = {name: score for name, (score,) in lists.items() if score is not None}
             emit_reward({**known, self.reward.name: total}, primary_key=self.reward.name, final=True)
 
 
-@dataclass(frozen=True)
-class RolloutTranscript:
-    """The messages of a rollout."""
+def _prompt_and_completion(first: Span, last: Span) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the messages up to the end of the prompt, and those behind it, of the conversation of the last LLM call.
 
-    prompt: list[dict[str, Any]]
-    completion: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
-    finish_reason: str | None
-
-
-def read_transcript(spans: Sequence[Span]) -> RolloutTranscript | None:
-    """Return the conversation that the last LLM call continues, from the first call that it builds on, if any.
-
-    Raises:
-        ValueError: a span's messages are no JSON.
+    The prompt is the input of the first call if the last call continues it, else the input of the last call.
     """
-    calls = sorted(
-        (span for span in spans if Key.OUTPUT_MESSAGES in span.attributes), key=lambda span: span.sequence_id
-    )
-    if not calls:
-        return None
-    sent = parsed_messages(calls[-1], Key.INPUT_MESSAGES)
-    opened = parsed_messages(calls[0], Key.INPUT_MESSAGES)
-    start = len(opened) if sent[: len(opened)] == opened else len(sent)
-    reasons = calls[-1].attributes.get(Key.FINISH_REASONS) or ()
-    return RolloutTranscript(
-        prompt=sent[:start],
-        completion=[*sent[start:], *parsed_messages(calls[-1], Key.OUTPUT_MESSAGES)[-1:]],
-        tools=parsed_messages(calls[-1], Key.TOOL_DEFINITIONS),
-        finish_reason=str(reasons[-1]) if reasons else None,
-    )
+    sent, opened = parsed_messages(last, Key.INPUT_MESSAGES), parsed_messages(first, Key.INPUT_MESSAGES)
+    end = len(opened) if sent[: len(opened)] == opened else len(sent)
+    return sent[:end], [*sent[end:], *parsed_messages(last, Key.OUTPUT_MESSAGES)[-1:]]
 
 
 def _columns(task: Any) -> dict[str, list[Any]]:
     """Return the fields of a task, each as a column of one row."""
     if not isinstance(task, Mapping):
         return {}
-    columns = {str(name): [value] for name, value in task.items() if name not in _CALLERS_OWN}
+    columns = {str(name): [value] for name, value in task.items() if name not in _RESERVED}
     if "answer" in columns:
         columns.setdefault("ground_truth", columns["answer"])
     return columns

@@ -1,49 +1,48 @@
-"""Bounded calls of the user's code, which must neither hang nor end the runner.
+"""Calls of the user's code with a time limit, in this process or in another one.
 
-In this process (`call_bounded`), async code runs as a task, which is cancelled on time-out. Sync code runs in a daemon
-thread, which cannot be stopped: after the time-out it is abandoned and its later spans are dropped.
+In this process (`call_bounded`), async code runs as a task, which is cancelled at a time-out. Sync code runs in a
+daemon thread, which cannot be stopped: after the time-out it is abandoned, and spans that it emits later are dropped.
 
-In a process of its own (`AgentProcess`), an agent is killed on time-out with everything that it has started. The
-process starts when there is work, serves later calls too, and is replaced after it has died. It gets a copy of the
-agent made when the run began, so changes of the agent's state stay in it.
+In another process (`AgentProcess`), an agent is killed at a time-out with all of its descendants. The process starts
+when there is work, serves later calls too, and is replaced after it has died. It gets a copy of the agent made when the
+run began, so changes of the agent's state stay in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import inspect
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import UserError
 from ..litagent import LitAgent, RolloutOutcome
+from ..processes import Child, RemoteFailure, describe_exit, dumps, in_daemon_thread, settle
 from ..store import STORE_METHODS, LightningStore
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, NamedResources, Span
-from .processes import Child, RemoteFailure, describe_exit, dumps
 
 logger = logging.getLogger(__name__)
 
 _CANCEL_GRACE_SECONDS = 1.0
 ORPHAN_SECONDS = 0.5
-"""Seconds that the process of an agent may take to end after its runner is gone."""
+"""Seconds that the process of an agent may take to end after its runner has ended."""
 
 
 class OutOfTimeError(TimeoutError):
-    """Report that a call took longer than it may."""
+    """A call took longer than its limit."""
 
 
 class StoppedError(Exception):
-    """Report that the run ended while the call was under way."""
+    """The run ended during the call."""
 
 
 class ExitedError(Exception):
-    """Report that the called code tried to end the process, or its own task."""
+    """The called code tried to end the process, or cancelled its own task."""
 
 
 async def call_bounded(
@@ -54,25 +53,25 @@ async def call_bounded(
     deadline: float | None,
     stop: asyncio.Future[Any] | None,
 ) -> Any:
-    """Call `func`, sync or async, and return what it returns.
+    """Call `func`, sync or async, and return its result.
 
     Args:
+        func: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
         deadline: time of the event loop by which it must have returned; None is no limit.
-        stop: the call is given up once this future is done; its result, if it is a text, says why.
+        stop: the call is abandoned once this future is done; its result, if it is a string, is the reason.
 
     Raises:
-        OutOfTimeError: the deadline passed. The call was cancelled, or its thread given up.
+        OutOfTimeError: the deadline passed. The call was cancelled, or its thread abandoned.
         StoppedError: `stop` was done first.
         ExitedError: the code called `sys.exit`, or cancelled the task that it runs in.
         Exception: whatever the code raised.
     """
-    loop = asyncio.get_running_loop()
-    work: asyncio.Task[Any] = loop.create_task(_invoke(func, args, kwargs))
+    work = asyncio.ensure_future(_invoke(func, args, kwargs))
     work.add_done_callback(_retrieve)
-    waiting: set[asyncio.Future[Any]] = {work} if stop is None else {work, stop}
     try:
-        timeout = None if deadline is None else max(0.0, deadline - loop.time())
-        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await wait_until_done(work, stop, deadline)
     except asyncio.CancelledError:
         work.cancel()
         raise
@@ -89,49 +88,27 @@ async def call_bounded(
     raise OutOfTimeError(f"{label(func)} did not return in time")
 
 
+async def wait_until_done(
+    work: asyncio.Future[Any], stop: asyncio.Future[Any] | None, deadline: float | None = None
+) -> None:
+    """Wait until `work` or `stop` is done, or the deadline (time of the event loop) has passed."""
+    timeout = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    futures = {work} if stop is None else {work, stop}
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def _invoke(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
         if inspect.iscoroutinefunction(func):
             return await func(*args, **kwargs)
-        result = await _in_thread(func, args, kwargs)
+        result = await in_daemon_thread(partial(func, *args, **kwargs), f"call-{label(func)}")
         return await result if inspect.isawaitable(result) else result
     except (SystemExit, KeyboardInterrupt) as error:
         raise ExitedError(f"{label(func)} raised {type(error).__name__}: {error}") from error
 
 
-async def _in_thread(func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    done: asyncio.Future[None] = loop.create_future()
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(context.run(func, *args, **kwargs))
-        except BaseException as error:  # handed to the task that waits
-            errors.append(error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, done)
-
-    threading.Thread(target=run, name=f"call-{label(func)}", daemon=True).start()
-    await done
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def settle(future: asyncio.Future[Any] | None, value: Any = None, error: Exception | None = None) -> None:
-    """Give a future its result, or its error, unless nobody waits for it any more."""
-    if future is None or future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
-
-
 def why_stopped(stop: asyncio.Future[Any]) -> str:
-    """Return the reason that the future which ended a call gives."""
+    """Return the reason for which a call was stopped."""
     return str(stop.result() or "the run was stopped")
 
 
@@ -147,7 +124,7 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
 
 @dataclass(frozen=True)
 class AgentCall:
-    """The arguments of a call of the agent, and the trace that it continues."""
+    """Arguments of a call of the agent in its process, and the trace that it continues."""
 
     rollout: AttemptedRollout
     resources: NamedResources
@@ -157,7 +134,7 @@ class AgentCall:
 
 @dataclass(frozen=True)
 class AgentReturn:
-    """The outcome of a call, and the rollout's metadata as the agent has changed them."""
+    """Outcome of a call, and the rollout's metadata after it."""
 
     outcome: RolloutOutcome
     metadata: dict[str, Any]
@@ -173,7 +150,7 @@ _ADVICE = (
 
 
 class AgentProcess:
-    """The process of one runner. All methods belong to one event loop."""
+    """The process in which a runner calls its agent. All methods belong to one event loop."""
 
     def __init__(self, agent: LitAgent[Any], tracer: Tracer, store: LightningStore, worker_id: str) -> None:
         self._agent = agent
@@ -196,13 +173,13 @@ class AgentProcess:
         return self._child is not None and self._child.running
 
     async def start(self, stop: asyncio.Future[Any] | None = None) -> Child:
-        """Start the process unless it is up; return it once the agent is there, or `stop` is done.
+        """Start the process unless it runs; return it once the agent is loaded, or `stop` is done.
 
         Raises:
-            UserError: the agent cannot be sent, or the system offers no such processes.
+            UserError: the agent cannot be pickled.
             Exception: whatever importing the agent raised.
-            ExitedError: the process died at once.
-            TimeoutError: importing the agent takes too long.
+            ExitedError: the process died meanwhile.
+            TimeoutError: importing the agent took too long.
         """
         if self._child is not None and self._child.running:
             return self._child
@@ -210,14 +187,14 @@ class AgentProcess:
         if self._setup is None:
             self._setup = dumps((self._agent, self._tracer), "(agent, tracer)", _ADVICE)
         self._child = child = await Child.start(self._worker_id, f"{__package__}.agent_worker:main", ORPHAN_SECONDS)
-        self._ready = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
         capabilities = self._store.capabilities
         otlp_endpoint = self._store.otlp_traces_endpoint() if capabilities["otlp_traces"] else None
         child.send((self._setup, capabilities, otlp_endpoint, self._worker_id))
         self._serving = asyncio.ensure_future(self._serve(child))
-        waiting: set[asyncio.Future[Any]] = {self._ready} if stop is None else {self._ready, stop}
         try:
-            await asyncio.wait(waiting, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until_done(self._ready, stop, loop.time() + _START_SECONDS)
         except asyncio.CancelledError:
             self.discard()
             raise
@@ -231,7 +208,7 @@ class AgentProcess:
         return child
 
     async def prepare(self, stop: asyncio.Future[Any] | None) -> None:
-        """Start the process ahead of an attempt and not on its time; an error is raised by the next call."""
+        """Start the process before an attempt, whose time limit does not cover it; the next call raises the error."""
         try:
             await self.start(stop)
         except Exception as error:
@@ -246,17 +223,20 @@ class AgentProcess:
         deadline: float | None,
         stop: asyncio.Future[Any] | None,
     ) -> RolloutOutcome:
-        """Call the agent; `rollout.metadata` holds its changes afterwards.
+        """Call the agent; its changes of the metadata are copied to `rollout.metadata`.
 
         Args:
+            rollout: the rollout with its attempt.
+            resources: the resources of the rollout, by name.
+            trace: the open trace, which gets the spans of the agent.
             deadline: time of the event loop by which it must have returned; None is no limit.
-            stop: the call is given up once this future is done.
+            stop: the call is abandoned once this future is done.
 
         Raises:
-            OutOfTimeError: the deadline passed. The process is being ended, with all that it has started.
-            StoppedError: `stop` was done first; likewise.
+            OutOfTimeError: the deadline passed; the process is killed.
+            StoppedError: `stop` was done first; the process is killed.
             ExitedError: the process has died, or the agent called `sys.exit`.
-            Exception: whatever the agent raised: of a class with that name, with that text, caused by its traceback.
+            Exception: whatever the agent raised, with the same class name and text, caused by its traceback.
         """
         if self._obstacle is not None:
             error, self._obstacle = self._obstacle, None
@@ -265,13 +245,10 @@ class AgentProcess:
         if stop is not None and stop.done():
             raise StoppedError(why_stopped(stop))
         call = AgentCall(rollout, resources, trace.root, list(trace.recorded))
-        loop = asyncio.get_running_loop()
-        self._result, self._trace = loop.create_future(), trace
+        self._result, self._trace = asyncio.get_running_loop().create_future(), trace
         try:
             child.send(("run", dumps(call, "the call", "Use tasks and resources that can be pickled.")))
-            waiting: set[asyncio.Future[Any]] = {self._result} if stop is None else {self._result, stop}
-            timeout = None if deadline is None else max(0.0, deadline - loop.time())
-            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await wait_until_done(self._result, stop, deadline)
             if not self._result.done():
                 self.discard()
                 if stop is not None and stop.done():
@@ -289,16 +266,16 @@ class AgentProcess:
         return result.outcome
 
     def discard(self) -> None:
-        """End the process, if there is one, in the background; the next call gets a new one."""
-        child = self._let_go()
+        """End the process in the background; the next call starts another one."""
+        child = self._release()
         if child is not None:
             thread = threading.Thread(target=child.end, args=(_TERM_SECONDS,), name=f"{child.name}-end")
-            self._ending = [one for one in self._ending if one.is_alive()] + [thread]
+            self._ending = [*(each for each in self._ending if each.is_alive()), thread]
             thread.start()
 
     async def close(self) -> None:
-        """Let the process end by itself, then end what is left. All is gone when this returns."""
-        child = self._let_go()
+        """Let the process end by itself, then end it and its descendants. All have ended when this returns."""
+        child = self._release()
         if child is not None:
             child.hang_up()
             await asyncio.wait({child.exited}, timeout=_LEAVE_SECONDS)
@@ -307,12 +284,12 @@ class AgentProcess:
             await asyncio.to_thread(thread.join)
 
     def close_at_once(self) -> None:
-        """End the process and wait for it; for where nothing can be awaited."""
+        """End the process and wait for it. Blocks."""
         self.discard()
         for thread in self._ending:
             thread.join()
 
-    def _let_go(self) -> Child | None:
+    def _release(self) -> Child | None:
         if self._serving is not None:
             self._serving.cancel()
         for answer in self._answers:

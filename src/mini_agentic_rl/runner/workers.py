@@ -1,4 +1,4 @@
-"""The workers of runners in the store: their names, and the return of rollouts that a lost worker was running.
+"""The workers of runners in the store: their names, and the rollouts of lost workers.
 
 The workers of one run are `runner-0`, `runner-1` and so on. Where several runs share a store, each gives its processes
 a label: `runner-0@label`.
@@ -19,6 +19,7 @@ from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
 
 logger = logging.getLogger(__name__)
 
+_GIVE_BACK_SECONDS = 10.0
 _label: list[str] = []
 
 
@@ -34,42 +35,48 @@ def worker_name(number: int, label: str | None = None) -> str:
 
 
 async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, reason: str) -> bool:
-    """End the attempt as `failed` for this reason, and queue its rollout again, which itself does not fail.
+    """End the attempt as `failed` for this reason, and queue its rollout again; return True if it was queued.
 
-    The rollout stays where it is if the attempt no longer drives it. Nothing happens if the attempt has ended or was
-    declared unresponsive: then the store has seen to the rollout already. Return True if the rollout was queued.
+    If a later attempt exists, the rollout is left alone. Nothing happens if the attempt has ended or was declared
+    unresponsive: the store has then decided about the rollout already.
     """
     attempts = list(await store.query_attempts(rollout_id))
-    attempt = next((one for one in attempts if one.attempt_id == attempt_id), None)
+    attempt = next((each for each in attempts if each.attempt_id == attempt_id), None)
     if attempt is None or attempt.status not in LIVE_ATTEMPT_STATUSES:
         return False
-    drives = attempt is attempts[-1]
-    if drives:
+    is_latest = attempt is attempts[-1]
+    if is_latest:
         logger.info("rollout %s goes back to the queue: %s", rollout_id, reason)
         await store.update_rollout(rollout_id, status="requeuing")
     await store.update_attempt(rollout_id, attempt_id, status="failed", metadata={**attempt.metadata, "error": reason})
-    return drives
+    return is_latest
 
 
-async def give_back_of_worker(store: LightningStore, worker_id: str, reason: str) -> bool:
-    """Give back what a worker that has died was running; False if it ran nothing."""
-    worker = await store.get_worker_by_id(worker_id)
-    if worker is None or worker.current_rollout_id is None or worker.current_attempt_id is None:
-        return False
-    return await give_back(store, worker.current_rollout_id, worker.current_attempt_id, reason)
+async def give_back_of_worker(store: LightningStore, worker_id: str, reason: str) -> None:
+    """Give back the rollout of a worker that has died, if it ran one. An error of the store is logged."""
+
+    async def give() -> None:
+        worker = await store.get_worker_by_id(worker_id)
+        if worker is not None and worker.current_rollout_id is not None and worker.current_attempt_id is not None:
+            await give_back(store, worker.current_rollout_id, worker.current_attempt_id, reason)
+
+    try:
+        await asyncio.wait_for(give(), _GIVE_BACK_SECONDS)
+    except Exception as error:  # the store is out of reach: its health check will find the attempt
+        logger.warning("the rollout of %s could not be given back: %r", worker_id, error)
 
 
-_LOOKS = 6
-"""Looks at the workers in the time after which one is silent."""
+_CHECKS = 6
+"""Checks of the workers within `silent_seconds`."""
 
 
 class SilentWorkers:
-    """Gives back what silent workers were running.
+    """Gives back the rollouts of silent workers.
 
     Args:
-        store: tells of the workers.
-        silent_seconds: time without a heartbeat after which a worker that runs something is taken for lost.
-        now: a clock that nobody sets, in seconds.
+        store: the store of the workers.
+        silent_seconds: time without a heartbeat after which a worker with a rollout counts as lost.
+        now: a monotonic clock, in seconds.
     """
 
     def __init__(self, store: LightningStore, silent_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
@@ -78,17 +85,17 @@ class SilentWorkers:
         self._now = now
         self._last_look = now()
         self._heard: dict[str, tuple[float, float]] = {}
-        """By worker: the time of its latest heartbeat in the store, and when it was first seen here."""
+        """By worker: the time of its latest heartbeat in the store, and the local time at which it was first seen."""
 
     async def look(self) -> int:
-        """Look once; return how many rollouts were queued again.
+        """Check all workers once; return the number of rollouts that were queued again.
 
         Raises:
             Exception: the store does not answer.
         """
         workers = await self._store.query_workers()
         now = self._now()
-        if now - self._last_look > self._silent_seconds / 2:  # nobody could be heard meanwhile
+        if now - self._last_look > self._silent_seconds / 2:  # the store did not answer meanwhile
             self._heard.clear()
         self._last_look = now
         queued = 0
@@ -109,12 +116,12 @@ class SilentWorkers:
 
 
 async def watch_workers(store: LightningStore, silent_seconds: float) -> None:
-    """Give back what workers that fall silent were running, until cancelled."""
-    silent, told = SilentWorkers(store, silent_seconds), Throttle()
+    """Give back the rollouts of workers that fall silent, until cancelled."""
+    workers, throttle = SilentWorkers(store, silent_seconds), Throttle()
     while True:
-        await asyncio.sleep(silent_seconds / _LOOKS)
+        await asyncio.sleep(silent_seconds / _CHECKS)
         try:
-            await silent.look()
-        except Exception as error:  # the store is away; the next look finds it again
-            if told.due(repr(error)):
+            await workers.look()
+        except Exception as error:  # the store does not answer; it is asked again
+            if throttle.due(repr(error)):
                 logger.warning("could not look for lost runners: %s", error)

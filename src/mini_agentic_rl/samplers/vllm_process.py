@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import httpx
 
 from ..errors import UserError
-from ..processes import at_death, kill_group, start_child
+from ..processes import FAMILY_VARIABLE, at_death, end_family, new_family, start_child
 from .base import SamplerSettings
 from .clients import max_lora_rank
 
@@ -108,6 +108,7 @@ class StartedVllm:
         self._environment = environment
         self._timeout = timeout
         self._process: subprocess.Popen[Any] | None = None
+        self._mark = ""
         self._revoke: Callable[[], None] = lambda: None
         self._starts = 0
         self._ill_since = 0.0
@@ -116,6 +117,7 @@ class StartedVllm:
     def start(self) -> None:
         """Start the process."""
         self._starts += 1
+        self._mark = new_family()
         self._ill_since = 0.0
         with self.log.open("ab") as log:
             self._process = start_child(
@@ -123,11 +125,11 @@ class StartedVllm:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env={**self._environment, FAMILY_VARIABLE: self._mark},
                 start_new_session=True,
             )
         # Its engine is a process of its own, which the death of the server's would leave behind.
-        self._revoke = at_death("mini_agentic_rl.processes.children", "kill_group", self._process.pid)
+        self._revoke = at_death("mini_agentic_rl.processes.family", "end_marked", self._mark)
 
     def is_well(self) -> bool:
         """See `Server.is_well`."""
@@ -178,7 +180,7 @@ class StartedVllm:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING_SECONDS)
-        kill_group(self._process.pid)
+        end_family(self._process.pid, self._mark, grace=0)
         self._process.wait()
         self._revoke()
 

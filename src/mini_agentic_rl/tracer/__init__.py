@@ -1,8 +1,7 @@
-"""Tracers turn what an agent emits into spans of the running attempt, in the store.
+"""Tracers record the emitted facts of an agent as spans of the running attempt, and send them to the store.
 
-`OtelTracer` makes OpenTelemetry spans with parents; `DummyTracer` writes flat spans and costs next to nothing.
-`Tracer` is the base of your own.
-`init` turns on OpenTelemetry tracing for the process.
+`OtelTracer` makes OpenTelemetry spans with parents; `DummyTracer` writes flat spans at little cost. `Tracer` is the
+base of user-defined tracers. `init` turns on OpenTelemetry tracing for the process.
 """
 
 from ..compat import attach_names

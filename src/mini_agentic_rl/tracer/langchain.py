@@ -1,6 +1,6 @@
-"""Spans of what LangChain and LangGraph run: which agent or node was at work when, and what its tools did.
+"""Spans of runs of LangChain and LangGraph: agents, nodes and tools.
 
-LLM calls are recorded by the gateway; a span of this handler that encloses one in time names the agent that made it.
+The gateway records LLM calls. A span of this handler that encloses a call in time names the agent of the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .spans import OpenSpan
 CHAIN_TYPE: Final = "langchain.chain.type"
 _TOOL_NAME: Final = "gen_ai.tool.name"
 _AGENT_KEYS: Final = ("lc_agent_name", "langgraph_node")
-"""Keys under which a run's metadata name the agent, the surest first."""
+"""Keys of the agent's name in the metadata of a run, the most reliable first."""
 
 
 class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]  # the package may be absent
@@ -30,10 +30,10 @@ class LangChainHandler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore]
     Give it to a run as `config={"callbacks": [handler]}`. One object serves any number of runs at once.
     """
 
-    run_inline = True  # in the task of the rollout, whose trace the spans belong to
+    run_inline = True  # in the task of the rollout, which has the open trace
 
     def __init__(self, begin: Callable[[str, Attributes, float], OpenSpan]) -> None:
-        """Begin the spans by `begin`, from a name, attributes and a time in seconds since the epoch."""
+        """`begin` begins a span from a name, attributes and a time in seconds since the epoch."""
         super().__init__()
         self._begin_span = begin
         self._lock = threading.Lock()

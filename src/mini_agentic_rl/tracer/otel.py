@@ -1,9 +1,9 @@
-"""Tracing by OpenTelemetry: the tracer of runners, and `init`, which records every instrumented library of the process.
+"""Tracing by OpenTelemetry: the tracer of runners, and `init`, which records the instrumented libraries of the process.
 
-A span belongs to the trace that is open in the task where it starts. Each `OtelTracer` has its own provider and never
+A span belongs to the open trace of the task where it starts. Each `OtelTracer` has a provider of its own and never
 changes that of the process. To record an instrumentation library, give it `OtelTracer.provider`, or call `init`, which
-adds a processor to the provider of the process. The processor routes the spans of a rollout to its trace, whatever
-tracer the runner has; spans outside of every rollout go to an OTLP endpoint, if there is one.
+adds a processor to the provider of the process. The processor routes the spans of a rollout to its trace, for any
+tracer of the runner; spans outside of rollouts go to an OTLP endpoint, if there is one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .spans import OpenSpan, Trace
 logger = logging.getLogger(__name__)
 
 TRACER_NAME: Final = LightningResourceAttributes.TRACER_NAME.value
-"""Resource attribute of every span that comes from the provider of an `OtelTracer`."""
+"""Resource attribute of the spans of an `OtelTracer`."""
 
 _UNLIMITED = SpanLimits(
     max_attributes=SpanLimits.UNSET,
@@ -52,18 +52,18 @@ _UNLIMITED = SpanLimits(
 
 
 class TraceRouter(SpanProcessor):
-    """Span processor that hands each span, when it ends, to the trace that was open where it started.
+    """Span processor that sends each ended span to the trace that was open where the span started.
 
     Args:
-        open_trace: the trace that is open in the calling task, if any.
-        elsewhere: gets the spans that no trace was open for.
+        open_trace: returns the open trace of the calling task, if any.
+        elsewhere: gets the spans outside of traces.
     """
 
     def __init__(self, open_trace: Callable[[], Trace | None], elsewhere: SpanProcessor | None = None) -> None:
         self._open_trace = open_trace
         self._elsewhere = elsewhere
         self._lock = threading.Lock()
-        self._trace_of: WeakValueDictionary[int, Trace] = WeakValueDictionary()  # spans may outlive their trace unended
+        self._trace_of: WeakValueDictionary[int, Trace] = WeakValueDictionary()  # a span may never end
 
     def on_start(self, span: SdkSpan, parent_context: otel_context.Context | None = None) -> None:
         trace, context = self._open_trace(), span.get_span_context()
@@ -112,7 +112,7 @@ class _OtelSpan(OpenSpan):
         self._span.set_status(_otel_status(TraceStatus(status_code=status_code, description=description)))
 
     def get_recorded_span(self) -> SpanCoreFields:
-        if not isinstance(self._span, ReadableSpan):  # the sampler of a provider that is not ours left it out
+        if not isinstance(self._span, ReadableSpan):  # the sampler of a foreign provider dropped it
             return SpanCoreFields(name=self._name)
         stored = Span.from_opentelemetry(self._span, "", "", 0)
         return SpanCoreFields(**{name: getattr(stored, name) for name in SpanCoreFields.model_fields})
@@ -125,7 +125,7 @@ class _OtelSpan(OpenSpan):
 
 
 class OtelTrace(Trace):
-    """Trace of an `OtelTracer`; it makes spans itself as well, as a tracer of the OpenTelemetry SDK does."""
+    """Trace of an `OtelTracer`, with the methods of an OpenTelemetry tracer that start spans."""
 
     def start_span(self, name: str, **arguments: Any) -> otel.Span:
         """Start a span of this trace; the arguments are those of OpenTelemetry's method."""
@@ -137,7 +137,7 @@ class OtelTrace(Trace):
 
     @property
     def _otel(self) -> otel.Tracer:
-        assert isinstance(self.tracer, OtelTracer)  # which alone makes such traces
+        assert isinstance(self.tracer, OtelTracer)  # only an OtelTracer makes such traces
         return self.tracer.otel
 
 
@@ -150,20 +150,20 @@ class OtelTracer(Tracer):
 
     _trace_type = OtelTrace
     root_by_hand: ClassVar[bool] = True
-    """True if a trace that is opened by hand gets a root span too, as that of a rollout does. Programs that run under
-    agent-lightning's name expect none (`compat.alias`)."""
+    """True if a trace that no runner opens gets a root span as well. Programs under agent-lightning's name expect none
+    (`compat.alias`)."""
     root_attributes: ClassVar[Attributes] = {}
     """Attributes of the root span of each trace."""
 
     def __init__(self) -> None:
         self.provider = make_provider(Resource({TRACER_NAME: "mini_agentic_rl"}), shutdown_on_exit=False)
-        """Provider whose spans reach the store."""
+        """Provider of the spans that reach the store."""
         self.provider.add_span_processor(TraceRouter(self._open_trace))
         self.otel = tracer_of(self.provider)
-        """Tracer of the SDK that makes the spans."""
+        """Tracer of the OpenTelemetry SDK."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make the tracer anew in another process, with a provider of its own."""
+        """Make another tracer in another process, with a provider of its own."""
         return recipe_of(self)
 
     def _begin(self, name: str, attributes: Attributes, start_time: float) -> OpenSpan:
@@ -197,7 +197,7 @@ class OtelTracer(Tracer):
 
 
 def make_provider(resource: Resource, *, shutdown_on_exit: bool) -> TracerProvider:
-    """Make a provider that samples everything and cuts nothing off."""
+    """Make a provider that samples all spans and limits no attributes."""
     return TracerProvider(
         sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=shutdown_on_exit, span_limits=_UNLIMITED
     )
@@ -229,26 +229,25 @@ _TRACES_PATH: Final = "/v1/traces"
 
 _lock = threading.Lock()
 _done: list[TracerProvider] = []
-"""Provider that `init` has equipped; at most one."""
+"""Provider of the process after `init`; at most one."""
 
 
 def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
-    """Turn on OpenTelemetry tracing for this process. Call it first; calling it again changes nothing.
+    """Turn on OpenTelemetry tracing for this process. Call it first; further calls change nothing.
 
-    A provider that the process has already is kept, with its own processors, and gets one more. Emitters work outside
-    of rollouts as well if their spans have somewhere to go: an endpoint, or the provider that was there.
+    An existing provider of the process is kept, with its processors, and gets one more. Emitters outside of rollouts
+    work if there is an endpoint or an existing provider.
 
-    Processes that runners start for themselves or for their agents are traced like this one. The spans of an agent that
-    was started otherwise belong to a rollout if its environment says to which:
-    `OTEL_RESOURCE_ATTRIBUTES=agentlightning.rollout_id=…,agentlightning.attempt_id=…`.
+    Processes that runners start are traced like this one. The spans of other processes of an agent belong to a rollout
+    if the environment names it: `OTEL_RESOURCE_ATTRIBUTES=agentlightning.rollout_id=…,agentlightning.attempt_id=…`.
 
     Args:
-        endpoint: where spans outside of every rollout go over OTLP: the address of a store server, or a URL that ends
-            in /v1/traces. None takes OTEL_EXPORTER_OTLP_ENDPOINT; without that they are dropped.
+        endpoint: OTLP destination of spans outside of rollouts: the address of a store server, or a URL that ends in
+            /v1/traces. None takes OTEL_EXPORTER_OTLP_ENDPOINT; without an endpoint they are dropped.
         api_key: bearer token for `endpoint`; None takes AGL_API_KEY.
 
     Raises:
-        UserError: the OTLP exporter is not installed, or the process has a provider that is not of the SDK.
+        UserError: the OTLP exporter is not installed, or the provider of the process is not of the SDK.
         RuntimeError: the environment switches the OpenTelemetry SDK off.
     """
     with _lock:
@@ -278,7 +277,7 @@ def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
 
 
 class _RolloutProcessor(TraceRouter):
-    """Router of the process's spans; those of an `OtelTracer` are routed by that tracer itself."""
+    """Router of the spans of the process, except those of an `OtelTracer`, which routes its own."""
 
     def __init__(self, elsewhere: SpanProcessor | None) -> None:
         super().__init__(get_open_trace, elsewhere)
@@ -293,7 +292,7 @@ class _RolloutProcessor(TraceRouter):
 
 
 class _ProcessTracer(OtelTracer):
-    """Tracer of tasks without one: its spans come from the provider of the process and need no trace."""
+    """Tracer of tasks without an active one: its spans come from the provider of the process and need no trace."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self.provider = provider
@@ -304,7 +303,7 @@ class _ProcessTracer(OtelTracer):
 
 
 def _sender(endpoint: str | None, api_key: str | None) -> SpanProcessor | None:
-    """Return what sends spans over OTLP, in batches, or None where there is nowhere to send them to."""
+    """Return a processor that sends spans over OTLP, in batches; None without an endpoint."""
     if endpoint is None and not any(os.environ.get(name) for name in _ENDPOINT_VARIABLES):
         return None
     from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -1,4 +1,4 @@
-"""A trace, which collects the spans of one attempt and sends them to the store, and spans that are still open."""
+"""Traces, which collect the spans of one attempt and send them to the store, and open spans."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..types import Attributes, Event, ParallelWorkerBase, Span, SpanCoreFields,
 logger = logging.getLogger(__name__)
 
 LOCAL_ROLLOUT_ID = "local"
-"""Rollout and attempt id of spans that are traced without a store."""
+"""Rollout and attempt id of spans without a store."""
 
 
 class Trace:
-    """Spans of one attempt, on their way to the store. Without a store they stay here, numbered from 1."""
+    """The spans of one attempt, sent to the store in batches. Without a store they are only kept, numbered from 1."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Trace:
         self.rollout_id = rollout_id or LOCAL_ROLLOUT_ID
         self.attempt_id = attempt_id or LOCAL_ROLLOUT_ID
         self.recorded: list[Span] = [] if recorded is None else recorded
-        """All spans so far, in the order of their ends; `sequence_id` is 0 until the store has given one."""
+        """All ended spans, in the order of their ends; `sequence_id` is 0 until the store has assigned one."""
         self.root: Any = None
-        """Tracer's own handle, by which later spans get the same root."""
+        """Root of the trace, in the tracer's form."""
         self._loop = asyncio.get_running_loop() if store is not None else None
         self._lock = threading.Lock()
         self._pending: deque[Span] = deque()
@@ -54,13 +54,13 @@ class Trace:
         self._error: Exception | None = None
 
     def continued(self) -> Trace:
-        """Return a fresh, open trace of the same attempt that goes on where this one ended."""
+        """Return an open trace of the same attempt that continues this one."""
         trace = type(self)(self.tracer, self.store, self.rollout_id, self.attempt_id, self.recorded)
         trace.root = self.root
         return trace
 
     def record(self, span: Span) -> None:
-        """Take a span that has ended, and set its rollout, attempt and sequence id."""
+        """Add an ended span, and set its rollout and attempt; any thread."""
         span.rollout_id, span.attempt_id = self.rollout_id, self.attempt_id
         with self._lock:
             if self._closed:
@@ -85,10 +85,10 @@ class Trace:
             logger.warning("the event loop of rollout %s is closed: span %r is dropped", self.rollout_id, span.name)
 
     async def close(self) -> None:
-        """Deliver the pending spans, then take no more.
+        """Send the pending spans, then refuse further ones.
 
         Raises:
-            Exception: whatever the store raised when it was given spans of this trace.
+            Exception: whatever the store raised for spans of this trace.
         """
         while True:
             with self._lock:
@@ -120,7 +120,7 @@ class Trace:
                 for span, number in zip(batch, numbers, strict=True):
                     span.sequence_id = number
                 await self.store.add_many_spans(batch)
-            except Exception as error:  # kept for close(), which has a caller to tell
+            except Exception as error:  # raised by close()
                 logger.warning("the store refused %d spans of rollout %s: %s", len(batch), self.rollout_id, error)
                 self._error = error
 
@@ -129,7 +129,7 @@ _parent_id: ContextVar[str | None] = ContextVar("flat_parent_id", default=None)
 
 
 class OpenSpan(SpanRecordingContext):
-    """Open span as its tracer sees it."""
+    """An open span."""
 
     @abstractmethod
     def inside(self) -> AbstractContextManager[Any]:
@@ -137,14 +137,11 @@ class OpenSpan(SpanRecordingContext):
 
     @abstractmethod
     def end(self, end_time: float) -> None:
-        """End the span, at a time in seconds since the epoch, and record it."""
+        """End the span at a time (seconds since the epoch), and record it."""
 
 
 class FlatSpan(OpenSpan):
-    """Span that goes straight to its trace. Without a trace it is recorded nowhere.
-
-    Its status is OK until another one is set.
-    """
+    """Span without OpenTelemetry, with status OK by default. Without a trace it is not recorded."""
 
     def __init__(self, trace: Trace | None, name: str, attributes: Attributes, start_time: float) -> None:
         self._trace = trace
@@ -184,7 +181,7 @@ class FlatSpan(OpenSpan):
 
 @contextmanager
 def parent_of_all(span_id: str | None) -> Iterator[None]:
-    """Make this span the parent of every `FlatSpan` that is begun inside; None makes them roots."""
+    """Make this span the parent of each `FlatSpan` that begins in the block; None makes them roots."""
     before = _parent_id.get()
     _parent_id.set(span_id)
     try:
@@ -195,7 +192,7 @@ def parent_of_all(span_id: str | None) -> Iterator[None]:
 
 @contextmanager
 def around(span: OpenSpan, end_time: float | None = None) -> Iterator[SpanRecordingContext]:
-    """Put an open span around what runs inside; an exception that leaves it is recorded and raised again."""
+    """Put an open span around the block; an exception of the block is recorded and raised again."""
     try:
         with span.inside():
             yield span
@@ -207,7 +204,7 @@ def around(span: OpenSpan, end_time: float | None = None) -> Iterator[SpanRecord
 
 
 def exception_facts(exception: BaseException) -> Attributes:
-    """Return OpenTelemetry's attributes of an exception: type, message, stack, and that nobody caught it."""
+    """Return OpenTelemetry's attributes of an exception that left its span: type, message, stack."""
     stack = traceback.format_exception(type(exception), exception, exception.__traceback__)
     return {
         "exception.type": type(exception).__qualname__,

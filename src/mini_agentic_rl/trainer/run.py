@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers, in_daemon_thread
+from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
 from ..execution import ExecutionEvent, ExecutionStrategy
 from ..litagent import LitAgent
+from ..processes import in_daemon_thread
 from ..runner import Runner
 from ..store import LightningStore
 from ..types import Dataset, Hook

@@ -13,10 +13,10 @@ from mini_agentic_rl.commands.options import read_settings
 from mini_agentic_rl.commands.train import _runners, _strategy
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.execution import RayExecutionStrategy, RaySettings, ThreadingEvent
-from mini_agentic_rl.execution.ray_settings import runtime_environment
 from mini_agentic_rl.http import own_address, reached_at
 from mini_agentic_rl.integrations.ray.cluster import ClaimGate
 from mini_agentic_rl.integrations.ray.runners import Scaling
+from mini_agentic_rl.integrations.ray.strategy import runtime_environment
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI, BadRequestError, OpenAI
 from pydantic import BaseModel
 
 from mini_agentic_rl import AgentOpsTracer, InMemoryLightningStore, OtelTracer, TraceToMessages
-from mini_agentic_rl.emitter.attributes import get_tracer_provider
+from mini_agentic_rl.integrations.tracers.agent_lightning import get_tracer_provider
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
 TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}

@@ -16,7 +16,7 @@ from ...commands.store_commands import StoreSettings
 from ...config import LightningEnvVar, resolve_str_env_var, restated
 from ...errors import UserError
 from ...gateway import AddressSettings, ServerSettings
-from ...processes import pass_over_what_is_there, until_asked_to_stop
+from ...processes import freeze_loaded_objects, serve_until_signal
 
 _EXAMPLE = "mini-agentic-rl dashboard outputs/math-agent"
 
@@ -65,11 +65,11 @@ def show_dashboard(settings: DashboardSettings) -> None:
 
     async def run() -> None:
         await asyncio.to_thread(server.start)
-        pass_over_what_is_there()
+        freeze_loaded_objects()
         asked = " (it asks for the key)" if keys else ""
         typer.echo(f"the dashboard is at {server.root}/{asked}; Ctrl-C stops it")
         stopping = lambda: asyncio.to_thread(server.stop, settings.drain_seconds)  # noqa: E731
-        if not await until_asked_to_stop(lambda: server.running, stopping):
+        if not await serve_until_signal(lambda: server.running, stopping):
             raise RuntimeError("the dashboard ended unexpectedly; the log says why")
 
     asyncio.run(run())

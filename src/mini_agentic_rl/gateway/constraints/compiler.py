@@ -24,9 +24,9 @@ from ...http import BadRequestError, OverloadedError
 from ...tokens import TokenConstraint
 from ..render.decoding import Tokenizer
 from ..settings import GrammarLimits
-from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary, check_schema
+from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary
 from .rules import ANY_OBJECT, AnswerRule, ValueRule, answer_grammar, schema_with_options
-from .trial import AVAILABLE, QUICK_SECONDS, GrammarTrials, NoTrialError, TrialOutcome
+from .trial import CAN_FORK, QUICK_SECONDS, GrammarTrials, NoTrialError, SpawnedTrials, TrialOutcome
 
 MAX_MIB: Final = 1024
 """Memory of all kept grammars, measured when they were compiled."""
@@ -117,7 +117,8 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
         self._unreadable: str | None = None
-        self._trials = GrammarTrials(
+        make_trials = GrammarTrials if CAN_FORK else SpawnedTrials
+        self._trials: GrammarTrials | SpawnedTrials = make_trials(
             lambda: self._read_vocabulary().definition(), [id_ for id_ in end_ids if id_ < len(tokenizer)], self._limits
         )
         # Quick forms do not wait for slow ones, here too.
@@ -210,8 +211,6 @@ class ConstraintCompiler:
 
     async def _outcome(self, rule: AnswerRule, vocabulary: Vocabulary) -> TrialOutcome:
         loop = asyncio.get_running_loop()
-        if not AVAILABLE:
-            return await loop.run_in_executor(self._slow, _checked_here, rule)
         try:
             trial = await loop.run_in_executor(self._quick, self._ask, rule, vocabulary)
             patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
@@ -268,16 +267,3 @@ def _loosened(rule: AnswerRule, indices: Sequence[int]) -> AnswerRule:
 
 def _text(rule: AnswerRule, vocabulary: Vocabulary) -> str:
     return answer_grammar(rule, vocabulary.special, vocabulary.end_ids)
-
-
-def _checked_here(rule: AnswerRule) -> TrialOutcome:
-    """Check schemas without limits, on systems without forks."""
-    loosened = []
-    for index, value in enumerate(_values(rule)):
-        try:
-            check_schema(schema_with_options(value))
-        except GrammarError as error:
-            if value is rule.value or value.strict:
-                return TrialOutcome(refused=(index, str(error)))
-            loosened.append(index)
-    return TrialOutcome(loosened=tuple(loosened))

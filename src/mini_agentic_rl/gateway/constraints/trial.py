@@ -14,21 +14,25 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...processes import start_child
+from ...processes import DeadlineProcess, EndedError, LateError, NotReadyError, start_child
 
 if TYPE_CHECKING:
     from ..settings import GrammarLimits
 
-AVAILABLE: Final = hasattr(os, "fork")
-"""False on Windows, where there are no trials."""
+CAN_FORK: Final = hasattr(os, "fork")
+"""False on Windows, where `SpawnedTrials` stands in for `GrammarTrials`."""
+_CLOCK_SHARE: Final = 4
+"""Seconds of the clock that a try without a fork may take, for each second of processor time that it may take."""
 QUICK_SECONDS: Final = 0.035
 """CPU time of the first trial; usual grammars take a fraction of it."""
 MAX_WAITING: Final = 64
@@ -111,6 +115,54 @@ class GrammarTrials:
         return process
 
 
+class SpawnedTrials:
+    """`GrammarTrials` for a system without forks: one process tries one grammar at a time.
+
+    A try is bounded by the clock, and its memory by a regular look at it; the process is then killed and replaced.
+    """
+
+    def __init__(self, definition: Callable[[], str], end_ids: Sequence[int], limits: GrammarLimits) -> None:
+        self._definition = definition
+        self._end_ids = list(end_ids)
+        self._limits = limits
+        self._thread = ThreadPoolExecutor(1, "grammar-trials")
+        self._open: set[Future[TrialOutcome]] = set()
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._helper: DeadlineProcess | None = None
+
+    def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> Future[TrialOutcome]:
+        """See `GrammarTrials.ask`."""
+        if len(self._open) >= MAX_WAITING:
+            raise NoTrialError(f"{MAX_WAITING} forms of answers are being tried already")
+        future = self._thread.submit(self._try, {"schemas": list(schemas), "grammar": grammar})
+        self._open.add(future)
+        future.add_done_callback(self._open.discard)
+        return future
+
+    def close(self) -> None:
+        """End the process; the next question starts one again."""
+        if self._helper is not None:
+            self._helper.close()
+
+    def _try(self, question: dict[str, Any]) -> TrialOutcome:
+        try:
+            if self._helper is None:
+                self._helper = self._make_helper()
+            return _outcome(self._helper.ask(question, _CLOCK_SHARE * self._limits.max_grammar_seconds))
+        except LateError:
+            return TrialOutcome(ended="time")
+        except EndedError:
+            return TrialOutcome(ended="memory")
+        except NotReadyError as error:
+            raise NoTrialError(str(error)) from error
+
+    def _make_helper(self) -> DeadlineProcess:
+        self._folder = tempfile.TemporaryDirectory(prefix="mini-agentic-rl-")
+        file = Path(self._folder.name) / "tokenizer.json"
+        file.write_text(json.dumps({"tokenizer": self._definition(), "end_ids": self._end_ids}), encoding="utf-8")
+        return DeadlineProcess(f"{__package__}.spawned_trial_worker", str(file), str(self._limits.max_grammar_mib))
+
+
 class _Process:
     """A running process. One thread writes messages, one reads answers, so that nobody waits for its pipes."""
 
@@ -174,16 +226,18 @@ def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome
 def _give(open_: dict[int, Future[TrialOutcome]], answer: dict[str, Any]) -> None:
     future = open_.pop(answer["id"], None)
     if future is not None and future.set_running_or_notify_cancel():
-        refused = answer.get("refused")
-        future.set_result(
-            TrialOutcome(
-                seconds=answer.get("seconds", 0.0),
-                mib=answer.get("mib", 0.0),
-                loosened=tuple(answer.get("loosened", ())),
-                refused=None if refused is None else (refused[0], refused[1]),
-                ended=answer.get("ended", ""),
-            )
-        )
+        future.set_result(_outcome(answer))
+
+
+def _outcome(answer: dict[str, Any]) -> TrialOutcome:
+    refused = answer.get("refused")
+    return TrialOutcome(
+        seconds=answer.get("seconds", 0.0),
+        mib=answer.get("mib", 0.0),
+        loosened=tuple(answer.get("loosened", ())),
+        refused=None if refused is None else (refused[0], refused[1]),
+        ended=answer.get("ended", ""),
+    )
 
 
 def _fail(open_: dict[int, Future[TrialOutcome]]) -> None:

@@ -25,9 +25,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import psutil
 from llguidance import LLTokenizer
 
-from ...processes import DEATH_SIGNAL
+from ...processes import MEMORY_IS_BOUNDED
 from .grammar import GrammarError, check_schema, compile_grammar
 from .trial import QUICK_SECONDS
 
@@ -35,6 +36,8 @@ LANE_FORKS: Final = 2
 """Concurrent forks in each of the two lanes."""
 _SLOW_NICENESS: Final = 15
 """Niceness in the slow lane: sampling and quick trials go first."""
+_MEMORY_CHECK_SECONDS: Final = 0.05
+"""Seconds between two looks at the memory of forks, where the kernel does not bound it."""
 _LONGEST_MESSAGE: Final = 1000
 """Characters of a reported reason."""
 
@@ -97,9 +100,15 @@ class TrialWorker:
         self._attempt = attempt
         self._pid = os.getpid()
         self._mib = mib
+        self._memory = psutil.Process().memory_info().rss
         self._quick = _Lane(min(QUICK_SECONDS, seconds))
         self._slow = _Lane(seconds, _SLOW_NICENESS)
         self._running: dict[int, _Trial] = {}
+
+    @property
+    def busy(self) -> bool:
+        """True if forks run."""
+        return bool(self._running)
 
     def ask(self, id_: int, value: Answer) -> None:
         """Start a trial in the quick lane."""
@@ -137,6 +146,13 @@ class TrialWorker:
             else:
                 _tell({"id": trial.id, "ended": "time" if code == -signal.SIGPROF else "memory"})
         self._start_waiting()
+
+    def end_oversized(self) -> None:
+        """Kill forks that take too much memory; for a kernel that does not bound it."""
+        for pid in self._running:
+            with contextlib.suppress(psutil.Error):  # it has ended
+                if psutil.Process(pid).memory_info().rss - self._memory > self._mib << 20:
+                    os.kill(pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Kill all forks."""
@@ -185,7 +201,7 @@ def _run_fork(
 
 def _die_with(worker: int) -> None:
     """Have the kernel kill this fork when the worker dies."""
-    if not DEATH_SIGNAL:
+    if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != worker:
@@ -204,7 +220,7 @@ def _confine(mib: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # macOS lacks it
+    if sys.platform == "linux":  # macOS does not bound memory: see `end_oversized`
         with open("/proc/self/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
         allowed = pages * os.sysconf("SC_PAGE_SIZE") + (mib << 20)
@@ -252,7 +268,10 @@ def main() -> None:
             selector.register(0, selectors.EVENT_READ)
             selector.register(ended, selectors.EVENT_READ)
             while True:
-                ready = {key.fd for key, _ in selector.select()}
+                watched = not MEMORY_IS_BOUNDED and worker is not None and worker.busy
+                ready = {key.fd for key, _ in selector.select(_MEMORY_CHECK_SECONDS if watched else None)}
+                if watched and worker is not None:
+                    worker.end_oversized()
                 if ended in ready:
                     os.read(ended, 4096)
                     if worker is not None:

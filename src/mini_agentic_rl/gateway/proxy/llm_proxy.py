@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from ...attribution import gateway_started, gateway_stopped
 from ...http import AdmittingServer
-from ...processes import until_asked_to_stop
+from ...processes import serve_until_signal
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
 from ..completion.record import RolloutBudgets
@@ -162,7 +162,7 @@ class LLMProxy:
             RuntimeError: the server ended unexpectedly.
         """
         await self.start()
-        if not await until_asked_to_stop(self.is_running, lambda: self.stop(drain_seconds)):
+        if not await serve_until_signal(self.is_running, lambda: self.stop(drain_seconds)):
             raise RuntimeError("the LLM proxy ended unexpectedly; the log says why")
 
     async def restart(self) -> None:

@@ -31,8 +31,8 @@ from ...execution.base import ExecutionEvent, RunnerBundle, ThreadingEvent
 from ...execution.roles import keep_running
 from ...files import make_private_folder
 from ...logging import Throttle, setup_logging
+from ...processes import RemoteFailure, begin_family, end_family
 from ...runner import set_worker_label
-from ...runner.processes import RemoteFailure, begin_family, end_family
 from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities, forward_methods
 from ...types import AttemptedRollout
 

@@ -18,9 +18,10 @@ from typing import Any, Final
 from ...errors import UserError
 from ...execution.base import ExecutionEvent
 from ...execution.client_server import Patience
+from ...execution.roles import Backoff
 from ...logging import Throttle
+from ...processes import RemoteFailure
 from ...runner import give_back_of_worker, worker_name
-from ...runner.processes import RemoteFailure
 from ...store import LightningStore
 from .cluster import ActorLostError, Place, RayActor, RayCluster, RunnerActor, RunnerSetup
 
@@ -56,15 +57,10 @@ logger = logging.getLogger(__name__)
 
 
 _LOOK_SECONDS: Final = 1.0
-_FIRST_DELAY: Final = 0.5
-_LONGEST_DELAY: Final = 30.0
-_STEADY_SECONDS: Final = 60.0
-"""Seconds after which a runner that dies is started again with the first delay."""
 _MOST_FAILED_STARTS: Final = 5
 """Starts that fail one after the other, none having succeeded before: the next ones would not either."""
 _WAITING_SECONDS: Final = 20.0
 """Seconds without any runner after which it is told what they wait for."""
-_GIVE_BACK_SECONDS: Final = 10.0
 _LAST_WORDS_SECONDS: Final = 2.0
 
 
@@ -183,7 +179,7 @@ class RayRunners:
 
     async def _keep(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
         """Run the runner, and again when it dies; return whether it has ended by itself."""
-        delay = _FIRST_DELAY
+        backoff = Backoff()
         ends: set[asyncio.Future[Any]] = {stopping, slot.retired}
         while not any(one.done() for one in ends):
             started = time.monotonic()
@@ -192,12 +188,10 @@ class RayRunners:
             except ActorLostError as lost:
                 place, slot.place = slot.place, None
                 await self._lost(slot, place, str(lost))
+            delay = backoff.after_run(time.monotonic() - started)
             if not any(one.done() for one in ends):
                 logger.info("runner %d is started again in %g s", slot.index, delay)
-            if time.monotonic() - started > _STEADY_SECONDS:
-                delay = _FIRST_DELAY
             await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
-            delay = min(2 * delay, _LONGEST_DELAY)
         return False
 
     async def _run_once(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
@@ -268,12 +262,7 @@ class RayRunners:
 
     async def _give_back(self, slot: _Slot, reason: str) -> None:
         assert self._store is not None
-        worker_id = worker_name(slot.index, self._label(slot))
-        try:
-            if await asyncio.wait_for(give_back_of_worker(self._store, worker_id, reason), _GIVE_BACK_SECONDS):
-                logger.info("what %s was running is queued again", worker_id)
-        except Exception as error:  # the store is out of reach: its health check will find the attempt
-            logger.warning("what %s was running could not be given back: %r", worker_id, error)
+        await give_back_of_worker(self._store, worker_name(slot.index, self._label(slot)), reason)
 
     def _label(self, slot: _Slot) -> str | None:
         """Name each actor's worker anew: one that was only out of reach may still run, and is no longer listened to."""

@@ -11,18 +11,22 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import yaml
 
 from ...config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ...errors import UserError
 from ...execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle, ThreadingEvent
 from ...execution.client_server import Patience
-from ...execution.ray_settings import RaySettings, runtime_environment
+from ...execution.ray_settings import RaySettings
 from ...execution.roles import run_side_by_side, run_until_set
 from ...http import is_loopback, reached_at
 from ...logging import PACKAGE_LOGGER
-from ...runner.processes import dumps
+from ...processes import dumps
+from ...redaction import remember_secrets
 from ...store import LightningStore, LightningStoreClient, LightningStoreServer
 from .cluster import RayCluster, RunnerSetup, connected
 from .runners import RayRunners, Scaling
@@ -166,3 +170,38 @@ def _check_reach(store: LightningStoreClient, cluster: RayCluster) -> None:
             f"the other nodes of the Ray cluster cannot reach the store at {store.server_address_root}: let its server "
             f"listen where they can (here {cluster.host}), and name it so, or leave `store` to the strategy"
         )
+
+
+_FILES: Final = (".yaml", ".yml", ".json")
+
+
+def runtime_environment(given: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return Ray's runtime environment for a value of `runner_env`; secrets in it are hidden in logs from now on.
+
+    Raises:
+        UserError: there is no such folder or file, or the file holds no environment.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        remember_secrets(given)
+        return dict(given)
+    path = Path(given).expanduser()
+    if "://" in given or path.is_dir():
+        return {"working_dir": given if "://" in given else str(path.resolve())}
+    if path.suffix not in _FILES or not path.is_file():
+        raise UserError(
+            f"{given} is neither a folder, nor the URL of one, nor a YAML file with a runtime environment",
+            setting="runner_env",
+        )
+    try:
+        environment = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{given} cannot be read: {' '.join(str(error).split())}", setting="runner_env") from error
+    if not isinstance(environment, dict) or not all(isinstance(name, str) for name in environment):
+        raise UserError(
+            f"{given} holds no runtime environment: write names and values, as `env_vars: {{NAME: value}}`",
+            setting="runner_env",
+        )
+    remember_secrets(environment)
+    return environment

@@ -7,7 +7,7 @@ import asyncio
 import typer
 
 from ...commands.options import SERVE, settings_command
-from ...processes import until_asked_to_stop
+from ...processes import serve_until_signal
 from . import TinkerSettings
 
 
@@ -20,7 +20,7 @@ def serve_tinker(settings: TinkerSettings) -> None:
         typer.echo(f"TINKER_BASE_URL={server.root}")
         typer.echo(f"TINKER_API_KEY is {key}; the model is {server.service.model.names[0]!r}; Ctrl-C stops it")
         stopping = lambda: asyncio.to_thread(server.stop, settings.server.drain_seconds)  # noqa: E731
-        if not asyncio.run(until_asked_to_stop(lambda: server.running, stopping)):
+        if not asyncio.run(serve_until_signal(lambda: server.running, stopping)):
             raise RuntimeError("the server ended unexpectedly; the log says why")
     typer.echo("stopped")
 

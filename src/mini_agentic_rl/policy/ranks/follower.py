@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from ...errors import UserError
 from ...logging import PACKAGE_LOGGER
-from ...processes import asked_to_stop
+from ...processes import deferred_interrupt
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest, TokenTree, pack
 from ..errors import PolicyError
 from ..launch import Launch
@@ -73,7 +73,7 @@ def follow_rank_0(
     """
     device = device_of(launch, options.get("device", "auto"))
     stop = threading.Event()
-    with asked_to_stop(stop):
+    with deferred_interrupt(stop):
         store = meet(launch, ranks, about, stop.is_set)
         if store is None:
             return

@@ -92,7 +92,8 @@ class DockerSandbox:
         words: list[str] = [
             *(self._program, "run", "--rm", "--init", "--name", name, "--pull", "missing"),
             *("--label", "mini-agentic-rl=harness", "--workdir", str(confined.workspace)),
-            *("--user", f"{os.getuid()}:{os.getgid()}", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+            *(("--user", f"{os.getuid()}:{os.getgid()}") if hasattr(os, "getuid") else ()),
+            *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
             *("--read-only", "--tmpfs", "/tmp:rw,nosuid,size=64m"),
             *("--memory", memory, "--memory-swap", memory, "--cpus", f"{self._cpus:g}"),
             *("--pids-limit", str(limits.processes)),

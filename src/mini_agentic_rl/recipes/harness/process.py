@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import UserError
-from ...runner import FAMILY_VARIABLE, end_family, new_family
+from ...processes import FAMILY_VARIABLE, end_family, new_family
 from .programs import landlock, seccomp
 from .sandbox import HISTORY, Confined, Ended, HarnessError, SandboxLimits, copy_task
 from .tasks import VerifierTable

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, WebPages, is_loopback
-from ...processes import until_asked_to_stop
+from ...processes import serve_until_signal
 from ..base import LightningStore, LightningStoreCapabilities
 from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
 from . import routes
@@ -141,7 +141,7 @@ class LightningStoreServer(ForwardingStore):
             RuntimeError: the server ended by itself; the log says why.
         """
         await self.start()
-        if not await until_asked_to_stop(lambda: self._thread.running, lambda: self.stop(drain_seconds)):
+        if not await serve_until_signal(lambda: self._thread.running, lambda: self.stop(drain_seconds)):
             raise RuntimeError("the store server ended unexpectedly; the log says why")
 
     async def close(self) -> None:

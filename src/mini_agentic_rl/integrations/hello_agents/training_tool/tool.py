@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from ....errors import UserError
 from ....files import make_private_file, one_writer
 from ....metrics import read_metrics
-from ....runner.processes import dumps
+from ....processes import dumps
 from .actions import DataActions
 from .parameters import (
     PARAMETERS,

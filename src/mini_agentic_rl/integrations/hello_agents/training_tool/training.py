@@ -274,9 +274,12 @@ def running(root: Path) -> dict[Path, psutil.Process]:
 
 
 def interrupt(process: psutil.Process, wait_seconds: float) -> bool:
-    """Send SIGINT, and wait; return True if it has ended within so many seconds."""
+    """Send SIGINT, and wait; return True if it has ended within so many seconds. Windows, without SIGINT, ends it."""
     try:
-        process.send_signal(signal.SIGINT)
+        if os.name == "posix":
+            process.send_signal(signal.SIGINT)
+        else:
+            process.terminate()
         process.wait(wait_seconds)
     except psutil.NoSuchProcess:
         return True

@@ -7,14 +7,13 @@ Once the file is open, the process may write no file and take only so much memor
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ....processes import NotReadyError, confine, serve_answers
+from ....processes import NotReadyError, confine, lower_priority, serve_answers
 from .connection import ReadOnlyConnection
 from .query import QueryError, QueryLimits, SqlToolError
 
@@ -49,8 +48,7 @@ def prepare(path: Path, limits: QueryLimits, *, immutable: bool, niceness: int) 
         connection, {"sql": "SELECT 1", "seconds": limits.timeout_seconds}
     )  # what is imported on first use is imported now
     confine(limits.max_memory_mib)
-    if sys.platform != "win32":
-        os.nice(niceness)
+    lower_priority(niceness)
     return partial(answer, connection)
 
 

@@ -1,0 +1,46 @@
+"""Run blocking code in a daemon thread and await it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import fit_for_future
+
+T = TypeVar("T")
+
+
+def in_daemon_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Start `call` in a daemon thread that has the caller's context variables; return the future of its result.
+
+    Cancelling the future does not end the thread, whose result is then ignored.
+    """
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def work() -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = context.run(call)
+        except BaseException as raised:  # raised again where the future is awaited
+            error = fit_for_future(raised, name)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, future, value, error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return future
+
+
+def settle(future: asyncio.Future[Any] | None, value: Any = None, error: BaseException | None = None) -> None:
+    """Give a future its result or its error, unless it is done or cancelled."""
+    if future is None or future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)

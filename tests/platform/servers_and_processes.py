@@ -1,0 +1,99 @@
+"""Serve a store and a model, run agents in processes, and lock a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from openai import AsyncOpenAI
+
+from gateway.tiny_server import tiny_server
+from mini_agentic_rl import LightningStoreClient, SqlLightningStore, Trainer
+from mini_agentic_rl.algorithm import Baseline
+from mini_agentic_rl.execution import ClientServerExecutionStrategy
+from mini_agentic_rl.files import one_writer
+from mini_agentic_rl.litagent import rollout
+from mini_agentic_rl.runner import LitAgentRunner
+from mini_agentic_rl.store import LightningStoreServer
+
+SECOND_WRITER = """
+import sys
+from pathlib import Path
+from mini_agentic_rl.files import one_writer
+with one_writer(Path(sys.argv[1])):
+    pass
+"""
+
+
+@rollout
+def agent(task: int) -> float:
+    return float(os.getpid() != task)
+
+
+async def serve_a_store_on_a_file(folder: Path) -> None:
+    store = SqlLightningStore(folder / "store.db")
+    server = LightningStoreServer(store, port=0)
+    await server.start()
+    try:
+        client = LightningStoreClient(server.endpoint)
+        queued = await client.enqueue_rollout({"question": "1 + 1"}, mode="train")
+        claimed = await client.dequeue_rollout(worker_id="w")
+        assert claimed is not None
+        assert claimed.rollout_id == queued.rollout_id
+        await client.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+        assert [one.status for one in await client.query_rollouts()] == ["succeeded"]
+        await client.close()
+    finally:
+        await server.close()
+
+
+def run_agents_in_processes(folder: Path) -> None:
+    strategy = ClientServerExecutionStrategy(n_runners=2, server_port=0, graceful_timeout=5, terminate_timeout=2)
+    store = SqlLightningStore(folder / "processes.db")
+    Trainer(algorithm=Baseline(), strategy=strategy, store=store).fit(agent, [0, 1, 2, 3])
+    runs = asyncio.run(store.query_rollouts())
+    assert [one.status for one in runs] == ["succeeded"] * 4
+
+
+async def isolate_an_agent(folder: Path) -> None:
+    store = SqlLightningStore(folder / "isolated.db")
+    runner = LitAgentRunner(isolation="process")
+    with runner.run_context(agent=agent, store=store, worker_id=0):
+        ended = await runner.step(0)
+    assert ended.status == "succeeded"
+
+
+async def ask_a_model() -> None:
+    number = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {"type": "boolean"}}}
+    with tiny_server() as tiny:
+        client = AsyncOpenAI(base_url=tiny.server.endpoint, api_key="none", max_retries=0)
+        ask = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
+        reply = await client.chat.completions.create(**ask)
+        assert reply.usage.completion_tokens > 0
+        reply = await client.chat.completions.create(**ask, response_format=number)
+        assert isinstance(json.loads(reply.choices[0].message.content), bool)
+
+
+def lock_a_folder(folder: Path) -> None:
+    with one_writer(folder / "run"):
+        command = [sys.executable, "-c", SECOND_WRITER, str(folder / "run")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "is being written by another run" in done.stderr
+    assert list((folder / "run").iterdir()) == []
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    asyncio.run(serve_a_store_on_a_file(folder))
+    run_agents_in_processes(folder)
+    asyncio.run(isolate_an_agent(folder))
+    asyncio.run(ask_a_model())
+    lock_a_folder(folder)
+
+
+if __name__ == "__main__":
+    main()
