@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,12 @@ from ..trainer import RunnerSettings, TraceExportSettings, accuracy_rows, check_
 from .tables import show, show_result
 from .tasks import TaskSettings, load_agent, matching_tasks, trained_as
 from .train_config import config_of_agent
+
+EVAL_SHORT_HELP: Final[Sequence[str]] = (
+    *("model", "adapter", "device", "env", "agent", "dataset", "difficulty", "split", "size", "agent_command"),
+    *("samples", "temperature", "max_new_tokens", "n_runners", "seed", "output", "json_output"),
+)
+"""Settings that `eval --help` shows."""
 
 
 class EvalSettings(RunnerSettings, JsonSettings):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..config import Settings
 from ..errors import UserError
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from ..gateway import MiniLLMServer
 
 logger = logging.getLogger(__name__)
+
+
+SERVE_SHORT_HELP: Final[Sequence[str]] = (
+    *("model", "adapter", "dtype", "device", "quantization", "served_model_name", "tool_format", "learn_from_use"),
+    *("host", "port", "api_key", "api_key_file", "drain_seconds", "cache_mib", "max_requests_per_minute"),
+    "max_concurrent_requests",
+)
+"""Settings that `serve --help` shows."""
 
 
 class ServeSettings(Settings):

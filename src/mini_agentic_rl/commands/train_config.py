@@ -22,6 +22,13 @@ from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings, TraceExportSettings
 from .tasks import TaskSettings, load_agent, matching_tasks
 
+TRAIN_SHORT_HELP: Final[Sequence[str]] = (
+    *("env", "agent", "dataset", "difficulty", "max_samples", "eval_size", "model", "device", "preset"),
+    *("output_dir", "seed", "loggers", "resume", "overwrite", "json_output", "sft_examples", "algorithm"),
+    *("total_steps", "tasks_per_step", "samples_per_prompt", "max_new_tokens", "learning_rate"),
+)
+"""Settings that `train --help` shows."""
+
 PPO = "ppo"
 _ALGORITHMS = (*PRESETS, PPO)
 if TYPE_CHECKING:
@@ -44,6 +51,13 @@ _UNSAFE = re.compile(r"[^\w.-]+")
 
 _RARE: Final[Sequence[str]] = (
     "loop.normalize_advantage",
+    "loop.overlong_buffer",
+    "loop.separate_rewards",
+    "loop.gamma",
+    "loop.gae_lambda",
+    "loop.value_clip",
+    "warm_start.learning_rate",
+    "warm_start.batch_size",
     "run.metrics_host",
     "export.otlp_messages",
     "export.otlp_tokens",
@@ -119,8 +133,6 @@ def _main_job_defaults() -> Mapping[str, Any]:
 class TrainConfig(RunnerSettings, JsonSettings):
     """The configuration of `train`."""
 
-    command: ClassVar[str] = "train"
-    """Name of the command that takes this configuration."""
     defaults: ClassVar[Mapping[str, Any]] = {
         **_main_job_defaults(),
         "loop.samples_per_prompt": 8,
@@ -164,11 +176,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "json_output",
         ),
         "Agent that is a command": _with_option("harness", HarnessSettings),
-        "Warm-up (SFT)": (
-            "warm_start.examples",
-            "warm_start.learning_rate",
-            "warm_start.batch_size",
-        ),
+        "Warm-up (SFT)": ("warm_start.examples",),
         "Reinforcement learning": (
             "algorithm",
             "backend",
@@ -201,7 +209,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Servers that sample": _with_option("sampling", SamplerSettings),
         "Rewards and loss": (
-            "loop.separate_rewards",
             "loop.baseline",
             "loop.policy_loss",
             "loop.clip_ratio",
@@ -212,7 +219,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.kl_coef",
             "loop.entropy_coef",
             "loop.mask_truncated",
-            "loop.overlong_buffer",
         ),
         "Teachers, and what is imitated": (
             "loop.reward_coef",
@@ -222,7 +228,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.sft_coef",
             "loop.sft_per_step",
         ),
-        "Critic (PPO)": tuple(f"loop.{name}" for name in PPO_ALONE if f"loop.{name}" not in _RARE),
         "Limits of a rollout": ("limits.*",),
         "Runners": ("n_runners", "strategy", *_with_option("ray", RaySettings)),
         WITHOUT_OPTION: _RARE,
@@ -350,56 +355,3 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         if name not in settings.model_fields_set and getattr(settings, name) != value:
             changes.setdefault(group, {})[name] = value
     return config.changed(**changes) if changes else config
-
-
-class PlanSettings(JsonSettings):
-    """The settings of `plan`."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {"loop.max_new_tokens": 512}
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Model": ("load.*",),
-        "Memory": (
-            "vram",
-            "lora.r",
-            "lora.dropout",
-            "learner.checkpointing",
-            "learner.max_batch_tokens",
-            "engine.cache_mib",
-            "engine.cuda_graphs",
-            "engine.sampler_device",
-        ),
-        "Reinforcement learning": (
-            "loop.tasks_per_step",
-            "loop.samples_per_prompt",
-            "prompt_tokens",
-            "loop.max_new_tokens",
-            "loop.max_staleness",
-        ),
-        "Spread": ("ranks", "team.shard", "sampling.sampler", "replicas", "rates"),
-        "Run": ("json_output",),
-    }
-    helps: ClassVar[Mapping[str, str]] = {
-        "loop.max_new_tokens": "Tokens that a rollout samples in all its calls together.",
-    }
-
-    vram: str | None = None
-    """Memory to fit into, as 4GB or 3500MB; settings that save memory are then chosen as needed. Without it the
-    settings are planned as they are given. On a card bitsandbytes (the `quant` extra) is taken to be there."""
-    prompt_tokens: int = Field(default=512, ge=1)
-    """Tokens of a task's prompt, system prompt and tools included."""
-    ranks: int = Field(default=1, ge=1)
-    """Processes that learn, each with a share of the step's tasks."""
-    replicas: int = Field(default=0, ge=0)
-    """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own` or the base is in parts, else
-    each rank samples its share itself."""
-    rates: Path | None = None
-    """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
-    none for a card."""
-
-    load: ModelSettings = ModelSettings()
-    lora: LoraSettings = LoraSettings()
-    learner: LearnerSettings = LearnerSettings()
-    engine: EngineSettings = EngineSettings()
-    sampling: SamplerSettings = SamplerSettings()
-    team: RankSettings = RankSettings()
-    loop: GRPOSettings = GRPOSettings()

@@ -143,7 +143,7 @@ def mismatch_rises(view: RunView) -> Finding | None:
         f"the log-probability of a sampled token differs by {number(now)} nats on average, {number(before)} at first, "
         "so that the update corrects for what never happened",
         "Set `importance_correction=token`, which weighs it, or `dtype=float32`, which removes it; with servers as the "
-        "sampler, `mini-agentic-rl parity` compares them token by token",
+        "sampler, look whether they serve the same base model in the same number format",
     )
 
 
