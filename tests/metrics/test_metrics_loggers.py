@@ -111,7 +111,7 @@ def test_tensorboard_shows_a_table_as_it_is_and_where_an_artifact_is(tmp_path):
         logger.artifact("adapter", [tmp_path / "adapter.bin"])
     found = events.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
-    (table,), (artifact,) = found.Tensors("transcripts"), found.Tensors("artifacts/adapter")
+    (table,), (artifact,) = found.Tensors("transcripts/text_summary"), found.Tensors("artifacts/adapter/text_summary")
     assert (table.step, artifact.step) == (7, 7)
     lines = table.tensor_proto.string_val[0].decode().splitlines()
     assert lines[2:] == ["| 1.0 | a \\| b<br>&lt;script> |", "|  |  |"]
@@ -205,7 +205,7 @@ def test_a_key_puts_wandb_online_and_its_own_variable_decides_before_that(tmp_pa
     )
 
 
-@pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboard.summary"), ("wandb", "wandb")])
+@pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name, module):
     service_checks.a_missing_package_is_named_with_its_extra(name, module, tmp_path, monkeypatch)
 
