@@ -143,7 +143,7 @@ def test_the_command_says_what_it_took_over(tmp_path):
 
     result = run(folder, "--store", tmp_path / "new.db")
     assert "2 rollouts, 3 attempts, 4 spans and 1 resources imported" in result.output
-    assert "1 rollouts have not ended" in result.output
+    assert "1 unfinished rollouts are left out" in result.output
     for source, told in (("empty", "holds no rollouts.json"), ("torn", "cannot be read")):
         refused = run(tmp_path / source, "--store", tmp_path / "other.db")
         assert refused.exit_code != 0

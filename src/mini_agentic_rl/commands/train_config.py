@@ -1,4 +1,4 @@
-"""`TrainConfig`: the configuration of a training. Its groups are the settings classes of what they set."""
+"""`TrainConfig`: the configuration of a training, made of the settings classes of its parts."""
 
 from __future__ import annotations
 
@@ -35,20 +35,18 @@ if TYPE_CHECKING:
     from ..environments import Recipe
 
     AlgorithmName: TypeAlias = str
-else:  # the variants of GRPO, those among them that a program or a plugin has added, and PPO
+else:  # the variants of GRPO, registered ones among them, and PPO
     AlgorithmName = Annotated[Literal[_ALGORITHMS], OpenChoices(is_preset)]
 Backend = Literal["native", "trl"]
 
 VARIED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in preset})
-"""Settings of the loop that presets set: the algorithm decides them where they are not given."""
+"""Settings of the loop that the algorithm decides unless they are given."""
 PPO_ALONE: Sequence[str] = [name for name in PPOSettings.model_fields if name not in GRPOSettings.model_fields]
-"""Settings of the loop that only PPO has: those of its critic."""
+"""Settings of the loop that only PPO has."""
 GRPO_ALONE: Sequence[str] = [name for name in GRPOSettings.model_fields if name not in PPOSettings.model_fields]
-"""Settings of the loop that only GRPO and its variants have: what is compared, taught and imitated."""
+"""Settings of the loop that only GRPO and its variants have."""
 _UNSAFE = re.compile(r"[^\w.-]+")
-"""Characters that a folder's name is not to have."""
-
-
+"""Characters that are replaced in the name of a folder."""
 _RARE: Final[Sequence[str]] = (
     "loop.normalize_advantage",
     "loop.overlong_buffer",
@@ -114,7 +112,7 @@ _RARE: Final[Sequence[str]] = (
     "ray.min_runners",
     "ray.runner_idle_seconds",
 )
-"""Settings that a file of `--config` or Python sets: they have no option of their own."""
+"""Settings without a command-line option, for a file of `--config` or Python."""
 
 
 def _with_option(group: str, kind: type[Settings]) -> tuple[str, ...]:
@@ -142,11 +140,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "run.output_dir": Path("outputs/math-agent"),
         **{f"loop.{name}": None for name in (*VARIED, *PPO_ALONE)},
     }
-    """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
-    constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
-    it trains the embedded model on `units`, on a CPU within minutes; for other tasks other recipes say
-    (`with_agent_defaults`). With PPO, too, it takes these numbers of rollouts and passes, so that runs of
-    different algorithms compare. None is what the algorithm or the agent decides."""
+    """Defaults of the main job, which trains the embedded model on `units` within minutes on a CPU; for other tasks see
+    `with_agent_defaults`. PPO takes the same numbers of rollouts and passes, so that runs of different algorithms
+    compare. None leaves a setting to the algorithm or the agent."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
@@ -233,21 +229,21 @@ class TrainConfig(RunnerSettings, JsonSettings):
         WITHOUT_OPTION: _RARE,
     }
     helps: ClassVar[Mapping[str, str]] = {
-        "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
+        "loop.max_new_tokens": "At most this many sampled tokens in one model call; the default depends on the agent: "
         "96 for `sql`, 48 for `arithmetic`, less for games, else 128.",
     }
 
     algorithm: AlgorithmName = "grpo"
-    """Published algorithm. It decides what is not given by name under "Rewards and loss"; `ppo` has a critic."""
+    """Algorithm. It sets the defaults of the settings under "Rewards and loss"; `ppo` has a critic."""
     backend: Backend = "native"
     """Backend that turns rewards into new weights: this package, or TRL's GRPOTrainer (needs the `trl` extra)."""
     full_finetune: bool = False
     """Train every weight instead of a LoRA adapter."""
     max_samples: int | None = Field(default=None, ge=1)
-    """Train on at most this many tasks; by default on all (of arithmetic 10,000, of medical 2,000)."""
+    """Train on at most this many tasks; by default on all (10,000 of arithmetic, 2,000 of medical)."""
     preset: Literal["none", "4gb"] = "none"
-    """`4gb` chooses quantization, checkpointing, tokens per pass and cache so that the run fits a card (or a process on
-    the CPU) of 4 GB, as `mini-agentic-rl plan --vram 4GB` does; it only ever saves more than was asked for."""
+    """`4gb` chooses quantization, checkpointing, tokens per pass and cache size so that the run fits into 4 GB of GPU
+    memory, or 4 GB of a process on the CPU. It never uses more memory than the given settings."""
 
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()
@@ -267,7 +263,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     @field_validator("loop", mode="wrap")
     @classmethod
     def _loop_of_algorithm(cls, value: Any, handler: Any, info: ValidationInfo) -> GRPOSettings | PPOSettings:
-        """Read the loop as the settings of the algorithm that was chosen."""
+        """Parse the loop as the settings of the chosen algorithm."""
         algorithm = info.data.get("algorithm")
         if not isinstance(value, Mapping) or algorithm is None:
             loop: GRPOSettings | PPOSettings = handler(value)
@@ -280,10 +276,10 @@ class TrainConfig(RunnerSettings, JsonSettings):
             tokens = tokens_of_call(matched.agent, matched.env or matched.dataset)
         given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
-            usual = GRPOSettings.model_construct()  # as a run folder's file has them
-            foreign = next((name for name in GRPO_ALONE if given.get(name) not in (None, getattr(usual, name))), None)
+            default = GRPOSettings.model_construct()  # a run folder's file has the defaults too
+            foreign = next((name for name in GRPO_ALONE if given.get(name) not in (None, getattr(default, name))), None)
             if foreign is not None:
-                raise ValueError(f"`{foreign}` is not PPO's: leave it out, or take another `algorithm`")
+                raise ValueError(f"`{foreign}` is not PPO's: leave it out, or choose another `algorithm`")
             return PPOSettings(**{name: one for name, one in given.items() if name not in GRPO_ALONE})
         foreign = next((name for name in PPO_ALONE if name in given), None)
         if foreign is not None:
@@ -294,27 +290,25 @@ class TrainConfig(RunnerSettings, JsonSettings):
         return with_agent_defaults(self)
 
     def prepare(self) -> tuple[TrainConfig, Recipe, dict[str, Any]]:
-        """Return the settings as they are used, the agent, and arguments of the `Trainer` that the agent asks for.
+        """Return the final settings, the agent, and arguments of the `Trainer` that the agent needs.
 
         Raises:
-            UserError: there is no such agent, or a setting of it cannot work.
+            UserError: there is no such agent, or a setting of it is invalid.
         """
         return self, load_agent(self.tasks, self.harness, [self.run.output_dir]), {}
 
 
 def config_of_agent(agent: str) -> type[TrainConfig] | None:
-    """Return the subclass of `TrainConfig` with the settings of an agent; None if the agent has no settings of its
-    own."""
+    """Return the subclass of `TrainConfig` of an agent with settings of its own, as `sql`; None for other agents."""
     family = None if ":" in agent else family_type(agent)
     return None if family is None else family.train_config()
 
 
 def with_agent_defaults(config: TrainConfig) -> TrainConfig:
-    """Return the configuration with what the agent or the data set decides where nothing was given.
+    """Return the configuration with the defaults of its agent and data set.
 
-    An agent with settings of its own has its own configuration, as `sql` has that of `train-sql`. An agent with tasks
-    of its own has these, and the other way round.
-    An adapter that is trained on goes on writing its calls as it was taught to.
+    An agent with settings of its own, as `sql`, gets its own configuration class. An agent brings its tasks, and tasks
+    bring their agent. An adapter keeps the tool format that it was trained with.
 
     Raises:
         UserError: agent and data set do not belong together.
@@ -324,9 +318,9 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     own_config = config_of_agent(config.tasks.agent)
     if own_config is not None and not isinstance(config, own_config):
         config = own_config(**config.model_dump(exclude_unset=True))
-    # The tokenizer beside an adapter says its form, and `auto` asks it: a default of the agent is for a new adapter.
-    own_form = adapter_folder(config.load.model) is not None and "tool_format" not in config.loop.model_fields_set
-    if own_form and config.loop.tool_format != "auto":
+    # `auto` reads the tool format from the adapter's tokenizer; the agent's default is for a new adapter.
+    is_adapter = adapter_folder(config.load.model) is not None
+    if is_adapter and "tool_format" not in config.loop.model_fields_set and config.loop.tool_format != "auto":
         config = config.changed(loop={"tool_format": "auto"})
     if type(config) is not TrainConfig:
         return config
@@ -337,7 +331,7 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
             include={"dataset"} if config.harness.agent_command else {"agent", "dataset"}
         )
         if "output_dir" not in config.run.model_fields_set:
-            # outputs/math-agent is that of the main job
+            # the default, outputs/math-agent, is the folder of the main job
             agent = tasks.dataset if tasks.agent == MATH else tasks.agent
             name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
             changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
