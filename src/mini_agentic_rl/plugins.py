@@ -78,7 +78,7 @@ def installed_plugins() -> list[Plugin]:
 
 def entries() -> list[Plugin]:
     """Return the plugins of other distributions and the optional parts of this one; none is imported."""
-    found: list[Plugin] = []
+    plugins: list[Plugin] = []
     seen: set[str] = set()
     for distribution in metadata.distributions():
         try:
@@ -91,8 +91,8 @@ def entries() -> list[Plugin]:
         normal_name = re.sub(r"[-_.]+", "-", name).lower()
         if normal_name not in seen:  # Python imports the first of that name on the path
             seen.add(normal_name)
-            found += _plugins_of(distribution, name, version)
-    return sorted(found, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution))
+            plugins += _plugins_of(distribution, name, version)
+    return sorted(plugins, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution))
 
 
 def plugin_names(kind: Kind) -> list[str]:
@@ -145,15 +145,15 @@ def load_plugin(kind: Kind, name: str, *, setting: str | None) -> Any | None:
     Raises:
         UserError: two distributions offer the name, or it cannot be imported.
     """
-    found = [plugin for plugin in entries() if plugin.kind == kind and plugin.name == name]
-    if not found:
+    plugins = [plugin for plugin in entries() if plugin.kind == kind and plugin.name == name]
+    if not plugins:
         return None
-    if len(found) > 1:
+    if len(plugins) > 1:
         raise UserError(
-            f"{name!r} is offered by {' and '.join(plugin.distribution for plugin in found)}: uninstall one of them",
+            f"{name!r} is offered by {' and '.join(plugin.distribution for plugin in plugins)}: uninstall one of them",
             setting=setting,
         )
-    plugin = found[0]
+    plugin = plugins[0]
     try:
         return plugin.load()
     except Exception as error:  # the plugin's module may fail in any way while it is imported
@@ -198,8 +198,8 @@ def _plugins_of(distribution: metadata.Distribution, name: str, version: str) ->
 
 def _identity(distribution: metadata.Distribution) -> tuple[str, str]:
     """Return name and version, even if the metadata is damaged."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     with suppress(Exception):  # as when the file is missing
-        found = {field: str(distribution.metadata[field] or "") for field in ("Name", "Version")}
+        fields = {field: str(distribution.metadata[field] or "") for field in ("Name", "Version")}
     unnamed = Path(str(distribution.locate_file("."))).name
-    return found.get("Name") or f"a distribution without a name in {unnamed}", found.get("Version") or "?"
+    return fields.get("Name") or f"a distribution without a name in {unnamed}", fields.get("Version") or "?"

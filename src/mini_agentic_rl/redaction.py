@@ -72,11 +72,11 @@ def remember_secrets(settings: Any) -> None:
     environment variables for agents and runners unless they are plainly something else.
     """
     global _known
-    found = {value for name, value in os.environ.items() if _VARIABLE.fullmatch(name) and _may_be_key(value)}
-    found |= {value for value in _keys_in(settings) if len(value) > (2 * _SHORT if _PLAIN.fullmatch(value) else _SHORT)}
-    if found <= _known[0]:
+    keys = {value for name, value in os.environ.items() if _VARIABLE.fullmatch(name) and _may_be_key(value)}
+    keys |= {value for value in _keys_in(settings) if len(value) > (2 * _SHORT if _PLAIN.fullmatch(value) else _SHORT)}
+    if keys <= _known[0]:
         return
-    known = _known[0] | found
+    known = _known[0] | keys
     forms = {form for value in known for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))}
     words = [
         re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)"
@@ -106,8 +106,8 @@ def _keys_in(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, str):
         if _NAME.search(name):
             yield value
-        yield from (found[1] for found in _OPTION.finditer(value))
-        yield from (key for found in _IN_TEXT.finditer(value) if _may_be_key(key := found[found.lastindex or 0]))
+        yield from (match[1] for match in _OPTION.finditer(value))
+        yield from (key for match in _IN_TEXT.finditer(value) if _may_be_key(key := match[match.lastindex or 0]))
 
 
 def _may_be_key(value: str) -> bool:
@@ -130,8 +130,8 @@ def without_secrets(text: str) -> str:
 
 def shown_address(address: str) -> str:
     """Return an address without user, password and the keys of its query, even if it is malformed."""
-    scheme, found, rest = address.partition("://")
-    if not found:
+    scheme, separator, rest = address.partition("://")
+    if not separator:
         return without_secrets(address)
     _, at, rest = rest.rpartition("@")
     # Without an @ a password is in the place of the port.

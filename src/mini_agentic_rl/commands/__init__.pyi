@@ -28,5 +28,6 @@ from .train import make_algorithm as make_algorithm
 from .train import train_and_show as train_and_show
 from .train import train_job as train_job
 from .train_config import PPO as PPO
+from .train_config import TRAIN_SHORT_HELP as TRAIN_SHORT_HELP
 from .train_config import TrainConfig as TrainConfig
 from .train_config import with_agent_defaults as with_agent_defaults

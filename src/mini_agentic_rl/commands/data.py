@@ -195,13 +195,13 @@ def _show_conversion(console: Console, report: Mapping[str, Any]) -> None:
     console.print(f"wrote {report['output']}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _show_overlaps(console: Console, found: Mapping[str, Any]) -> None:
+def _show_overlaps(console: Console, result: Mapping[str, Any]) -> None:
     """Print the overlap of the questions of each split with those of the earlier ones."""
-    sizes = ", ".join(f"{name} {count:,}" for name, count in found["splits"].items())
-    console.print(f"{found['dataset']}: {sizes}", highlight=False, markup=False)
-    ngram = found["ngram"]
+    sizes = ", ".join(f"{name} {count:,}" for name, count in result["splits"].items())
+    console.print(f"{result['dataset']}: {sizes}", highlight=False, markup=False)
+    ngram = result["ngram"]
     table = Table("asked", "seen", "the same", "but for numbers", f"{ngram} words", "of their words", title="Overlap")
-    for row in found["overlaps"]:
+    for row in result["overlaps"]:
         shares = (percent(row[name] / row["questions"]) for name in ("same", "same_but_numbers", "with_ngram"))
         table.add_row(row["asked"], row["seen"], *shares, percent(row["ngrams_seen"]))
     console.print(table)
@@ -213,15 +213,15 @@ def _show_overlaps(console: Console, found: Mapping[str, Any]) -> None:
     )
 
 
-def _show_examples(console: Console, found: Mapping[str, Any]) -> None:
+def _show_examples(console: Console, result: Mapping[str, Any]) -> None:
     """Print the number of examples and the first of them."""
     console.print(
-        f"{found['dataset']}: {counted(found['examples'], 'example')} of the form {found['form']} in the "
-        f"split {found['split']}, with {', '.join(found['columns'])}",
+        f"{result['dataset']}: {counted(result['examples'], 'example')} of the form {result['form']} in the "
+        f"split {result['split']}, with {', '.join(result['columns'])}",
         highlight=False,
         markup=False,
     )
-    for example in found["first"]:
+    for example in result["first"]:
         console.rule()
         for name, value in example.items():
             if isinstance(value, list) and value and isinstance(value[0], Mapping) and "role" in value[0]:

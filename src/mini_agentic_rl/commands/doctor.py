@@ -99,33 +99,33 @@ def _check_computer(settings: DoctorSettings) -> int:
 
     commands = {"serve": ServeSettings, "store": ServeStoreSettings}
     servers = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
-    found = checkup(servers, speed_test=settings.speed_test)
-    show(settings, found, lambda console: _show_checkup(console, found))
-    return int(found["faults"])
+    result = checkup(servers, speed_test=settings.speed_test)
+    show(settings, result, lambda console: _show_checkup(console, result))
+    return int(result["faults"])
 
 
-def _show_checkup(console: Console, found: Mapping[str, Any]) -> None:
+def _show_checkup(console: Console, result: Mapping[str, Any]) -> None:
     """Print the checks, the speed, and the settings that follow."""
     for title in ("installation", "hardware"):
         table = Table(title=title.capitalize(), show_header=False, box=None, title_justify="left", pad_edge=False)
-        for check in found[title]:
+        for check in result[title]:
             text = Text(visible_line(check["found"]))
             if check["advice"]:
                 text.append(f"\n→ {visible_line(check['advice'])}", _COLOURS[check["state"]])
             table.add_row(Text(check["state"], _COLOURS[check["state"]]), check["name"], text)
         console.print(table)
         console.print()
-    speed = found["speed"]
+    speed = result["speed"]
     if speed is not None:
-        is_shared = any(check["name"] == "Other work" and check["state"] != "ok" for check in found["hardware"])
+        is_shared = any(check["name"] == "Other work" and check["state"] != "ok" for check in result["hardware"])
         beside = ", beside the other work; run doctor again when that has ended" if is_shared else ""
         threads = counted(speed["threads"], "thread")
         rates = f"{number(speed['sampled'])} tokens/s sampled, {number(speed['learned'])} learned"
-        minutes = number(round(found["train_minutes"]))
+        minutes = number(round(result["train_minutes"]))
         for line in (
             f"Speed of {speed['model']} ({speed['dtype']}, {threads}): {rates}",
             f"`make train`, or `mini-agentic-rl train`, takes about {minutes} minutes here{beside}",
         ):
             console.print(line, highlight=False, soft_wrap=True)
-    if found["preset"] is not None:
-        console.print(f"recommended: --preset 4gb ({found['preset']})", highlight=False, soft_wrap=True)
+    if result["preset"] is not None:
+        console.print(f"recommended: --preset 4gb ({result['preset']})", highlight=False, soft_wrap=True)

@@ -154,10 +154,10 @@ def find_elsewhere(module: str, name: str) -> Any:
     Raises:
         AttributeError: there is no such name.
     """
-    found = ELSEWHERE.get(f"{module.removeprefix(PACKAGE + '.')}.{name}")
-    if found is None:
+    moved = ELSEWHERE.get(f"{module.removeprefix(PACKAGE + '.')}.{name}")
+    if moved is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    return getattr(import_module(f"{PACKAGE}.{found[0]}"), found[1])
+    return getattr(import_module(f"{PACKAGE}.{moved[0]}"), moved[1])
 
 
 def current(name: str) -> str:

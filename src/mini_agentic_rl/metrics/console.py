@@ -140,8 +140,8 @@ class _LiveView:
         if any(headline(row, family) is not None for family in HEADLINE_FAMILIES):
             self._steps.append((step_label(metrics, step), row))
 
-    def findings(self, found: Sequence[Finding]) -> None:
-        self._findings = found
+    def findings(self, findings: Sequence[Finding]) -> None:
+        self._findings = findings
 
     def note(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
@@ -199,8 +199,8 @@ class _PlainLines:
         if len(parts) > 1:  # a probe has no headline number; its figures are printed by `TrainingRun.tell`
             self.note("  ".join(parts))
 
-    def findings(self, found: Sequence[Finding]) -> None:
-        for finding in found:
+    def findings(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
             key = (finding.adapter, finding.rule)
             if key not in self._shown_findings:
                 self._shown_findings.add(key)

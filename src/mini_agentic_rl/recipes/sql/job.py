@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Final
 import httpx
 import typer
 
-from ...commands import TrainConfig, current_role, train_and_show
+from ...commands import TRAIN_SHORT_HELP, TrainConfig, current_role, train_and_show
 from ...commands.options import TRAIN, settings_command
-from ...commands.train_config import TRAIN_SHORT_HELP
 from ...config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ...datasets import SHORT_IMITATION
 from ...environments import Recipe
