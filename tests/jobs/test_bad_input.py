@@ -141,6 +141,19 @@ def test_no_runners(tiny_folder):
     assert "--n-runners 0" in refused("train", "--model", tiny_folder, "--n-runners", "0")
 
 
+def test_a_learning_rate_that_cannot_train(tiny_folder):
+    assert "--learning-rate 5" in refused("train", "--model", tiny_folder, "--learning-rate", "5")
+
+
+def test_a_gpu_with_a_cpu_build_of_torch(tiny_folder, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
+    line = refused("train", "--model", tiny_folder, "--device", "cuda")
+    assert "is a CPU build" in line
+    assert "install a CUDA build" in line
+    assert "--device cpu" in line
+
+
 def test_a_port_in_use(tiny_folder):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -24,9 +24,9 @@ from ..errors import UserError
 from ..plugins import load_part
 from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_device, resolve_dtype
 from ..processes import CoreWatch, allowed_cores
-from .plan import PlanSettings
 from .planning import plan_job
 from .speed_test import measure_speed, minutes_of_train, save_speed
+from .train_config import PlanSettings
 
 _PACKAGE: Final = "mini-agentic-rl"
 _OLDEST_PYTHON: Final = (3, 10)

@@ -35,7 +35,7 @@ from .doctor import DoctorSettings, doctor
 from .evaluate import EVAL_SHORT_HELP, EvalSettings, evaluate
 from .new_project import NewSettings, new
 from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, settings_command, with_errors
-from .plan import PlanSettings, plan
+from .plan import plan
 from .post_training import dpo, export, kto, merge, orpo, reward, sft
 from .serve import SERVE_SHORT_HELP, ServeSettings, serve
 from .store_commands import (
@@ -49,7 +49,7 @@ from .store_commands import (
 from .store_server import ServeStoreSettings, serve_store
 from .tables import show
 from .train import train
-from .train_config import TRAIN_SHORT_HELP, TrainConfig
+from .train_config import TRAIN_SHORT_HELP, PlanSettings, TrainConfig
 
 _POST_TRAINING: Final[Sequence[str]] = (
     *("model", "device", "use_lora", "lora_r", "dataset", "max_samples", "max_length", "num_epochs", "max_steps"),

@@ -66,10 +66,8 @@ def as_yaml(settings: Settings) -> str:
         if panel is not None:
             lines += [*([""] if lines else []), f"# {panel}"]
         for setting in group:
-            value, note = (
-                values.pop(setting.name),
-                "  # the default depends on other settings" if setting.is_open else "",
-            )
+            value = values.pop(setting.name)
+            note = "  # the default depends on other settings" if setting.is_open else ""
             if not setting.field.repr and value:
                 value, note = setting.field.get_default(call_default_factory=True), "  # keys are not written"
             lines.append(f"{setting.name}: {json.dumps(without_secrets_within(value), ensure_ascii=False)}{note}")
@@ -106,7 +104,7 @@ def _parse(path: Path) -> Any:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """Return the number of values of a YAML node with all anchors expanded, in time proportional to the unexpanded node.
+    """Return the number of values of a YAML node with all anchors expanded, in time proportional to the file.
 
     Raises:
         ValueError: the node contains itself.

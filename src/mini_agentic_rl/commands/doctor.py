@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..config import JsonSettings
+from ..config import JsonSettings, Settings
 from ..metrics import WINDOW, counted, finding_text, number
 from ..plugins import load_part
 from ..visible_text import visible_line
@@ -97,7 +97,7 @@ def _check_computer(settings: DoctorSettings) -> int:
     """Print the checks of this computer, and return the number of faults."""
     from .checkup import checkup
 
-    commands = {"serve": ServeSettings, "store": ServeStoreSettings}
+    commands: Mapping[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
     servers = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
     result = checkup(servers, speed_test=settings.speed_test)
     show(settings, result, lambda console: _show_checkup(console, result))

@@ -37,9 +37,8 @@ from ..policy import (
     step_seconds,
 )
 from ..trainer import RunFolder
-from .plan import PlanSettings
 from .speed_test import saved_speed
-from .train_config import TrainConfig
+from .train_config import PlanSettings, TrainConfig
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +92,11 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
                 "shorten `prompt_tokens` or `max_new_tokens`, or choose a smaller `model`",
                 setting="vram",
             )
+    rates = None
     if settings.rates is not None:
         rates = rates_of_run(settings.rates)
-    else:
-        rates = _rates_on_cpu(plan.settings.dtype, has_servers=spread.replicas > 0) if on_cpu else None
+    elif on_cpu:
+        rates = _rates_on_cpu(plan.settings.dtype, has_servers=spread.replicas > 0)
     replica = None
     if spread.replicas:
         server = plan_replica(shape, work, plan.settings, spread, versions=loop.max_staleness + 2)

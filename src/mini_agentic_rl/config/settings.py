@@ -231,6 +231,7 @@ def _groups(kind: type[Settings]) -> Mapping[str, Sequence[type[Settings]]]:
 
 @cache
 def _settings(kind: type[Settings]) -> Mapping[str, Setting]:
+    paths: list[tuple[tuple[str, ...], str | None]]
     if kind.panels:
         paths = [
             (path, panel) for panel, texts in kind.panels.items() for text in texts for path in _spread(kind, text)
