@@ -49,8 +49,8 @@ _UNSAFE = re.compile(r"[^\w.-]+")
 """Characters that are replaced in the name of a folder."""
 _RARE: Final[Sequence[str]] = (
     "loop.normalize_advantage",
-    "loop.overlong_buffer",
     "loop.separate_rewards",
+    "loop.distillation",
     "loop.gamma",
     "loop.gae_lambda",
     "loop.value_clip",
@@ -215,12 +215,12 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "loop.kl_coef",
             "loop.entropy_coef",
             "loop.mask_truncated",
+            "loop.overlong_buffer",
         ),
         "Teachers, and what is imitated": (
             "loop.reward_coef",
             "loop.teacher",
             "loop.teacher_model",
-            "loop.distillation",
             "loop.sft_coef",
             "loop.sft_per_step",
         ),
