@@ -31,15 +31,6 @@ def _options(page: str) -> set[str]:
     return set(re.findall(r"^│ (--[a-z-]+)", page, re.MULTILINE))
 
 
-def test_commands_come_in_the_order_of_their_use():
-    page = _page("--help")
-    panels = _panels(page)
-    assert [panel for panel in panels if panel != "Options"] == [
-        *("Train", "Measure", "Serve and export", "Data", "Store", "Installed"),
-    ]
-    assert re.findall(r"^│ ([a-z][a-z-]*) ", page, re.MULTILINE)[0] == "train"
-
-
 def test_the_short_help_of_train_begins_with_the_tasks_and_the_long_one_has_every_setting():
     short, whole = _page("train", "--help"), _page("train", "--help-all")
     assert _panels(short)[:3] == _panels(whole)[:3] == ["Tasks", "Model", "Run"]
