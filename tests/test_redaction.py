@@ -156,7 +156,7 @@ async def test_the_key_of_a_resource_leaves_the_store_to_who_may_ask_it_alone(
 def test_a_key_is_printed_in_no_configuration(tmp_path: Path) -> None:
     text = as_yaml(ServerSettings(api_key=[KEY]))
     assert KEY not in text
-    assert "api_key: []  # a key is written nowhere" in text
+    assert "api_key: []  # keys are not written" in text
     (tmp_path / "a.yaml").write_text(text)
     assert read_config(tmp_path / "a.yaml", ServerSettings)["api_key"] == []
 

@@ -1,6 +1,6 @@
 """mini-agentic-rl: train the LLM agent you already have, on the computer you already have.
 
-Names are loaded when they are first asked for, so that importing the package costs nothing.
+Names are loaded when they are first used, so that importing the package costs nothing.
 """
 
 import os

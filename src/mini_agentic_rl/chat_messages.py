@@ -1,6 +1,6 @@
-"""Parts of a chat message under the names that clients and data sets give them: text, thought, tool calls.
+"""Parts of a chat message under the field names of various clients and data sets: text, thought, tool calls.
 
-The gateway reads the messages of requests with these functions, and `datasets` those of records.
+The gateway reads the messages of requests with these functions, `datasets` those of records.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 THOUGHT_FIELDS: Final = ("reasoning_content", "reasoning", "thinking", "thinking_content", "thought")
-"""Fields of an assistant message that hold its thought as text, the first that is not empty."""
+"""Fields of an assistant message for its thought; the first that is not empty counts."""
 
 _TEXT_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 

@@ -1,8 +1,8 @@
-"""The error that a person can mend: one line that says what to change, and which setting that is.
+"""Errors that a user can fix: one line that says what to change, and which setting.
 
-The code below the doors speaks of settings by the names of their fields. Each door spells them as its users do: the
-command line writes `--max-batch-tokens` where Python says `max_batch_tokens`. The commands print a `UserError` as that
-one line and exit with code 2; any other exception is a fault of ours and keeps its traceback.
+Messages name settings by their fields, `max_batch_tokens`; the command line writes them as its options,
+`--max-batch-tokens`. The commands print a `UserError` as one line and exit with code 2; any other exception is a bug
+and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NAMED: Final = re.compile(r"`([a-z_][a-z0-9_]*)(?:=([^`]*))?`")
 
 
 class UserError(Exception):
-    """Report that something which was asked for cannot be done.
+    """Report that a request cannot be fulfilled.
 
     Args:
-        text: what is wrong and what to change. Other settings stand in it in backticks, with a value where one is
-            recommended: "full training needs `quantization=none`".
-        setting: the field whose value is at fault; None where it is no setting.
+        text: what is wrong and what to change. It names other settings in backticks, with a recommended value if there
+            is one: "full training needs `quantization=none`".
+        setting: field with the wrong value; None if it is no setting.
     """
 
     def __init__(self, text: str, *, setting: str | None = None) -> None:
@@ -38,10 +38,10 @@ class UserError(Exception):
         return _restore, (type(self), self.args, self.__dict__)
 
     def spelled(self, spelling: Callable[[str], str | None]) -> str:
-        """Return the message with its settings as a door spells them.
+        """Return the message with its settings in another spelling, such as command-line options.
 
         Args:
-            spelling: returns what users of the door write for a field, or None for a word that is no setting there.
+            spelling: returns the spelling of a field, or None for a word that is no setting.
         """
 
         def respelled(named: re.Match[str]) -> str:
@@ -55,8 +55,7 @@ class UserError(Exception):
 
 
 def log_failure(logger: logging.Logger, error: BaseException, what: str) -> None:
-    """Log at the error level that `what` failed: by its message where that says all (`UserError`), else by its
-    traceback."""
+    """Log at the error level that `what` failed: a `UserError` by its message, any other error by its traceback."""
     if isinstance(error, UserError):
         logger.error("%s: %s", what, error)
     else:
@@ -64,20 +63,20 @@ def log_failure(logger: logging.Logger, error: BaseException, what: str) -> None
 
 
 def fit_for_future(error: BaseException, what: str) -> BaseException:
-    """Return the error as a future can carry it: a StopIteration would raise there, and leave who waits waiting."""
+    """Return an error that a future can carry: `set_exception` refuses a StopIteration."""
     if not isinstance(error, StopIteration):
         return error
-    fit = RuntimeError(f"{what} raised StopIteration")
-    fit.__cause__ = error
-    return fit
+    replacement = RuntimeError(f"{what} raised StopIteration")
+    replacement.__cause__ = error
+    return replacement
 
 
 class RunFailedError(UserError):
-    """Report that a run ends because nothing came of it: all of its rollouts failed.
+    """Report that a run ends because all of its rollouts failed.
 
     Args:
         what: which rollouts, as "all 8 rollouts".
-        reasons: why, each with its number.
+        reasons: reason → number of rollouts.
     """
 
     def __init__(self, what: str, reasons: Mapping[str, int]) -> None:
@@ -88,14 +87,14 @@ class RunFailedError(UserError):
 
 
 class MissingPackageError(UserError, ImportError):
-    """Report that something needs a package which is not installed.
+    """Report that a required package is not installed.
 
     Args:
         what: what needs it, as "the PostgreSQL store".
         package: name of the package.
-        extra: the extra of this package that has it; None where it is installed by itself.
-        setting: the field whose value asks for it.
-        hint: what else is to be known.
+        extra: extra of this package that contains it; None if it is installed by itself.
+        setting: field whose value needs it.
+        hint: further advice.
     """
 
     def __init__(
@@ -106,18 +105,18 @@ class MissingPackageError(UserError, ImportError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that was probably meant: one that begins or ends with `word`, else one spelled nearly
-    alike; None where none is."""
-    asked, words = word.lower(), list(known)
-    if len(asked) > 2:
-        for one in words:
-            if one.startswith(asked) or one.endswith(f"_{asked}"):
-                return one
-    return next(iter(difflib.get_close_matches(asked, words, n=1, cutoff=0.65)), None)
+    """Return the known word that was probably meant: one that begins or ends with `word`, else one with a similar
+    spelling; None if there is none."""
+    lower, candidates = word.lower(), list(known)
+    if len(lower) > 2:
+        for candidate in candidates:
+            if candidate.startswith(lower) or candidate.endswith(f"_{lower}"):
+                return candidate
+    return next(iter(difflib.get_close_matches(lower, candidates, n=1, cutoff=0.65)), None)
 
 
 def _restore(kind: type[UserError], args: tuple[Any, ...], state: dict[str, Any]) -> UserError:
-    """Rebuild a pickled error without calling the `__init__` of its class, whose arguments may be others."""
+    """Rebuild a pickled error without calling the `__init__` of its class, whose arguments may differ."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)

@@ -1,7 +1,7 @@
-"""Access to the Hugging Face Hub, whose client tries each file again for half a minute before it gives up.
+"""Access to the Hugging Face Hub, whose client retries each file for half a minute before it gives up.
 
-Before anything of the Hub is asked for, `ask_hub` looks once whether it answers. Where it does not, its client is told
-to look into its cache alone, until the Hub answers again. `HF_HUB_OFFLINE=1` in the environment forbids asking.
+`ask_hub` probes the Hub before the first request. While it does not answer, the client uses only its cache.
+`HF_HUB_OFFLINE=1` in the environment prevents any request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REMEMBERED_SECONDS = 60.0
 
 
 def ask_hub() -> bool:
-    """Return True if the Hub answers; from here on its client asks it, or else looks into its cache alone."""
+    """Return True if the Hub answers, and let its client use the Hub, or else only its cache."""
     from huggingface_hub import constants
 
     if _forbidden():
@@ -28,7 +28,7 @@ def ask_hub() -> bool:
 
 
 def cached(name: str, file: str, kind: str = "model") -> bool:
-    """Return True if `file` of a repository of the Hub was fetched before."""
+    """Return True if `file` of a repository of the Hub is in the cache."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(name, file, repo_type=kind), str)
@@ -36,7 +36,7 @@ def cached(name: str, file: str, kind: str = "model") -> bool:
 
 @functools.cache
 def _forbidden() -> bool:
-    """Return what the environment said, before anything here changed it."""
+    """Return whether the environment forbids requests, before `ask_hub` changes the constant."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
@@ -44,11 +44,11 @@ def _forbidden() -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _answers(endpoint: str, period: int) -> bool:
-    import httpx  # the workers that read data sets never ask
+    import httpx  # not imported in workers that only read data sets
 
     try:
         httpx.head(endpoint, timeout=_PROBE_SECONDS)
     except httpx.HTTPError as error:
-        logger.info("%s does not answer (%s): only its cache is looked into", endpoint, error)
+        logger.info("%s does not answer (%s): only the cache is used", endpoint, error)
         return False
     return True

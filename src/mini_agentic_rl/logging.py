@@ -1,4 +1,4 @@
-"""Log output of the package. Only the package's own logger is configured; the root logger is left alone."""
+"""Log output of the package. Only the package's own logger is configured, never the root logger."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .visible_text import VisibleConsole, VisibleFormatter
 PACKAGE_LOGGER = "mini_agentic_rl"
 _PLAIN = VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _VARYING = re.compile(r"\b[\w-]*\d[\w-]*\b")
-"""Words with digits: numbers, ids, addresses in memory."""
+"""Words with digits: numbers, ids, memory addresses."""
 _LINES = VisibleFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
 _TIME_ON_TERMINAL = "%H:%M:%S"
 _shown: dict[str, logging.Handler | None] = {}
-"""Loggers that `show_where_nothing_is_set_up` has opened, and what it gave them to write to."""
+"""Loggers that `show_where_nothing_is_set_up` has opened, and the handlers that it added."""
 
 
 def setup_logging(
@@ -42,28 +42,28 @@ def setup_logging(
     apply_to: Iterable[str] | None = None,
     files: str | Path | Mapping[str, str | Path] | None = None,
 ) -> None:
-    """Send the package's log records to the terminal, to files, or to handlers of your own.
+    """Send the package's log records to the terminal, to files, or to other handlers.
 
-    Calling it again replaces what it set up before, so it never doubles a line.
+    Calling it again replaces the earlier handlers.
 
     Args:
-        level: Records below this level are dropped. A name in any case (`"debug"`) or a number.
-        console: Whether to write to standard error; a `rich` console to write there instead, so that log lines
-            appear above a live display of the same console.
-        color: Rich output if True, plain lines if False; settings of a `RichHandler` mean True.
-        propagate: Whether the records also reach the root logger's handlers.
-        disable_existing_loggers: Whether loggers of others that exist by now fall silent.
-        capture_warnings: Whether `warnings.warn` goes through the logging system.
-        submodule_levels: Logger name → level, for a part of the package that should say more or less.
-        extra_handlers: Further handlers for the package's logger.
-        formatter: Format of the plain console and of the files. Where standard error is no terminal, the console is
-            plain as well.
-        apply_to: Other loggers that get the same handlers and level.
-        files: A file that takes every record, or logger name → file. What is missing is made for this user alone,
-            folders too: failures quote what was said.
+        level: records below this level are dropped; a name in any case (`"debug"`) or a number.
+        console: whether to write to standard error; or a `rich` console to write to, so that log lines appear above a
+            live display of the same console.
+        color: rich output if True or the settings of a `RichHandler`; plain lines if False.
+        propagate: whether the records also reach the root logger's handlers.
+        disable_existing_loggers: whether to silence the existing loggers of other packages.
+        capture_warnings: whether `warnings.warn` goes through the logging system.
+        submodule_levels: logger name → level, for parts of the package.
+        extra_handlers: further handlers for the package's logger.
+        formatter: format of the plain console and of the files. The console is plain unless standard error is a
+            terminal.
+        apply_to: other loggers that get the same handlers and level.
+        files: a file for every record, or logger name → file. Missing files and folders are created for this user only,
+            since failures quote conversations.
 
     Raises:
-        ValueError: `level` names no logging level.
+        ValueError: `level` is not a logging level.
         OSError: a log file cannot be opened.
     """
     plain = formatter or _PLAIN
@@ -104,15 +104,15 @@ def setup_module_logging(
     color: bool | Mapping[str, object] = True,
     propagate: bool = False,
 ) -> logging.Logger:
-    """Send the records of one logger to the terminal, and return it. Calling it again replaces what it set up before.
+    """Send the records of one logger to the terminal, and return it. Calling it again replaces the earlier handlers.
 
     Args:
-        level: Records below this level are dropped.
-        name: The logger.
+        level: records below this level are dropped.
+        name: name of the logger.
         console, color, propagate: as in `setup_logging`.
 
     Raises:
-        ValueError: `level` names no logging level.
+        ValueError: `level` is not a logging level.
     """
     logger = logging.getLogger(name)
     _replace_handlers(logger, [_console_handler(console, bool(color), _PLAIN)] if console else [])
@@ -125,27 +125,27 @@ setup_module = setup_module_logging
 
 
 def configure_logger(level: int | str = logging.INFO, name: str = PACKAGE_LOGGER) -> logging.Logger:
-    """Do as `setup_module_logging`: an older name of it.
+    """Call `setup_module_logging`: its older name.
 
     Raises:
-        ValueError: `level` names no logging level.
+        ValueError: `level` is not a logging level.
     """
     return setup_module_logging(level, name=name)
 
 
 class Throttle:
-    """Tells whether to log a text again: at most once in `seconds`, however many runners run into the same thing."""
+    """Limits each message to one log line in `seconds`, however many runners fail in the same way."""
 
     def __init__(self, seconds: float = 30.0) -> None:
         self._seconds = seconds
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def due(self, text: str) -> bool:
-        """Return True if `text` is to be logged now; asking counts as logging it."""
+        """Return True if `text` should be logged now; the call counts as logging it."""
         now = time.monotonic()
-        if now - self._told.get(text, -math.inf) < self._seconds:
+        if now - self._logged.get(text, -math.inf) < self._seconds:
             return False
-        self._told[text] = now
+        self._logged[text] = now
         return True
 
 
@@ -154,7 +154,7 @@ def _level(level: int | str) -> int | str:
 
 
 class _PlainHandler(logging.Handler):
-    """Writes each record to a console as the line that it is, neither wrapped nor padded to a width."""
+    """Writes each record to a console as one line, neither wrapped nor padded."""
 
     def __init__(self, console: Console, formatter: logging.Formatter) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class _PlainHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
-        except Exception:  # as every handler of `logging`: a line that cannot be written ends nothing
+        except Exception:  # as in every handler of `logging`: a line that cannot be written must not stop the program
             self.handleError(record)
 
 
@@ -191,7 +191,7 @@ def _silence_others(kept: set[str]) -> None:
 
 def _file_handler(path: str | Path, plain: logging.Formatter) -> logging.Handler:
     make_private_folder(Path(path).parent)
-    if not Path(path).exists():  # whoever has made it beforehand has decided who reads it
+    if not Path(path).exists():  # an existing file keeps its permissions
         make_private_file(path)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(plain)
@@ -208,8 +208,8 @@ def _replace_handlers(logger: logging.Logger, handlers: list[logging.Handler]) -
 
 
 def show_where_nothing_is_set_up(name: str, level: int = logging.INFO) -> None:
-    """Let the records of one logger be seen on standard error where neither `setup_logging` nor the root logger shows
-    them: for something that was asked for because of what it logs."""
+    """Show the records of one logger on standard error unless `setup_logging` or the root logger shows them already. It
+    is for objects whose purpose is their log lines."""
     logger = logging.getLogger(name)
     if name in _shown or logging.getLogger(PACKAGE_LOGGER).level != logging.NOTSET or logger.level != logging.NOTSET:
         return
@@ -232,7 +232,7 @@ def _forget_shown() -> None:
 
 @contextmanager
 def only_errors_of(*names: str) -> Iterator[None]:
-    """Within, loggers of other libraries tell of errors alone: their notices are for those who call them."""
+    """Within the block, the named loggers of other libraries log errors only."""
     before = {name: logging.getLogger(name).level for name in names}
     try:
         for name in names:
@@ -244,29 +244,27 @@ def only_errors_of(*names: str) -> Iterator[None]:
 
 
 def ignore_library_notices() -> None:
-    """Pass over what transformers and peft will rename: that is for the authors of these packages, not for users.
-
-    Inside `warnings.catch_warnings()` for that long, else for good.
-    """
+    """Ignore deprecation warnings of transformers and peft. Inside `warnings.catch_warnings()` until its end, else for
+    good."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft)\.")
 
 
 class CountedCauses:
-    """Lets a warning be said once for each cause, and counts the others. Texts that differ in numbers or ids alone are
-    one cause."""
+    """Counts the causes of warnings, so that each is logged once. Texts that differ only in numbers or ids are the same
+    cause."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        """Number of times that each cause was met, under the text that it had at first."""
+        """Number of times of each cause, under its first text."""
         self._texts: dict[str, str] = {}
 
     @staticmethod
     def kind(cause: str) -> str:
-        """Return what texts of one cause have in common."""
+        """Return the common form of all texts of a cause."""
         return _VARYING.sub("#", cause)
 
     def add(self, cause: str, count: int = 1) -> bool:
-        """Count a cause; True if it was not met before."""
+        """Count a cause; return True the first time."""
         key = self.kind(cause)
         is_new = key not in self._texts
         self.counts[self._texts.setdefault(key, cause)] += count

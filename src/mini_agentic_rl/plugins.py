@@ -1,12 +1,12 @@
-"""Plugins: what other distributions offer by entry points, found by its name where a built-in name is looked up.
+"""Plugins: objects that other installed packages offer by entry points, next to the built-in ones.
 
-A distribution offers something under a group of `GROUPS`, as in its `pyproject.toml`:
+A package registers an object in its `pyproject.toml`, in one of the `GROUPS`:
 
     [project.entry-points."mini_agentic_rl.environments"]
     maze = "my_package.maze:Maze"
 
-Nothing is imported before its name is asked for, and a distribution that cannot be read or loaded keeps no other from
-being found. What a kind has to be is checked by the room that looks it up.
+A plugin is imported when its name is used. A package that cannot be read or loaded does not affect the others. The
+code that uses a plugin checks its type.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _DISTRIBUTION: Final = "mini-agentic-rl"
 _ROOT: Final = "mini_agentic_rl."
 GROUPS: Final = {_ROOT + kind: kind for kind in KINDS}
-"""The groups of entry points, and the kind that each holds."""
+"""Group of entry points → kind."""
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point of a distribution; `error` says why it cannot be used, where that is known."""
+    """One entry point of a distribution; `error` says why it cannot be used, if that is known."""
 
     kind: str
     name: str
@@ -71,14 +71,14 @@ class Plugin:
 def installed_plugins() -> list[Plugin]:
     """Return the plugins of other distributions, by kind and name; none is imported.
 
-    A distribution whose entry points cannot be read is one plugin without a name, with the error.
+    A distribution whose entry points cannot be read is a plugin without a name, with the error.
     """
     return [plugin for plugin in entries() if plugin.distribution != _DISTRIBUTION]
 
 
 def entries() -> list[Plugin]:
     """Return the plugins of other distributions and the optional parts of this one; none is imported."""
-    found: list[Plugin] = []
+    plugins: list[Plugin] = []
     seen: set[str] = set()
     for distribution in metadata.distributions():
         try:
@@ -88,10 +88,11 @@ def entries() -> list[Plugin]:
         if text is None or _ROOT not in text:
             continue
         name, version = _identity(distribution)
-        if _normal(name) not in seen:  # the first of that name on the path is the one that is imported
-            seen.add(_normal(name))
-            found += _of(distribution, name, version)
-    return sorted(found, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution))
+        normal_name = re.sub(r"[-_.]+", "-", name).lower()
+        if normal_name not in seen:  # Python imports the first of that name on the path
+            seen.add(normal_name)
+            plugins += _plugins_of(distribution, name, version)
+    return sorted(plugins, key=lambda plugin: (plugin.kind, plugin.name, plugin.distribution))
 
 
 def plugin_names(kind: Kind) -> list[str]:
@@ -100,7 +101,7 @@ def plugin_names(kind: Kind) -> list[str]:
 
 
 def own_names(kind: Kind) -> list[str]:
-    """Return the names of a kind that this package offers itself."""
+    """Return the names of a kind that this package itself offers."""
     return sorted({plugin.name for plugin in entries() if plugin.kind == kind and plugin.distribution == _DISTRIBUTION})
 
 
@@ -114,7 +115,7 @@ class OpenChoices:
     """Annotation of a setting with listed choices that also accepts other names."""
 
     is_known: Callable[[str], bool]
-    """Returns True for a name that is accepted besides the choices."""
+    """Returns True for a further accepted name."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         def check(value: Any, choices: core_schema.ValidatorFunctionWrapHandler) -> Any:
@@ -131,28 +132,28 @@ class OpenChoices:
 
 
 def choices_or_plugin(kind: Kind) -> OpenChoices:
-    """Return the annotation of a setting that also takes the names of plugins; none is imported for it."""
+    """Return the annotation of a setting that also accepts the names of plugins, without importing them."""
     return OpenChoices(lambda name: plugin_has(kind, name))
 
 
 def load_plugin(kind: Kind, name: str, *, setting: str | None) -> Any | None:
-    """Return the object that a distribution offers under a name, or None where none does.
+    """Return the object of a plugin by its name, or None without such a plugin.
 
     Args:
-        setting: the field whose value the name is, if it is one.
+        setting: field whose value is the name, if any.
 
     Raises:
         UserError: two distributions offer the name, or it cannot be imported.
     """
-    found = [plugin for plugin in entries() if plugin.kind == kind and plugin.name == name]
-    if not found:
+    plugins = [plugin for plugin in entries() if plugin.kind == kind and plugin.name == name]
+    if not plugins:
         return None
-    if len(found) > 1:
+    if len(plugins) > 1:
         raise UserError(
-            f"{name!r} is offered by {' and '.join(plugin.distribution for plugin in found)}: uninstall one of them",
+            f"{name!r} is offered by {' and '.join(plugin.distribution for plugin in plugins)}: uninstall one of them",
             setting=setting,
         )
-    plugin = found[0]
+    plugin = plugins[0]
     try:
         return plugin.load()
     except Exception as error:  # the plugin's module may fail in any way while it is imported
@@ -179,15 +180,15 @@ def load_part(name: str, *, setting: str | None = None) -> Any:
 
 
 def or_plugin(kind: Kind) -> str:
-    """Return the end of a complaint about an unknown name: the names that plugins offer, if any."""
+    """Return the names that plugins offer, to end the error message about an unknown name; empty without plugins."""
     names = plugin_names(kind)
     return f" (plugins offer {', '.join(names)})" if names else ""
 
 
-def _of(distribution: metadata.Distribution, name: str, version: str) -> Iterable[Plugin]:
+def _plugins_of(distribution: metadata.Distribution, name: str, version: str) -> Iterable[Plugin]:
     try:
         points: Sequence[metadata.EntryPoint] = list(distribution.entry_points)
-    except Exception as error:  # a file that somebody has written by hand
+    except Exception as error:  # a file that was written by hand
         yield Plugin("", "", "", name, version, f"its entry points cannot be read: {type(error).__name__}: {error}")
         return
     for point in points:
@@ -196,13 +197,9 @@ def _of(distribution: metadata.Distribution, name: str, version: str) -> Iterabl
 
 
 def _identity(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Return name and version, also of a distribution whose metadata is damaged."""
-    found: dict[str, str] = {}
+    """Return name and version, even if the metadata is damaged."""
+    fields: dict[str, str] = {}
     with suppress(Exception):  # as when the file is missing
-        found = {field: str(distribution.metadata[field] or "") for field in ("Name", "Version")}
+        fields = {field: str(distribution.metadata[field] or "") for field in ("Name", "Version")}
     unnamed = Path(str(distribution.locate_file("."))).name
-    return found.get("Name") or f"a distribution without a name in {unnamed}", found.get("Version") or "?"
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return fields.get("Name") or f"a distribution without a name in {unnamed}", fields.get("Version") or "?"

@@ -1,7 +1,7 @@
-"""Passwords and keys, taken out of what is shown: one function for every log line, error, metric and report.
+"""Redaction of passwords and keys in every log line, error, metric and report.
 
-A URL may hold a password (`https://user:password@host`) or a key (`?api_key=…`), and a text may quote a header. What
-a process was given as a key is hidden by its value, wherever it appears: `remember_secrets` finds it in settings.
+A URL may contain a password (`https://user:password@host`) or a key (`?api_key=…`), and a text may quote a header.
+`remember_secrets` finds the keys in the settings of a process, which are then hidden by their value in every text.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _HEADER: Final = re.compile(
 )
 
 
-_NO_PORT: Final = re.compile(r":(?!\d{1,5}(?:[,/?\]]|$))(?=[^\]/]*(?:/|$))[^,/?\]]+")
-_ENDS: Final = re.compile(r"[:/@?#]")
+_BAD_PORT: Final = re.compile(r":(?!\d{1,5}(?:[,/?\]]|$))(?=[^\]/]*(?:/|$))[^,/?\]]+")
+_SEPARATORS: Final = re.compile(r"[:/@?#]")
 _SHORT: Final = 3
-"""Characters of a part that no text is searched for: it would be found everywhere."""
+"""Length up to which a part of a secret is not searched for: it would be found everywhere."""
 _PART: Final = 8
-"""Characters of a secret that are hidden wherever they stand together."""
+"""Length of a part of a secret that is hidden."""
 _NAME: Final = re.compile(
     r"(?:^|[_-])(?:api[_-]?key|apikey|secret|password|passwd|authorization|auth[_-]token|access[_-]token)$|^token$",
     re.IGNORECASE,
 )
-"""Names whose value is a key, whatever it looks like."""
+"""Names of settings whose value is a key."""
 
 _KEY: Final = (
     r"(?:[A-Za-z0-9]{1,40}[_-]){0,8}"
     r"(?:api_?key|key|token|secret|pass|pwd|pat|credentials?|auth|authorization|cookie|dsn|webhook"
     r"|[A-Za-z0-9]{0,40}(?:apikey|token|secret|passw(?:or)?d|passphrase))(?:[_-][A-Za-z0-9]{1,40}){0,8}"
 )
-"""Names of variables and options whose value is a key."""
+"""Names of environment variables and options whose value is a key."""
 _VARIABLE: Final = re.compile(_KEY, re.IGNORECASE)
 _ASSIGNED: Final = re.compile(rf"({_KEY}=).+", re.IGNORECASE | re.DOTALL)
 _OPTION: Final = re.compile(rf"(?<![\w-])(?:--?{_KEY}(?:=|\s{{1,5}})|{_KEY}=)[\"']?([^\s\"']+)", re.IGNORECASE)
-"""A key that a command passes to a program."""
+"""A key in the options of a command."""
 _IN_TEXT: Final = re.compile(
     r"\b(?:authorization|x-[\w-]{1,40}|[\w-]{0,40}(?:key|token|secret|password)(?=\\?[\"']))\\?[\"']?\s{0,5}:\s{0,5}\\?[\"']?"
     r"(?:(?:bearer|basic|token)\s{1,5})?([^\s\"',;\\]+)"
@@ -58,25 +58,25 @@ _IN_TEXT: Final = re.compile(
 )
 """The key of a header or of a JSON object, the password of a URL, and keys of well-known services."""
 _PLAIN: Final = re.compile(r"[\d.,:+-]*|[a-z_.-]*|[./~].*|[a-z][\w+.-]*://.*", re.IGNORECASE | re.DOTALL)
-"""Values that are a number, a word, a path or an address: what has no name of a key, and these, is none."""
+"""A number, a word, a path or an address: a value that is no key unless its name says so."""
 _LONG: Final = 8
-"""Characters of a value that is searched for within words too."""
+"""Length from which a value is searched for within words too."""
 _known: tuple[frozenset[str], re.Pattern[str] | None] = (frozenset(), None)
 
 
 def remember_secrets(settings: Any) -> None:
-    """From now on, hide the keys in these settings by their value: `without_secrets` takes them out of every text.
+    """Hide the keys in these settings, and in the environment of this process, from now on: `without_secrets` removes
+    them from every text.
 
-    Keys are the values of settings and variables with such names, those that a command passes to a program, and the
-    values of environment variables for agents and runners, unless they are plainly something else. So are the keys in
-    the environment of this process.
+    Keys are the values of settings and variables with such names, the key options of commands, and the values of
+    environment variables for agents and runners unless they are plainly something else.
     """
     global _known
-    found = {value for name, value in os.environ.items() if _VARIABLE.fullmatch(name) and _may_be_key(value)}
-    found |= {value for value in _keys_in(settings) if len(value) > (2 * _SHORT if _PLAIN.fullmatch(value) else _SHORT)}
-    if found <= _known[0]:
+    keys = {value for name, value in os.environ.items() if _VARIABLE.fullmatch(name) and _may_be_key(value)}
+    keys |= {value for value in _keys_in(settings) if len(value) > (2 * _SHORT if _PLAIN.fullmatch(value) else _SHORT)}
+    if keys <= _known[0]:
         return
-    known = _known[0] | found
+    known = _known[0] | keys
     forms = {form for value in known for form in (value, json.dumps(value)[1:-1], quote(value, safe=""))}
     words = [
         re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)"
@@ -86,7 +86,7 @@ def remember_secrets(settings: Any) -> None:
 
 
 def _keys_in(value: Any, name: str = "") -> Iterator[str]:
-    """Yield the keys in settings, of any JSON values, or in environment variables."""
+    """Yield the keys in settings (JSON values) or in environment variables."""
     if isinstance(value, Mapping):
         is_environment = name.lower() in ("env", "env_vars")
         for key, one in value.items():
@@ -106,8 +106,8 @@ def _keys_in(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, str):
         if _NAME.search(name):
             yield value
-        yield from (found[1] for found in _OPTION.finditer(value))
-        yield from (key for found in _IN_TEXT.finditer(value) if _may_be_key(key := found[found.lastindex or 0]))
+        yield from (match[1] for match in _OPTION.finditer(value))
+        yield from (key for match in _IN_TEXT.finditer(value) if _may_be_key(key := match[match.lastindex or 0]))
 
 
 def _may_be_key(value: str) -> bool:
@@ -115,10 +115,9 @@ def _may_be_key(value: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs have no user, password or key, whose quoted headers have no key, and that has none of
-    the keys that were remembered.
+    """Return a text without users, passwords and keys in URLs, keys in quoted headers, and remembered keys.
 
-    The time that it takes is proportional to the text's length.
+    It takes time proportional to the text's length.
     """
     if (known := _known[1]) is not None:
         text = known.sub(HIDDEN, text)
@@ -130,22 +129,21 @@ def without_secrets(text: str) -> str:
 
 
 def shown_address(address: str) -> str:
-    """Return one address as it may be shown: without user and password, however badly they are written, and without
-    the keys of its query."""
-    scheme, found, rest = address.partition("://")
-    if not found:
+    """Return an address without user, password and the keys of its query, even if it is malformed."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
         return without_secrets(address)
     _, at, rest = rest.rpartition("@")
-    # Without an @ a password stands where the port is.
-    rest = _NO_PORT.sub(f":{HIDDEN}", rest) if not at else rest
+    # Without an @ a password is in the place of the port.
+    rest = _BAD_PORT.sub(f":{HIDDEN}", rest) if not at else rest
     return without_secrets(f"{scheme}://{HIDDEN}@{rest}" if at else f"{scheme}://{rest}")
 
 
 def without_those_of(address: str, text: str) -> str:
-    """Return a text, as a library's message about an address, without the parts of user and password that it quotes."""
+    """Return a library's message about an address, without the parts of user and password that it quotes."""
     start = address.partition("://")[2]
     user = start.rpartition("@")[0] or start.partition("/")[0]
-    for part in sorted({user, *_ENDS.split(user)}, key=len, reverse=True):
+    for part in sorted({user, *_SEPARATORS.split(user)}, key=len, reverse=True):
         for one in (part, unquote_plus(part)):
             if len(one) > _SHORT:
                 text = text.replace(one, HIDDEN)
@@ -153,8 +151,8 @@ def without_those_of(address: str, text: str) -> str:
 
 
 def without_parts_of(secret: str, text: str) -> str:
-    """Return a text without a secret and without any eight characters of it that stand together; one that is shorter is
-    hidden as a whole, if it has more than three."""
+    """Return a text without a secret and without any eight successive characters of it. A shorter secret is hidden as a
+    whole if it has more than three characters."""
     size = min(_PART, len(secret))
     if size <= _SHORT:
         return text
@@ -172,8 +170,8 @@ def without_parts_of(secret: str, text: str) -> str:
 
 
 def without_secrets_within(value: Any) -> Any:
-    """Return a value of JSON's types with every text in it redacted, as `without_secrets` does, and texts that have the
-    name of a key hidden, also as `NAME=VALUE`."""
+    """Return a JSON value with every string redacted by `without_secrets`, and strings hidden whose name, or NAME in
+    `NAME=VALUE`, is that of a key."""
     if isinstance(value, str):
         assigned = _ASSIGNED.fullmatch(value)
         return f"{assigned[1]}{HIDDEN}" if assigned and assigned[1].isupper() else without_secrets(value)

@@ -1,4 +1,4 @@
-"""Names on the wire: spans and attributes. Kept as agent-lightning 0.3 has them, so that traces read the same."""
+"""Names of spans and attributes in traces, as in agent-lightning 0.3, whose tools can read them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ AGL_OBJECT: Final = "agentlightning.object"
 AGL_EXCEPTION: Final = "agentlightning.exception"
 AGL_OPERATION: Final = "agentlightning.operation"
 AGL_REWARD: Final = "agentlightning.reward"
-"""Name of the operation around the computation of a reward. The reward itself is an annotation; earlier versions of
-this package gave its span this name."""
+"""Name of the operation that computes a reward. The reward itself is an annotation."""
 AGL_VIRTUAL: Final = "agentlightning.virtual"
 
 AGL_LEARNER: Final = "agentlightning.learner"
-"""Name of the span that says what the learner saw of a rollout's tokens, before its update."""
+"""Name of the span with the learner's view of a rollout's tokens before the update."""
 
 FAILURE_REASON: Final = "agentlightning.failure.reason"
-"""Attribute of an exception span: the reason why the attempt failed or was stopped."""
+"""Attribute of an exception span: why the attempt failed or was stopped."""
 ROLLOUT_BUDGET_EXCEEDED: Final = "RolloutBudgetExceeded"
-"""`exception.type` of the exception span of an attempt that asked for more LLM calls or tokens than it may."""
+"""`exception.type` of the exception span of an attempt that exceeded its limit of LLM calls or tokens."""
 
 SAMPLING_SEED: Final = "sampling_seed"
-"""Key in a rollout's metadata: the seed from which the gateway derives one for each of its calls that names none."""
-
+"""Key in a rollout's metadata: the seed from which the gateway derives the seeds of its calls."""
 
 EXPERT_PREFIX: Final = "expert_prefix"
-"""Key in a rollout's metadata: name of the recorded calls with which the gateway answers its first calls."""
+"""Key in a rollout's metadata: name of the recorded calls that answer the first calls of the rollout."""
 
 
 class LightningResourceAttributes(Enum):
@@ -59,7 +57,7 @@ class LightningSpanAttributes(Enum):
     OPERATION_INPUT = "agentlightning.operation.input"
     OPERATION_OUTPUT = "agentlightning.operation.output"
     TRAINABLE_AGENT = "agentlightning.trainable_agent"
-    """Name of an agent whose calls are trained, on an annotation."""
+    """Name of an agent whose calls are trained (attribute of an annotation)."""
 
 
 class RewardAttributes(Enum):
@@ -70,7 +68,7 @@ class RewardAttributes(Enum):
 
 
 class RewardPydanticModel(BaseModel):
-    """One number of a reward, with its name."""
+    """A named value of a reward."""
 
     name: str
     value: float
@@ -84,7 +82,7 @@ class LinkAttributes(Enum):
 
 
 class LinkPydanticModel(BaseModel):
-    """One condition on the spans that a link refers to."""
+    """A condition on the spans that a link refers to."""
 
     key_match: str
     """Name of an attribute, or `span_id`, or `trace_id`."""
@@ -93,23 +91,23 @@ class LinkPydanticModel(BaseModel):
 
 
 class LearnerSpanAttributes:
-    """Attributes of the span of a learner: one item for each LLM call that it learnt from, and of all their trained
-    tokens, those of the first call first, a number each."""
+    """Attributes of the span of a learner: an item for each LLM call that it learned from, and a number for each of
+    their trained tokens, in the order of the calls."""
 
     VERSION: Final = "agentlightning.learner.version"
     """Policy version of its weights."""
     SPAN_IDS: Final = "agentlightning.learner.span_ids"
     """Ids of the spans of the calls."""
     LENGTHS: Final = "agentlightning.learner.lengths"
-    """Numbers of their trained tokens: those that were sampled and not forced."""
+    """Numbers of their trained tokens, which were sampled and not forced."""
     LOGPROBS: Final = "agentlightning.learner.logprobs"
     """Log-probabilities of the tokens."""
     ENTROPIES: Final = "agentlightning.learner.entropies"
-    """Entropies (nats) of the distributions that they were drawn from."""
+    """Entropies (nats) of the distributions that they were sampled from."""
 
 
 class GenAiAttributes:
-    """Names of OpenTelemetry's conventions for generative AI, under which spans are exported to other tools."""
+    """Names of OpenTelemetry's semantic conventions for generative AI, for spans exported to other tools."""
 
     OPERATION: Final = "gen_ai.operation.name"
     PROVIDER: Final = "gen_ai.provider.name"
@@ -140,14 +138,14 @@ class GenAiAttributes:
     EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 
     EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
-    """Name of the event that carries one number of a reward."""
+    """Name of the event of a value of a reward."""
     CHAT: Final = "chat"
     INVOKE_AGENT: Final = "invoke_agent"
     EXECUTE_TOOL: Final = "execute_tool"
 
 
 class CompletionSpanAttributes:
-    """Attributes of the span of one LLM call: OpenTelemetry's GenAI names, then the tokens."""
+    """Attributes of the span of an LLM call: OpenTelemetry's GenAI names, then the tokens."""
 
     SPAN_NAME: Final = "openai.chat.completion"
     SYSTEM: Final = "gen_ai.system"
@@ -163,19 +161,19 @@ class CompletionSpanAttributes:
     INPUT_MESSAGES: Final = GenAiAttributes.INPUT_MESSAGES
     """JSON text of the request's messages."""
     OUTPUT_MESSAGES: Final = GenAiAttributes.OUTPUT_MESSAGES
-    """JSON text of the one message of this choice, as the agent received it."""
+    """JSON text of the message of this choice, as the agent received it."""
     TOOL_DEFINITIONS: Final = GenAiAttributes.TOOL_DEFINITIONS
     """JSON text of the request's tools."""
     REPETITION_PENALTY: Final = "agentlightning.request.repetition_penalty"
-    """Penalty of a call, for which the conventions have no name."""
+    """Repetition penalty of a call; the conventions have no name for it."""
     PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
     RESPONSE_TOKEN_IDS: Final = "response_token_ids"
     RESPONSE_LOGPROBS: Final = "response_logprobs"
     RESPONSE_FORCED_POSITIONS: Final = "response_forced_positions"
-    """Indices of the response tokens that a constraint left no choice about; absent where there are none."""
+    """Indices of the response tokens that a constraint forced; absent if there are none."""
     POLICY_VERSION: Final = "policy_version"
     POLICY_VERSIONS: Final = "policy_versions"
-    """Version that sampled each response token; absent where `POLICY_VERSION` sampled all of them."""
+    """Version that sampled each response token; absent if `POLICY_VERSION` sampled all of them."""
     CHOICE_INDEX: Final = "choice_index"
     UNTRAINABLE: Final = "agentlightning.untrainable"
-    """Reason why the call cannot be trained: what its model's server did not report."""
+    """Reason why the call cannot be trained: what the model's server did not report."""

@@ -1,4 +1,4 @@
-"""The user's own functions and classes, by `module:name` as commands and settings give them."""
+"""Import of the user's own functions and classes by `module:name`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def load_object(name: str) -> Any:
-    """Return what `module:name` names; the module may lie in the working directory, as with `python -m`.
+    """Return the object `module:name`; the module may be in the working directory, as with `python -m`.
 
     Raises:
-        Exception: there is no such module or name, or whatever the user's module raises while it is imported.
+        Exception: there is no such module or name, or importing the module fails.
     """
     module, _, attribute = name.partition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:

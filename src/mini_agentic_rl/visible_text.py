@@ -1,7 +1,7 @@
-"""Foreign text on a terminal: what would steer it is shown instead of obeyed.
+"""Untrusted text on a terminal: control characters are shown as escapes.
 
-A span's name, a model's answer or a file's name may hold escape sequences that move the cursor, rewrite earlier lines,
-set the window's title or put text on the clipboard, and marks that turn the direction of writing.
+A span's name, a model's answer or a file's name may contain escape sequences that move the cursor, rewrite earlier
+lines, set the window's title or write to the clipboard, and marks that change the direction of writing.
 """
 
 from __future__ import annotations
@@ -16,33 +16,30 @@ from rich.segment import Segment
 
 from .redaction import without_secrets
 
-_STEERING: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tabs and ends of lines, marks of direction, and halves of surrogate pairs."""
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters except tab and newline, direction marks, and lone surrogates."""
 
 
 def visible(text: str) -> str:
-    """Return a text in which every character that would steer a terminal is written as its escape, as in `\\x1b[2J`.
-
-    Tabs and ends of lines are kept.
-    """
+    """Return a text with every control character except tab and newline written as its escape, as in `\\x1b[2J`."""
     if text.isascii() and text.isprintable():
         return text
-    return _STEERING.sub(_escaped, text.replace("\r\n", "\n"))
+    escape = lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii")  # noqa: E731
+    return _CONTROL.sub(escape, text.replace("\r\n", "\n"))
 
 
 def visible_line(text: str) -> str:
-    """Return `visible` text on one line: tabs and ends of lines are escapes too."""
+    """Return `visible` text on one line: tab and newline are escapes too."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def visible_json(text: str) -> str:
-    """Return JSON in which every character that would steer a terminal is an escape of JSON's, so that it stays the
-    same value."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Return JSON text with every control character written as a JSON escape; its value stays the same."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class VisibleConsole(Console):
-    """A console of rich on which foreign text steers nothing: rich's own colours and cursor moves are no text."""
+    """A rich console that shows control characters in text as escapes; rich's own colours and cursor moves work."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -50,11 +47,7 @@ class VisibleConsole(Console):
 
 
 class VisibleFormatter(logging.Formatter):
-    """A formatter of log records whose lines have no keys, and steer no terminal, also when a file of them is shown."""
+    """A log formatter that redacts keys and shows control characters as escapes, in files too."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(without_secrets(super().format(record)))
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")

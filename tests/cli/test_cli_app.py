@@ -14,7 +14,6 @@ from mini_agentic_rl import __version__
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import EvalSettings, ServeSettings
 from mini_agentic_rl.commands.train_config import TrainConfig
-from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.trainer import RunFolder, what_next
 from mini_agentic_rl.trainer.statistics import accuracy_row
 
@@ -30,12 +29,8 @@ def jobs(monkeypatch):
         seen.append(settings)
         return SUMMARY
 
-    def unknown_model(settings):
-        raise UserError(f"--model {settings.load.model}: there is no such model")
-
     monkeypatch.setattr("mini_agentic_rl.commands.train.train_job", job)
     monkeypatch.setattr("mini_agentic_rl.commands.evaluate.eval_job", job)
-    monkeypatch.setattr("mini_agentic_rl.commands.serve.serve_job", unknown_model)
     return seen
 
 
@@ -58,11 +53,6 @@ def test_json_output_is_nothing_but_the_summary(jobs):
     result = _invoke("eval", "--json", "--samples", "4", "--adapter", "a/b")
     assert json.loads(result.stdout) == SUMMARY
     assert jobs == [EvalSettings(json_output=True, samples=4, adapter=Path("a/b"))]
-
-
-def test_a_job_that_cannot_run_is_told_in_one_line(jobs):
-    result = _invoke("serve", "--model", "nowhere")
-    assert (result.exit_code, result.stderr) == (2, "error: --model nowhere: there is no such model\n")
 
 
 def test_a_port_out_of_range_is_refused():

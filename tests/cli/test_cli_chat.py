@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from openai import OpenAI
 from rich.console import Console
 
-from mini_agentic_rl.commands.chat import Conversation, talk
+from mini_agentic_rl.commands.chat import Conversation, ReplyText, talk
 from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expres'}}
@@ -133,7 +133,7 @@ def test_new_forgets_and_quit_ends(conversation, endpoint):
     assert len(endpoint.requests) == 2
 
 
-@pytest.mark.parametrize("word", ["exit", "quit", "/exit", "/quit"])
+@pytest.mark.parametrize("word", ["exit", "/exit"])
 def test_words_that_end_a_chat_are_not_sent(conversation, endpoint, word):
     _talk(conversation, word, "never")
     assert endpoint.requests == []
@@ -185,3 +185,22 @@ def test_ctrl_c_stops_a_reply_and_not_the_chat(conversation, endpoint):
 def test_markup_in_a_reply_is_shown_as_it_is(conversation, endpoint):
     endpoint.script = [[{"content": "[bold]x[/bold]"}]]
     assert "[bold]x[/bold]" in _talk(conversation, "hello")
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Answer: 95018\n</tool_response>", "Answer: 95018"),
+        ("<|im_start|>assistant\nHi [/INST]there</s>\n", "assistant\nHi there"),
+        ("a < b, x[0] > <b>c</b> [OK", "a < b, x[0] > <b>c</b> [OK"),
+        ("I try.\n<tool_call>\n{}\n</tool_call>", "I try.\n\n{}"),
+        ("Answer: 5\n</tool_resp", "Answer: 5"),
+        ("Is 4 <", "Is 4 <"),
+        ("  \n", ""),
+    ],
+)
+def test_words_are_shown_and_tags_are_not(text, shown, size):
+    reply = ReplyText()
+    pieces = [reply.feed(text[start : start + size]) for start in range(0, len(text), size)]
+    assert "".join(pieces) + reply.finish() == shown

@@ -47,11 +47,6 @@ def test_a_raw_file_is_converted_and_what_was_left_out_is_shown(raw: Path, tmp_p
     assert rows[0]["prompt"][0]["content"] == "头痛吃什么药？"
 
 
-def test_json_is_the_report_and_nothing_else(raw: Path, tmp_path: Path) -> None:
-    result = invoke("convert-dpo", "--input", raw, "--output", tmp_path / "o.jsonl", "--json")
-    assert json.loads(result.stdout)["written"] == 2
-
-
 def test_named_fields_are_taken(tmp_path: Path) -> None:
     (tmp_path / "raw.jsonl").write_text('{"u": "q", "yes": "a", "no": "b"}\n')
     fields = ("--prompt-field", "u", "--chosen-field", "yes", "--rejected-field", "no")
@@ -63,8 +58,8 @@ def test_named_fields_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("convert-dpo", "--output", "o.jsonl"), "error: --input is needed"),
-        (("convert-dpo", "--input", "raw.jsonl"), "error: --output is needed"),
+        (("convert-dpo", "--output", "o.jsonl"), "error: --input is required"),
+        (("convert-dpo", "--input", "raw.jsonl"), "error: --output is required"),
         (("convert-dpo", "--input", "nowhere.jsonl", "--output", "o.jsonl"), "error: --input: nowhere.jsonl cannot be"),
         (("dataset", "nowhere.jsonl"), "error: DATASET: nowhere.jsonl cannot be read"),
         (("dataset", "arithmetic", "--form", "dpo"), "error: --form dpo"),

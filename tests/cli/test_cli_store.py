@@ -264,12 +264,3 @@ def test_a_port_that_is_taken_is_told_in_one_line() -> None:
         assert second.returncode == 2
         assert port in second.stderr
         assert second.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "command", [["store"], ["rollouts", "list"], ["rollouts", "retry"], ["spans", "show"], ["workers"]]
-)
-def test_help_tells_what_the_command_is_for(command: list[str]) -> None:
-    result = _invoke(*command, "--help")
-    assert result.exit_code == 0
-    assert "--store" in result.stdout or "--backend" in result.stdout

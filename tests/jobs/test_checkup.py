@@ -1,4 +1,4 @@
-"""`doctor` without a run: each check tells a fault from its absence, and the recommendation follows from figures."""
+"""`doctor` without a run: each check tells a fault from its absence, and what follows from the measured speed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import json
 import socket
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import checkup
 from mini_agentic_rl.commands.checkup import HARDWARE, INSTALLATION, ports
-from mini_agentic_rl.commands.speed_test import Speed, measure_speed, recommend
+from mini_agentic_rl.commands.speed_test import Speed, measure_speed, minutes_of_train, save_speed, saved_speed
 
-FAST = Speed("a model", "bfloat16", 2, sampled=450.0, learned=560.0)
-ROOMY = {"memory": 30 * 10**9, "free": 1.0, "card_memory": None, "planned_peak": 2 * 10**9}
-SLOW = Speed("a model", "float32", 1, sampled=30.0, learned=40.0)
 SMALL = {
     "vocab_size": 300,
     "hidden_size": 48,
@@ -84,38 +82,31 @@ def test_every_check_answers_in_words():
         assert found.advice or found.state != "fault"
 
 
-def test_a_fast_computer_needs_nothing_changed():
-    found = recommend(FAST, **ROOMY)
-    assert {one.setting for one in found.options} == {"dtype"}
-    assert found.train_minutes is not None
-    assert 5 < found.train_minutes < 40
+def test_what_does_not_fit_into_memory_is_recommended_a_preset(monkeypatch):
+    monkeypatch.setattr(checkup, "embedded_is_pulled", lambda: True)
+    monkeypatch.setattr(checkup, "plan_job", lambda _: {"peak_bytes": 2 * 10**9})
+    monkeypatch.setattr(checkup.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(checkup, "available_memory", lambda: 30 * 10**9)
+    assert checkup._reason_for_preset() is None
+    monkeypatch.setattr(checkup, "available_memory", lambda: 10**9)
+    assert "1.0 GB are free and 2.0 GB are planned" in checkup._reason_for_preset()
 
 
-@pytest.mark.parametrize(
-    ("changed", "speed", "setting"),
-    [
-        ({"memory": 10**9}, FAST, "preset"),
-        ({"card_memory": 4 * 10**9}, FAST, "preset"),
-        ({}, SLOW, "tasks_per_step"),
-    ],
-)
-def test_what_is_short_changes_a_setting(changed, speed, setting):
-    assert setting in {one.setting for one in recommend(speed, **{**ROOMY, **changed}).options}
-
-
-def test_a_speed_beside_other_work_changes_no_size():
-    assert {one.setting for one in recommend(SLOW, **ROOMY | {"free": 0.2}).options} == {"dtype"}
-
-
-def test_a_recorded_run_is_foretold_in_its_parts():
+def test_the_minutes_of_a_recorded_run_are_predicted():
     """Of that run on one thread: 1,812 s, at a speed that fits its imitation and the sampling of its steps."""
-    fits = Speed("a model", "float32", 1, sampled=195.0, learned=119.0)
-    assert 60 * recommend(fits, **ROOMY).train_minutes == pytest.approx(1812, rel=0.1)
+    speed = Speed("a model", "float32", 1, sampled=195.0, learned=119.0)
+    assert 60 * minutes_of_train(speed) == pytest.approx(1812, rel=0.1)
 
 
-def test_a_slower_computer_is_foretold_more_minutes():
-    slow = Speed("a model", "float32", 1, sampled=FAST.sampled / 3, learned=FAST.learned / 3)
-    assert recommend(slow, **ROOMY).train_minutes > 2 * recommend(FAST, **ROOMY).train_minutes
+def test_a_measured_speed_is_kept_for_the_plan(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
+    assert saved_speed(torch.float32) is None
+    speed = Speed("a model", "float32", torch.get_num_threads(), sampled=195.0, learned=119.0)
+    save_speed(speed)
+    assert saved_speed(torch.float32) == speed
+    assert saved_speed(torch.bfloat16) is None
+    (tmp_path / "cache" / "speed.json").write_text("{")
+    assert saved_speed(torch.float32) is None
 
 
 def test_the_speed_test_samples_and_learns():

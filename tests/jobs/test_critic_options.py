@@ -22,7 +22,7 @@ def test_ppo_takes_its_options_and_shares_the_others():
 
 
 def test_options_of_the_critic_are_refused_without_one():
-    with pytest.raises(UserError, match="--value-clip is PPO's: give --algorithm ppo with it"):
+    with pytest.raises(UserError, match="`value_clip` is PPO's: give --algorithm ppo with it"):
         read_settings(TrainConfig, {"value_clip": 0.3})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -82,25 +81,13 @@ def test_the_style_of_the_project_is_clean(inside):
         files = ["agent.py", "reward.py", "test_agent.py"]
         done = subprocess.run([*ruff, *command, *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
-    lines = [line for name in FILES for line in (inside / name).read_text().splitlines()]
-    assert max(map(len, lines)) <= 120
-
-
-def test_every_command_of_its_page_is_one(inside):
-    page = (inside / "README.md").read_text()
-    assert page.startswith("# my-agent\n")
-    words = {line.split()[1] for line in page.splitlines() if line.startswith("mini-agentic-rl ")}
-    assert words == {"train", "dashboard", "eval", "serve"}
-    assert {json.loads(line)["answer"] for line in (inside / "tasks/train.jsonl").read_text().splitlines()} == set(
-        "234"
-    )
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     told = typed("new", str(tmp_path))
     assert told.exit_code == 2
-    assert "holds something already" in told.output
+    assert "is not empty" in told.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert "is a file" in typed("new", str(tmp_path / "mine.txt")).output
 
@@ -109,9 +96,3 @@ def test_an_empty_folder_and_one_below_others_are_taken(tmp_path):
     assert typed("new", str(tmp_path)).exit_code == 0
     assert typed("new", str(tmp_path / "a" / "b`c")).exit_code == 0
     assert (tmp_path / "a" / "b`c" / "README.md").read_text().startswith("# b c\n")
-
-
-def test_the_help_teaches_the_next_step():
-    told = typed("new", "--help").output
-    assert "mini-agentic-rl new my-agent" in told
-    assert "train --config train.yaml" in told

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands import PlanSettings, TrainConfig
 from mini_agentic_rl.commands.planning import apply_preset, plan_job, read_size
-from mini_agentic_rl.commands.train_config import PlanSettings, TrainConfig
 from mini_agentic_rl.errors import UserError
 from tiny import tiny_model
 

@@ -78,7 +78,7 @@ def test_damaged_settings_of_a_run_are_told(tmp_path, caplog):
         caplog.clear()
         (tmp_path / "run" / "config.json").write_text(text)
         assert trained_as(AdaptedModelSettings(adapter=adapter)) is None
-        assert f"{tmp_path}/run/config.json does not say what" in caplog.text
+        assert f"{tmp_path}/run/config.json cannot be read" in caplog.text
 
 
 def test_an_adapter_that_is_in_no_run_says_nothing(tmp_path, caplog):

@@ -15,7 +15,6 @@ from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import serve
 from mini_agentic_rl.commands.serve import ServeSettings
 from mini_agentic_rl.http import RequestLimits
-from mini_agentic_rl.policy import EngineSettings
 
 
 def _invoke(*arguments):
@@ -48,11 +47,6 @@ def test_the_bounds_of_requests_are_options(opened):
     _invoke("--max-requests-per-minute", 60, "--max-concurrent-requests", 4, "--max-body-bytes", 1000)
     assert opened[0].limits == RequestLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
     assert opened[0].server.api_key == []
-
-
-def test_the_cache_and_the_queue_are_options(opened):
-    _invoke("--cache-mib", 64, "--max-waiting", 3)
-    assert opened[0].engine == EngineSettings(cache_mib=64, max_waiting=3)
 
 
 def test_beyond_the_queue_requests_are_refused_and_told_when_to_come_again(tiny_folder):

@@ -69,8 +69,8 @@ def a_missing_package_is_named_with_its_extra(
     name: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ask for a logger whose package is not installed."""
-    for one in {name, module}:
-        monkeypatch.setitem(sys.modules, one, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=rf"{name}.*mini-agentic-rl\[loggers\]"):
         make_logger(["jsonl", name], folder)
 

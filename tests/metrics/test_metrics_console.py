@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mini_agentic_rl.metrics import ConsoleLogger, headline
+from mini_agentic_rl.metrics import ConsoleLogger, counted, every, headline, percent
 
 
 def _run(terminal: bool) -> str:
@@ -34,17 +34,15 @@ def _run(terminal: bool) -> str:
 
 
 def test_plain_lines_hold_one_line_for_each_step():
-    lines = _run(terminal=False).splitlines()
+    text = _run(terminal=False)
+    assert "\x1b" not in text
+    lines = text.splitlines()
     assert [line for line in lines if line.startswith("step ")] == [
         f"step {step}  reward 0.25  accuracy 50.0 %  21,910 tokens/s  mismatch 0.001" for step in (1, 2)
     ]
     assert lines[0] == "evaluation before: started, 200 to do"
     assert lines[1].startswith("evaluation before: 200 done in ")
     assert "[bold]checkpoint[/bold] written" in lines
-
-
-def test_plain_lines_hold_no_terminal_codes():
-    assert "\x1b" not in _run(terminal=False)
 
 
 def test_the_live_view_shows_phases_and_the_last_steps():
@@ -124,3 +122,10 @@ def test_what_was_measured_on_held_out_examples_is_told_apart(terminal):
     assert "50.0 %" not in measured  # the accuracy of tokens is another figure
     if not terminal:
         assert "step 1  token accuracy 25.0 %  loss 2" in lines
+
+
+def test_numbers_are_written_in_one_form():
+    assert [counted(count, "step") for count in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
+    assert (counted(1, "try", "tries"), counted(3, "try", "tries")) == ("1 try", "3 tries")
+    assert (every(1, "step"), every(3, "step")) == ("the one step", "all 3 steps")
+    assert (percent(0.77), percent(1.0, 0), percent(0.017832, 2)) == ("77.0 %", "100 %", "1.78 %")

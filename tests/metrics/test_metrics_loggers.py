@@ -98,20 +98,22 @@ def test_a_service_that_cannot_begin_is_left_out(tmp_path, monkeypatch, caplog):
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
 
 
-def test_tensorboard_shows_a_table_as_it_is_and_where_an_artifact_is(tmp_path):
+def test_tensorboard_has_the_metrics_a_table_and_the_paths_of_an_artifact(tmp_path):
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="tensorboard is not installed: TensorBoardLogger is left unchecked",
     )
     (tmp_path / "adapter.bin").write_bytes(b"1234")
     with make_logger(["tensorboard"], tmp_path) as logger:
+        logger.log({"reward": 0.5}, step=6)
         logger.log({"reward": 1.0}, step=7)
         logger.table("transcripts", [{"reward": 1.0, "conversation": "a | b\n<script>"}, {"reward": None}])
         logger.table("nothing", [])
         logger.artifact("adapter", [tmp_path / "adapter.bin"])
     found = events.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
-    (table,), (artifact,) = found.Tensors("transcripts"), found.Tensors("artifacts/adapter")
+    (table,), (artifact,) = found.Tensors("transcripts/text_summary"), found.Tensors("artifacts/adapter/text_summary")
+    assert [event.step for event in found.Tensors("reward")] == [6, 7]
     assert (table.step, artifact.step) == (7, 7)
     lines = table.tensor_proto.string_val[0].decode().splitlines()
     assert lines[2:] == ["| 1.0 | a \\| b<br>&lt;script> |", "|  |  |"]
@@ -119,7 +121,7 @@ def test_tensorboard_shows_a_table_as_it_is_and_where_an_artifact_is(tmp_path):
 
 
 def test_loggers_are_made_by_name(tmp_path):
-    with make_logger(["jsonl"], tmp_path) as logger:
+    with make_logger(["jsonl", "jsonl"], tmp_path) as logger:
         logger.log({"reward": 1.0}, step=1)
     with make_logger(["jsonl"], tmp_path, keep_rows=0) as logger:
         logger.log({"reward": 2.0}, step=1)
@@ -129,12 +131,6 @@ def test_loggers_are_made_by_name(tmp_path):
 def test_a_wrong_logger_name_is_told(tmp_path):
     with pytest.raises(UserError, match=r"loggers: .*'paper'"):
         make_logger(["jsonl", "paper"], tmp_path)
-
-
-def test_a_logger_that_is_named_twice_writes_once(tmp_path):
-    with make_logger(["jsonl", "jsonl"], tmp_path) as logger:
-        logger.log({"reward": 1.0}, step=1)
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
 
 
 @pytest.mark.parametrize("given", ["tensorboard,wandb", ["tensorboard", "wandb"], ["console, tensorboard", "wandb"]])
@@ -154,22 +150,6 @@ def test_a_logger_comes_beside_the_console_and_the_file(tmp_path, monkeypatch):
         settings = RunSettings(output_dir=tmp_path / name, loggers=["tensorboard"], **quiet)
         record_run(RunFolder(tmp_path / name), settings, {"seed": 3}, lambda run: {}, rows_to_keep=lambda _: 0)
     assert asked == [(["console", "jsonl", "tensorboard"], {"seed": 3}), (["jsonl", "tensorboard"], {"seed": 3})]
-
-
-def test_tensorboard_reads_back_what_was_logged(tmp_path):
-    events = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator",
-        reason="tensorboard is not installed: TensorBoardLogger is left unchecked",
-    )
-    with make_logger(["tensorboard"], tmp_path) as logger:
-        logger.log({"reward/mean": 0.25}, step=1)
-        logger.log({"reward/mean": 0.75}, step=2)
-        logger.close()
-    accumulator = events.EventAccumulator(str(tmp_path / "tensorboard"))
-    accumulator.Reload()
-    (tag,) = accumulator.Tags()["tensors"]
-    assert tag == "reward/mean"
-    assert [event.step for event in accumulator.Tensors(tag)] == [1, 2]
 
 
 def test_tensorboard_gets_the_configuration_of_the_run(tmp_path):
@@ -205,7 +185,7 @@ def test_a_key_puts_wandb_online_and_its_own_variable_decides_before_that(tmp_pa
     )
 
 
-@pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboard.summary"), ("wandb", "wandb")])
+@pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name, module):
     service_checks.a_missing_package_is_named_with_its_extra(name, module, tmp_path, monkeypatch)
 

@@ -52,7 +52,7 @@ def test_a_run_tells_its_step_its_phase_and_when_it_was_heard_of_last(run):
 
 def test_a_port_that_is_taken_is_told_with_its_setting():
     first = PrometheusLogger(0)
-    with pytest.raises(UserError, match=r"metrics_port: .*port \d+ at 127.0.0.1 cannot be had"):
+    with pytest.raises(UserError, match=r"metrics_port: .*port \d+ at 127.0.0.1 cannot be opened"):
         PrometheusLogger(first.port)
     first.close()
 

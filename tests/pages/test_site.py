@@ -15,6 +15,8 @@ from documentation.sources import pages, resolved, text_of
 
 from mini_agentic_rl.algorithm import GRPOSettings
 from mini_agentic_rl.commands import TrainConfig
+from mini_agentic_rl.commands.options import option_name
+from mini_agentic_rl.config import WITHOUT_OPTION
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,8 @@ def test_the_page_of_commands_has_each_option_of_a_training_and_every_command():
     train = page.partition("## mini-agentic-rl train\n")[2].partition("\n## ")[0]
     options = set(re.findall(r"^\| `(--[\w-]+)", train, re.MULTILINE))
     assert {"--learning-rate", "--config", "--preset", "--json", "--max-staleness"} <= options
-    assert len(options) > 100
+    settings = TrainConfig.settings().values()
+    assert {option_name(setting) for setting in settings if setting.panel != WITHOUT_OPTION} <= options
     assert "## mini-agentic-rl rollouts list\n" in page
 
 

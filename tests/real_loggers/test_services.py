@@ -64,9 +64,9 @@ def test_tensorboard_has_curves_conversations_and_the_place_of_the_adapter(run):
     points = [(event.step, pytest.approx(event.tensor_proto.float_val[0])) for event in found.Tensors(REWARD)]
     assert points == steps_of(run, REWARD)
     assert len(points) == 2
-    (table,) = found.Tensors("transcripts")
+    (table,) = found.Tensors("transcripts/text_summary")
     assert WORD in table.tensor_proto.string_val[0].decode()
-    (artifact,) = found.Tensors("artifacts/adapter")
+    (artifact,) = found.Tensors("artifacts/adapter/text_summary")
     assert str(run / "adapter" / "adapter_model.safetensors") in artifact.tensor_proto.string_val[0].decode()
 
 

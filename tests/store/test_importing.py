@@ -142,13 +142,13 @@ def test_the_command_says_what_it_took_over(tmp_path):
         return CliRunner().invoke(app, ["import", *map(str, arguments)])
 
     result = run(folder, "--store", tmp_path / "new.db")
-    assert "2 rollouts, 3 attempts, 4 spans and 1 resources taken over" in result.output
-    assert "1 rollouts have not ended" in result.output
+    assert "2 rollouts, 3 attempts, 4 spans and 1 resources imported" in result.output
+    assert "1 unfinished rollouts are left out" in result.output
     for source, told in (("empty", "holds no rollouts.json"), ("torn", "cannot be read")):
         refused = run(tmp_path / source, "--store", tmp_path / "other.db")
         assert refused.exit_code != 0
         assert told in refused.output.replace("\n", " ")
-    assert "say where to" in run(folder).output
+    assert "needed: the store to write" in run(folder).output
 
 
 @pytest.mark.parametrize(

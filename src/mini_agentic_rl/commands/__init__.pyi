@@ -13,16 +13,12 @@ from .evaluate import EvalSettings as EvalSettings
 from .evaluate import eval_job as eval_job
 from .new_project import NewSettings as NewSettings
 from .new_project import new_job as new_job
-from .parity import ParitySettings as ParitySettings
-from .parity import parity_job as parity_job
 from .planning import plan_job as plan_job
 from .serve import ServeSettings as ServeSettings
 from .serve import accepted_keys as accepted_keys
 from .serve import open_server as open_server
 from .serve import serve_job as serve_job
 from .serve import serve_until_stopped as serve_until_stopped
-from .sweep import SweepSettings as SweepSettings
-from .sweep import sweep_job as sweep_job
 from .tasks import TrainedAs as TrainedAs
 from .tasks import check_model as check_model
 from .tasks import current_role as current_role
@@ -31,6 +27,7 @@ from .train import make_algorithm as make_algorithm
 from .train import train_and_show as train_and_show
 from .train import train_job as train_job
 from .train_config import PPO as PPO
+from .train_config import TRAIN_SHORT_HELP as TRAIN_SHORT_HELP
 from .train_config import PlanSettings as PlanSettings
 from .train_config import TrainConfig as TrainConfig
 from .train_config import with_agent_defaults as with_agent_defaults

@@ -35,129 +35,64 @@ class ChatSettings(AdaptedModelSettings):
     }
 
     temperature: float = Field(default=0.0, ge=0)
-    """Sampling temperature; 0 always takes the likeliest token."""
+    """Sampling temperature; 0 always takes the most likely token."""
     max_new_tokens: int = Field(default=256, ge=1)
     """At most this many sampled tokens in one model call."""
     max_turns: int = Field(default=10, ge=1)
-    """At most this many model calls for one message of yours."""
+    """At most this many model calls to answer a message."""
     tools: bool = True
-    """Offer the math agent's tools to the model, under its system prompt."""
-
-
-_BLOCKS: Final = {
-    "<tool_call>": ("</tool_call>", "→ a tool call that cannot be read: "),
-    "<tool_response>": ("</tool_response>", "← a result that the model made up: "),
-}
-"""Opening tags of what a person reads on a line of its own: the closing tag, and the words before it."""
-_BEGUN: Final = re.compile(r"(?:<[^<>\n]{0,42}|\[/?[A-Z_]{0,20})\Z")
-"""Text that may be the beginning of a tag."""
-_CUT: Final = re.compile(r"(?:<\|[^<>\n]*|</?(?:tool|think|answer)\w*)\Z")
-"""A tag whose end is missing, because the reply was as long as it may be."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """A part of a reply."""
-
-    text: str
-    is_aside: bool = False
-    """True for a line about what the model wrote, in place of it."""
-
-
-class ReplyText:
-    """Takes the text of one reply piece by piece; gives out what can be shown."""
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._spaces = ""
-        self._block = ""
-        self._has_begun = False
-        self._drops_spaces = False
-
-    def feed(self, text: str) -> list[Said]:
-        """Return the parts that are certain once `text` has been added."""
-        self._held += text
-        parts: list[Said] = []
-        while self._read(parts):
-            pass
-        return parts
-
-    def finish(self) -> list[Said]:
-        """Return the rest, when the reply has ended. White space at its end is dropped."""
-        parts: list[Said] = []
-        held, self._held = self._held, ""
-        if self._block:
-            self._tell(held, parts)
-        else:
-            self._say(_CUT.sub("", held), parts)
-        return parts
-
-    def _read(self, parts: list[Said]) -> bool:
-        """Read up to the end of the next tag or block; return False when that is still to come."""
-        if self._block:
-            inside, closed, rest = self._held.partition(_BLOCKS[self._block][0])
-            if closed:
-                self._held = rest
-                self._tell(inside, parts)
-            return bool(closed)
-        found = TEMPLATE_TAG.search(self._held)
-        if found is None:
-            begun = _BEGUN.search(self._held)
-            end = begun.start() if begun else len(self._held)
-            said, self._held = self._held[:end], self._held[end:]
-            self._say(said, parts)
-            return False
-        self._say(self._held[: found.start()], parts)
-        self._held = self._held[found.end() :]
-        if found[0] in _BLOCKS:
-            self._block = found[0]
-        else:
-            self._drops_spaces = bool(self._spaces)  # those before the tag stay
-        return True
-
-    def _say(self, text: str, parts: list[Said]) -> None:
-        if self._drops_spaces or not self._has_begun:
-            text = text.lstrip()
-        kept = text.rstrip()
-        if kept:
-            parts.append(Said(self._spaces + kept))
-            self._has_begun, self._drops_spaces, self._spaces = True, False, ""
-        self._spaces += text[len(kept) :]
-
-    def _tell(self, inside: str, parts: list[Said]) -> None:
-        words, self._block = _BLOCKS[self._block][1], ""
-        self._spaces, self._has_begun = "", False
-        parts.append(Said(words + " ".join(TEMPLATE_TAG.sub(" ", inside).split()), is_aside=True))
-
-
-def words_of_reply(text: str) -> str:
-    """Return a whole reply without the template's words and asides."""
-    reader = ReplyText()
-    return "".join(part.text for part in reader.feed(text) + reader.finish() if not part.is_aside)
+    """Offer the tools of the trained agent, or of the math agent, under its system prompt."""
 
 
 logger = logging.getLogger(__name__)
 
+_BEGUN_TAG: Final = re.compile(r"(?:<[^<>\n]{0,42}|\[/?[A-Z_]{0,20})\Z")
+"""Text that may be the beginning of a tag."""
+_CUT_TAG: Final = re.compile(r"(?:<\|[^<>\n]*|</?(?:tool|think|answer)\w*)\Z")
+"""A tag whose end is missing, because the reply reached its length limit."""
 _HELP = (
     "Type a message. /new starts over, /help shows this, /quit, exit or Ctrl-D ends. Ctrl-C stops a reply, and ends "
     "while there is none."
 )
-_ENDS = ("/quit", "/exit", "quit", "exit")
+_END_COMMANDS = ("/quit", "/exit", "quit", "exit")
 _COMMAND = re.compile(r"/\w+")
+
+
+class ReplyText:
+    """Removes the tags of the chat template, and white space at both ends, from a reply that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._has_begun = False
+
+    def feed(self, text: str) -> str:
+        """Return the text that can be shown once `text` has been added."""
+        text = TEMPLATE_TAG.sub("", self._held + text)
+        if not self._has_begun:
+            text = text.lstrip()
+        begun_tag = _BEGUN_TAG.search(text)
+        shown = text[: begun_tag.start() if begun_tag else None].rstrip()
+        self._held = text[len(shown) :]
+        self._has_begun = self._has_begun or bool(shown)
+        return shown
+
+    def finish(self) -> str:
+        """Return the rest of the reply."""
+        return _CUT_TAG.sub("", self._held).rstrip()
 
 
 @dataclass
 class Conversation:
-    """One conversation; `messages` holds it as OpenAI messages."""
+    """A conversation; `messages` holds it as OpenAI messages."""
 
     client: OpenAI
     """Client of the endpoint."""
     model: str
-    """Model name to ask for."""
+    """Name of the model."""
     console: Console
-    """Console that shows replies and tool calls."""
+    """Console for replies and tool calls."""
     system_prompt: str | None = None
-    """First message of the conversation, if any."""
+    """System message of the conversation, if any."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools offered to the model."""
     use_tool: Callable[[str, str], str] | None = None
@@ -167,19 +102,17 @@ class Conversation:
     sampling: dict[str, Any] = field(default_factory=dict)
     """Further arguments of every call, e.g. temperature."""
     messages: list[dict[str, Any]] = field(default_factory=list)
-    _in_line: bool = field(default=False, init=False)
-    """True while the line on the console has not ended."""
 
     def say(self, text: str) -> str:
-        """Send a message and return the answer as it is shown.
+        """Send a message, show the replies and tool calls, and return the last reply as it is shown.
 
-        A failed or interrupted exchange leaves no trace in `messages`.
+        A failed or interrupted exchange leaves `messages` unchanged.
 
         Raises:
             openai.OpenAIError: the endpoint refused the call or cannot be reached.
-            KeyboardInterrupt: Ctrl-C while the model was answering.
+            KeyboardInterrupt: Ctrl-C during a reply.
         """
-        before, self._in_line = list(self.messages), False
+        before = list(self.messages)
         if not self.messages and self.system_prompt:
             self.messages.append({"role": "system", "content": self.system_prompt})
         self.messages.append({"role": "user", "content": text})
@@ -188,7 +121,7 @@ class Conversation:
                 reply = self._reply()
                 self.messages.append(reply)
                 if not reply.get("tool_calls"):
-                    return words_of_reply(reply["content"])
+                    return TEMPLATE_TAG.sub("", reply["content"]).strip()
                 self._use_tools(reply["tool_calls"])
         except BaseException:
             self.messages = before
@@ -201,14 +134,19 @@ class Conversation:
         self.messages = []
 
     def _reply(self) -> dict[str, Any]:
-        """One streamed model call as an assistant message, in the model's own words; its text is shown as it arrives,
-        without what belongs to the template."""
+        """Return one streamed reply as an assistant message with its tags; its text is shown as it arrives."""
         request: dict[str, Any] = {"model": self.model, "messages": self.messages, "stream": True, **self.sampling}
         if self.tools:
             request["tools"] = self.tools
         stream: Any = self.client.chat.completions.create(**request)
-        content, shown = "", ReplyText()
+        content, is_shown, text = "", False, ReplyText()
         calls: dict[int, dict[str, Any]] = {}
+
+        def show(piece: str) -> None:
+            nonlocal is_shown
+            is_shown = is_shown or bool(piece)
+            self._show(piece, end="")
+
         with stream:
             for chunk in stream:
                 if not chunk.choices:
@@ -216,7 +154,7 @@ class Conversation:
                 delta = chunk.choices[0].delta
                 if delta.content:
                     content += delta.content
-                    self._tell(shown.feed(delta.content))
+                    show(text.feed(delta.content))
                 for part in delta.tool_calls or []:
                     call = calls.setdefault(
                         part.index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
@@ -225,8 +163,9 @@ class Conversation:
                     if part.function is not None:
                         call["function"]["name"] += part.function.name or ""
                         call["function"]["arguments"] += part.function.arguments or ""
-        self._tell(shown.finish())
-        self._end_line()
+        show(text.finish())
+        if is_shown:
+            self._show("")
         reply: dict[str, Any] = {"role": "assistant", "content": content}
         if calls:
             reply["tool_calls"] = [calls[index] for index in sorted(calls)]
@@ -242,20 +181,6 @@ class Conversation:
             self._show(f"  ← {result}", style="green")
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
-    def _tell(self, parts: list[Said]) -> None:
-        for part in parts:
-            if part.is_aside:
-                self._end_line()
-                self._show(f"  {part.text}", style="yellow")
-            else:
-                self._show(part.text, end="")
-                self._in_line = True
-
-    def _end_line(self) -> None:
-        if self._in_line:
-            self._show("")
-        self._in_line = False
-
     def _show(self, text: str, *, end: str = "\n", style: str | None = None) -> None:
         self.console.print(text, end=end, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -270,8 +195,8 @@ def chat(settings: ChatSettings) -> None:
     offered = _tools_of(trained.name) if trained is not None else None
     if offered is None and settings.tools and trained is not None and trained.name != MATH:
         logger.warning(
-            "%s was trained as %s, whose tools and prompt are not here: this is the math agent's. "
-            "`eval --output FILE` keeps conversations of its own",
+            "%s was trained as %s, whose tools and prompt are not available: the chat uses those of the math agent. "
+            "`eval --output FILE` keeps conversations with the agent itself",
             trained.adapter,
             trained.name,
         )
@@ -292,15 +217,15 @@ def chat(settings: ChatSettings) -> None:
 
 
 def _tools_of(agent: str) -> ChatTools | None:
-    """Return what a chat with an agent offers; None for an agent that is none of ours, or that cannot chat."""
+    """Return the tools and the prompt of an agent; None for a foreign agent, or one that cannot chat."""
     family = find_family(agent)
     return None if family is None else family.chat()
 
 
 def talk(conversation: Conversation, read: Callable[[], str]) -> None:
-    """Answer what `read` gives, line by line, until it raises EOFError or gives a word that ends.
+    """Answer the lines that `read` returns, until it raises EOFError or returns a command that ends.
 
-    A failed call is told in one line and the conversation goes on; Ctrl-C stops the reply that is being written.
+    A failed call is shown in one line and the conversation goes on; Ctrl-C stops a reply.
 
     Raises:
         KeyboardInterrupt: Ctrl-C while waiting for a line.
@@ -314,7 +239,7 @@ def talk(conversation: Conversation, read: Callable[[], str]) -> None:
             line = read().strip()
         except EOFError:
             return
-        if line in _ENDS:
+        if line in _END_COMMANDS:
             return
         if line == "/new":
             conversation.reset()

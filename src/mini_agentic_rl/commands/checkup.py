@@ -1,7 +1,4 @@
-"""Checks of the installation and the computer for `doctor`.
-
-A check changes nothing beyond a file that it writes and removes.
-"""
+"""Checks of the installation and the computer for `doctor`. A check changes nothing but a file that it removes."""
 
 from __future__ import annotations
 
@@ -19,20 +16,32 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import psutil
+import torch
 from packaging.requirements import Requirement
 
 from ..config import cache_dir
 from ..errors import UserError
 from ..plugins import load_part
-from ..policy import (
-    embedded_is_pulled,
-    embedded_path,
-    kernels,
-)
+from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_device, resolve_dtype
 from ..processes import CoreWatch, allowed_cores, weaker_bounds
+from .planning import plan_job
+from .speed_test import measure_speed, minutes_of_train, save_speed
+from .train_config import PlanSettings
 
-CheckState = Literal["ok", "note", "fault"]
-"""A fault keeps something from working; a note is worth knowing."""
+_PACKAGE: Final = "mini-agentic-rl"
+_OLDEST_PYTHON: Final = (3, 10)
+_EXTRAS: Final = ("trl", "recipes", "agents", "environments", "ray", "services", "quant", "loggers")
+_CONSTRAINTS: Final = Path(__file__).parents[3] / "constraints.txt"
+"""Versions that a clone was tested with; an installed package has no such file."""
+_GIB: Final = 2**30
+_WATCH_SECONDS: Final = 1.0
+"""Seconds over which the processor use of other programs is measured."""
+_NEEDED_MEMORY: Final = 3 * _GIB
+"""Memory that `make train` takes, with some to spare."""
+_NEEDED_DISK: Final = 3 * _GIB
+_QUIET: Final = 0.75
+"""Share of the cores that has to be free for a measured speed to be that of the computer."""
+_SMALL_GPU: Final = 6 * 10**9
 
 
 @dataclass(frozen=True)
@@ -40,26 +49,62 @@ class Check:
     """The result of a check."""
 
     name: str
-    state: CheckState
+    state: Literal["ok", "note", "fault"]
+    """`fault`: something does not work; `note`: worth knowing."""
     found: str
-    """The state of things in words."""
+    """The state in words."""
     advice: str = ""
-    """Advice on it; empty where nothing is to be done."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
+    """What to do; empty if nothing."""
 
 
-_PACKAGE: Final = "mini-agentic-rl"
-_OLDEST_PYTHON: Final = (3, 10)
-_EXTRAS: Final = ("trl", "recipes", "agents", "environments", "ray", "services", "quant", "loggers")
-_CONSTRAINTS: Final = Path(__file__).parents[3] / "constraints.txt"
-"""Of a clone; an installed package has none."""
+def checkup(servers: Mapping[str, int], *, speed_test: bool = True) -> dict[str, Any]:
+    """Check this computer.
+
+    Args:
+        servers: ports of the commands that serve, by the names of these commands.
+        speed_test: measure for ten seconds how fast this computer samples and learns.
+
+    Returns:
+        `installation` and `hardware` (checks), `speed` and `train_minutes` (None without a speed test, or where it
+        failed), `preset` (reason to train with `preset=4gb`, or None), and `faults`, their number.
+    """
+    installation = [*(check() for check in INSTALLATION), ports(servers)]
+    hardware = [check() for check in HARDWARE]
+    speed = None
+    if speed_test:
+        watch = CoreWatch()
+        try:
+            speed = measure_speed()
+            if watch.use().free >= _QUIET * allowed_cores():
+                save_speed(speed)
+        except Exception as error:  # whatever fails here fails in a training too
+            hardware.append(Check("Speed test", "fault", f"{type(error).__name__}: {error}"))
+    checks = [*installation, *hardware]
+    return {
+        "installation": [asdict(check) for check in installation],
+        "hardware": [asdict(check) for check in hardware],
+        "speed": None if speed is None else asdict(speed),
+        "train_minutes": None if speed is None else minutes_of_train(speed),
+        "preset": _reason_for_preset(),
+        "faults": sum(check.state == "fault" for check in checks),
+    }
+
+
+def _reason_for_preset() -> str | None:
+    """Return why `train` needs the preset 4gb here; None if its default settings fit."""
+    if torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        return "chooses what fits into the GPU's memory" if total <= _SMALL_GPU else None
+    if not embedded_is_pulled():  # nothing to plan with
+        return None
+    free, planned = available_memory(), int(plan_job(PlanSettings())["peak_bytes"])
+    if free >= planned:
+        return None
+    return f"{free / 1e9:.1f} GB are free and {planned / 1e9:.1f} GB are planned; it chooses what takes less"
 
 
 def python() -> Check:
-    """Look at the version of Python."""
+    """Check the version of Python."""
     found = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info < _OLDEST_PYTHON:
         return Check("Python", "fault", found, "install Python 3.10 or later")
@@ -67,128 +112,121 @@ def python() -> Check:
 
 
 def packages() -> Check:
-    """Compare what is installed with what the package asks for, and a clone's with the versions it was tested with."""
+    """Compare the installed packages with the requirements, and in a clone with the versions it was tested with."""
     try:
-        asked = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
+        required = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
     except metadata.PackageNotFoundError:
         return Check("Packages", "note", f"{_PACKAGE} runs from its source and is not installed", "pip install -e .")
-    wrong = list(_wrong([one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]))
+    wrong = list(_unmet(one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})))
     if wrong:
         return Check("Packages", "fault", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
-    other = list(_wrong(_constraints()))
-    if other:
-        return Check("Packages", "note", f"other than was tested: {'; '.join(other)}", "pip install -c constraints.txt")
-    return Check("Packages", "ok", "all that it needs is there")
+    untested = list(_unmet(_constraints()))
+    if untested:
+        found = f"not the tested versions: {'; '.join(untested)}"
+        return Check("Packages", "note", found, "pip install -c constraints.txt")
+    return Check("Packages", "ok", "every required package is installed")
 
 
-def _wrong(asked: Sequence[Requirement]) -> Iterator[str]:
-    for one in asked:
-        try:
-            version = metadata.version(one.name)
-        except metadata.PackageNotFoundError:
-            yield f"{one.name} is missing"
-            continue
-        if not one.specifier.contains(version.partition("+")[0], prereleases=True):
-            yield f"{one.name} is {version}, not {one.specifier}"
+def _unmet(requirements: Iterator[Requirement] | Sequence[Requirement]) -> Iterator[str]:
+    """Yield what is wrong with the installed version of each required package."""
+    for requirement in requirements:
+        version = _installed_version(requirement.name)
+        if version is None:
+            yield f"{requirement.name} is missing"
+        elif not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
+            yield f"{requirement.name} is {version}, not {requirement.specifier}"
 
 
 def _constraints() -> list[Requirement]:
-    """Return the versions that a clone names for what is installed."""
+    """Return the tested versions of the installed packages, from a clone's `constraints.txt`."""
     if not _CONSTRAINTS.is_file():
         return []
     lines = [line.partition("#")[0].strip() for line in _CONSTRAINTS.read_text(encoding="utf-8").splitlines()]
-    found = [Requirement(line) for line in lines if line and not line.startswith("-")]
-    return [one for one in found if (one.marker is None or one.marker.evaluate()) and _is_installed(one.name)]
+    pins = [Requirement(line) for line in lines if line and not line.startswith("-")]
+    return [
+        pin
+        for pin in pins
+        if (pin.marker is None or pin.marker.evaluate()) and _installed_version(pin.name) is not None
+    ]
 
 
-def _is_installed(name: str) -> bool:
+def _installed_version(package: str) -> str | None:
     try:
-        metadata.version(name)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def extras() -> Check:
-    """Say which extras are complete."""
+    """List the extras whose packages are all installed."""
     try:
-        asked = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
+        required = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
     except metadata.PackageNotFoundError:
         return Check("Extras", "ok", "unknown")
-    own = {extra: [one for one in asked if one.marker is not None and _of_extra(one, extra)] for extra in _EXTRAS}
-    there = [extra for extra, of_extra in own.items() if of_extra and not list(_wrong(of_extra))]
-    missing = [extra for extra in own if extra not in there]
-    found = f"{', '.join(there) or 'none'} (not: {', '.join(missing)})" if missing else ", ".join(there)
-    return Check("Extras", "ok", found)
-
-
-def _of_extra(one: Requirement, extra: str) -> bool:
-    return one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
+    optional = [one for one in required if one.marker is not None and not one.marker.evaluate({"extra": ""})]
+    complete = []
+    for extra in _EXTRAS:
+        of_extra = [one for one in optional if one.marker is not None and one.marker.evaluate({"extra": extra})]
+        if of_extra and not list(_unmet(of_extra)):
+            complete.append(extra)
+    missing = [extra for extra in _EXTRAS if extra not in complete]
+    found = ", ".join(complete) or "none"
+    return Check("Extras", "ok", f"{found} (not: {', '.join(missing)})" if missing else found)
 
 
 def torch_build() -> Check:
-    """Look at what torch was built for, and whether that is here."""
-    import torch
-
+    """Check what torch was built for, and whether it finds that device."""
     version = torch.__version__
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
-        return Check("torch", "ok", f"{version}, for the processor")
+        return Check("torch", "ok", f"{version}, a CPU build")
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm"
     if not torch.cuda.is_available():
-        advice = "look at nvidia-smi for the driver; without a card the smaller build saves gigabytes"
-        return Check("torch", "note", f"{version}, for {built}, which it does not see", advice)
-    return Check("torch", "ok", f"{version}, for {built}")
+        advice = "nvidia-smi shows whether the driver works; without a GPU the CPU build saves gigabytes"
+        return Check("torch", "note", f"{version}, built for {built}, finds no GPU", advice)
+    return Check("torch", "ok", f"{version}, built for {built}")
 
 
 def compiler() -> Check:
-    """Look whether the C++ kernels compute here; they are compiled if they were not."""
+    """Check whether the C++ kernels run here; compile them if needed."""
     why = kernels.why_unused()
     if why is None:
-        return Check("C++ kernels", "ok", "attention and what stands between products are computed in C++")
+        return Check("C++ kernels", "ok", "in use")
     return Check("C++ kernels", "note", f"not used: {why.found}; torch computes instead, slower", why.advice)
 
 
 def embedded_model() -> Check:
-    """Look for the embedded model."""
+    """Check whether the embedded model is on this computer."""
     if embedded_is_pulled():
         return Check("Embedded model", "ok", str(embedded_path()))
     return Check("Embedded model", "note", "not here yet (93 MB)", f"{_PACKAGE} models pull")
 
 
 def folders() -> Check:
-    """Look whether the cache and the folder of runs can be written."""
+    """Check that the caches and the folder of runs can be written."""
     hub = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     for name, folder, setting in (
         ("the cache", cache_dir(), "MINI_AGENTIC_RL_CACHE"),
         ("the folder of runs", Path("outputs"), "--output-dir"),
         ("the cache of Hugging Face", hub, "HF_HOME"),
     ):
-        why = _unwritable(folder)
-        if why is not None:
-            return Check("Folders", "fault", f"{name} {folder} cannot be written: {why}", f"choose another: {setting}")
+        nearest = folder.absolute()
+        while not nearest.exists() and nearest != nearest.parent:
+            nearest = nearest.parent
+        try:
+            with tempfile.TemporaryFile(dir=nearest) as file:
+                file.write(b"0")
+        except OSError as error:
+            found = f"{name} {folder} cannot be written: {error.strerror}"
+            return Check("Folders", "fault", found, f"choose another: {setting}")
     return Check("Folders", "ok", "cache and outputs can be written")
 
 
-def _unwritable(folder: Path) -> str | None:
-    """Return why nothing can be written there; where there is no such folder, into the nearest one above it."""
-    there = folder.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    try:
-        with tempfile.TemporaryFile(dir=there) as file:
-            file.write(b"0")
-    except OSError as error:
-        return error.strerror
-    return None
-
-
-def ports(of_servers: Mapping[str, int]) -> Check:
-    """Look whether the ports of the servers are free, given by the names of their commands."""
-    taken = [f"{port} ({name})" for name, port in of_servers.items() if not _is_free(port)]
+def ports(servers: Mapping[str, int]) -> Check:
+    """Check that the ports of the servers, given by the names of their commands, are free."""
+    taken = [f"{port} ({name})" for name, port in servers.items() if not _is_free(port)]
     if taken:
-        return Check("Ports", "note", f"taken: {', '.join(taken)}", "those commands take another with --port")
-    named = ", ".join(f"{port} ({name})" for name, port in of_servers.items())
-    return Check("Ports", "ok", f"{named} are free")
+        return Check("Ports", "note", f"taken: {', '.join(taken)}", "give these commands another --port")
+    return Check("Ports", "ok", f"{', '.join(f'{port} ({name})' for name, port in servers.items())} are free")
 
 
 def _is_free(port: int) -> bool:
@@ -202,13 +240,13 @@ def _is_free(port: int) -> bool:
 
 
 def sandbox() -> Check:
-    """Say what the sandbox of agents that are commands leaves open on this computer."""
+    """Check what the sandbox of agents that are commands leaves open on this computer."""
     try:
-        left = load_part("harness").open_here()
+        left_open = load_part("harness").open_here()
     except UserError as error:
-        return Check("Sandbox", "note", f"there is none: {error}")
-    if left:
-        return Check("Sandbox", "note", f"`process` leaves open: {', '.join(left)}", "take `sandbox=bubblewrap`")
+        return Check("Sandbox", "note", f"not available: {error}")
+    if left_open:
+        return Check("Sandbox", "note", f"`process` leaves open: {', '.join(left_open)}", "use `sandbox=bubblewrap`")
     return Check("Sandbox", "ok", "`process` closes files, network and signals")
 
 
@@ -231,26 +269,18 @@ INSTALLATION: Final[Sequence[Callable[[], Check]]] = (
     sandbox,
     bounds,
 )
-"""Every check of the installation but that of the ports, which are the commands'."""
-
-
-_GIB: Final = 2**30
-_WATCHED: Final = 1.0
-"""Seconds over which others' use of the processors is measured."""
-_NEEDED_MEMORY: Final = 3 * _GIB
-"""Bytes that `make train` takes, with some to spare."""
-_NEEDED_DISK: Final = 3 * _GIB
-_FREE: Final = 0.75
+"""Checks of the installation, without that of the ports."""
 
 
 def processors() -> Check:
-    """Say how many cores this process may use, by its affinity and the quota of its container."""
-    allowed, there = allowed_cores(), psutil.cpu_count() or 1
-    found = f"{allowed:g} of {there} cores ({_processor_name()})" if allowed < there else f"{there} cores"
-    chosen = os.environ.get("OMP_NUM_THREADS")
-    if chosen and chosen.isdigit() and int(chosen) < allowed:
-        return Check("Processor", "note", f"{found}; OMP_NUM_THREADS={chosen} leaves some idle", "unset it")
-    return Check("Processor", "ok", found if allowed < there else f"{found} ({_processor_name()})")
+    """Check how many cores this process may use, by its affinity and the quota of its container."""
+    allowed, total = allowed_cores(), psutil.cpu_count() or 1
+    cores = f"{allowed:g} of {total} cores" if allowed < total else f"{total} cores"
+    found = f"{cores} ({_processor_name()})"
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads and threads.isdigit() and int(threads) < allowed:
+        return Check("Processor", "note", f"{found}; OMP_NUM_THREADS={threads} leaves some idle", "unset it")
+    return Check("Processor", "ok", found)
 
 
 def _processor_name() -> str:
@@ -262,42 +292,37 @@ def _processor_name() -> str:
 
 
 def other_work() -> Check:
-    """Measure what others use of the processors."""
+    """Measure how much of the processors other programs use."""
     watch = CoreWatch()
-    time.sleep(_WATCHED)
+    time.sleep(_WATCH_SECONDS)
     use = watch.use()
     found = f"{use.free:.1f} of {use.cores:g} cores are free"
-    if use.free < _FREE * use.cores:
-        return Check("Other work", "note", found, "a step takes a multiple of its time beside other work: end it first")
+    if use.free < _QUIET * use.cores:
+        return Check("Other work", "note", found, "end the other work: beside it a step takes several times as long")
     return Check("Other work", "ok", found)
 
 
 def bfloat16() -> Check:
-    """Say whether products in bfloat16 are fast here."""
-    import torch
-
-    from ..policy import resolve_device, resolve_dtype
-
+    """Check whether bfloat16 is fast here."""
     chosen = str(resolve_dtype("auto", resolve_device("auto"))).removeprefix("torch.")
     if chosen == "float32":
-        return Check("bfloat16", "note", "the processor has no products in bfloat16; float32 is used")
-    device = "the card" if torch.cuda.is_available() else "the processor"
-    return Check("bfloat16", "ok", f"{device} multiplies {chosen}, which `dtype=auto` takes")
+        return Check("bfloat16", "note", "the processor has no bfloat16 instructions; `dtype=auto` uses float32")
+    return Check("bfloat16", "ok", f"fast {chosen} products; `dtype=auto` uses them")
 
 
 def available_memory() -> int:
-    """Return the bytes that can still be taken, by the machine and by the limit of the container."""
-    found = int(psutil.virtual_memory().available)
+    """Return the free bytes of memory, within the limit of the container."""
+    free = int(psutil.virtual_memory().available)
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii").strip()
-        return min(found, int(limit) - int(used))
+        return min(free, int(limit) - int(used))
     except (OSError, ValueError):  # another system, an older kernel, or "max"
-        return found
+        return free
 
 
 def memory() -> Check:
-    """Say how much memory there is."""
+    """Check that there is enough memory for `make train`."""
     free, total = available_memory(), int(psutil.virtual_memory().total)
     found = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
     if free < _NEEDED_MEMORY:
@@ -306,27 +331,25 @@ def memory() -> Check:
 
 
 def disk() -> Check:
-    """Say how much room is where runs are written."""
+    """Check that there is enough disk space in the working directory."""
     free = shutil.disk_usage(Path.cwd()).free
     found = f"{free / _GIB:.1f} GiB are free here"
     if free < _NEEDED_DISK:
-        return Check("Disk", "note", found, "runs with many rollouts need some: choose another --output-dir")
+        return Check("Disk", "note", found, "choose an --output-dir on another disk for runs with many rollouts")
     return Check("Disk", "ok", found)
 
 
-def cards() -> Check:
-    """Say which cards torch can compute on."""
-    import torch
-
+def gpus() -> Check:
+    """List the GPUs that torch can use."""
     if not torch.cuda.is_available():
-        return Check("GPU", "ok", "none; all is computed by the processor")
+        return Check("GPU", "ok", "none; the processor computes")
     found = []
-    for number in range(torch.cuda.device_count()):
-        facts = torch.cuda.get_device_properties(number)
-        free, total = torch.cuda.mem_get_info(number)
-        found.append(f"{facts.name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free")
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        name = torch.cuda.get_device_properties(index).name
+        found.append(f"{name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free")
     return Check("GPU", "ok", "; ".join(found))
 
 
-HARDWARE: Final[Sequence[Callable[[], Check]]] = (processors, other_work, memory, disk, cards, bfloat16)
-"""Every check of the computer."""
+HARDWARE: Final[Sequence[Callable[[], Check]]] = (processors, other_work, memory, disk, gpus, bfloat16)
+"""Checks of the computer."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Final, get_args
 
 import typer
 from rich.console import Console
@@ -33,13 +33,12 @@ from .chat import ChatSettings, chat
 from .compare import CompareSettings, compare
 from .data import ConvertSettings, DatasetSettings, convert_dpo, dataset
 from .doctor import DoctorSettings, doctor
-from .evaluate import EvalSettings, evaluate
+from .evaluate import EVAL_SHORT_HELP, EvalSettings, evaluate
 from .new_project import NewSettings, new
 from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, settings_command, with_errors
-from .parity import ParitySettings, parity
 from .plan import plan
 from .post_training import dpo, export, kto, merge, orpo, reward, sft
-from .serve import ServeSettings, serve
+from .serve import SERVE_SHORT_HELP, ServeSettings, serve
 from .store_commands import (
     ImportSettings,
     WorkerSettings,
@@ -49,10 +48,15 @@ from .store_commands import (
     spans_app,
 )
 from .store_server import ServeStoreSettings, serve_store
-from .sweep import SweepSettings, sweep
 from .tables import show
 from .train import train
-from .train_config import PlanSettings, TrainConfig
+from .train_config import TRAIN_SHORT_HELP, PlanSettings, TrainConfig
+
+_POST_TRAINING: Final[Sequence[str]] = (
+    *("model", "device", "use_lora", "lora_r", "dataset", "max_samples", "max_length", "num_epochs", "max_steps"),
+    *("batch_size", "learning_rate", "output_dir", "seed", "loggers", "resume", "overwrite", "json_output"),
+)
+"""Settings that `--help` shows of every command that trains on examples."""
 
 
 class PluginSettings(JsonSettings):
@@ -62,7 +66,7 @@ class PluginSettings(JsonSettings):
 
 
 def plugins(settings: PluginSettings) -> None:
-    """List what other distributions offer by entry points, and why one of it cannot be used."""
+    """List the plugins of other installed packages, and why one of them cannot be used."""
     result = plugins_job(settings)
     show(settings, result, lambda console: _show_plugins(console, result))
 
@@ -75,20 +79,18 @@ app = typer.Typer(
 )
 models_app = typer.Typer(help="The models kept on this computer.", no_args_is_help=True)
 
-settings_command(app, "train", TrainConfig, panel=TRAIN)(train)
-settings_command(app, "sweep", SweepSettings, panel=TRAIN)(sweep)
+settings_command(app, "train", TrainConfig, panel=TRAIN, short_help=TRAIN_SHORT_HELP)(train)
 settings_command(app, "new", NewSettings, panel=TRAIN, has_file=False)(new)
-settings_command(app, "sft", SFTSettings, panel=TRAIN)(sft)
-settings_command(app, "dpo", DPOSettings, panel=TRAIN)(dpo)
-settings_command(app, "kto", KTOSettings, panel=TRAIN)(kto)
-settings_command(app, "orpo", ORPOSettings, panel=TRAIN)(orpo)
-settings_command(app, "reward", RewardModelSettings, panel=TRAIN)(reward)
-settings_command(app, "eval", EvalSettings, panel=MEASURE)(evaluate)
+settings_command(app, "sft", SFTSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "packing"))(sft)
+settings_command(app, "dpo", DPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta", "loss_type"))(dpo)
+settings_command(app, "kto", KTOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(kto)
+settings_command(app, "orpo", ORPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(orpo)
+settings_command(app, "reward", RewardModelSettings, panel=TRAIN, short_help=_POST_TRAINING)(reward)
+settings_command(app, "eval", EvalSettings, panel=MEASURE, short_help=EVAL_SHORT_HELP)(evaluate)
 settings_command(app, "compare", CompareSettings, panel=MEASURE, has_file=False)(compare)
 settings_command(app, "plan", PlanSettings, panel=MEASURE)(plan)
-settings_command(app, "parity", ParitySettings, panel=MEASURE)(parity)
 settings_command(app, "doctor", DoctorSettings, log_level="WARNING", panel=MEASURE, has_file=False)(doctor)
-settings_command(app, "serve", ServeSettings, panel=SERVE)(serve)
+settings_command(app, "serve", ServeSettings, panel=SERVE, short_help=SERVE_SHORT_HELP)(serve)
 settings_command(app, "chat", ChatSettings, log_level="WARNING", panel=SERVE)(chat)
 settings_command(app, "merge", MergeSettings, panel=SERVE)(merge)
 settings_command(app, "export", ExportSettings, panel=SERVE)(export)
@@ -102,8 +104,8 @@ settings_command(app, "workers", WorkerSettings, log_level="WARNING", panel=STOR
 
 
 def add_commands_of_plugins(app: typer.Typer) -> None:
-    """Add the commands of the optional parts of this package and of other distributions. Each is a function that adds
-    itself to `app`. One that cannot be loaded becomes a command that says why."""
+    """Add the commands of the optional parts of this package and of other packages: each is a function that adds a
+    command to `app`. One that cannot be loaded becomes a hidden command that says why."""
     for plugin in entries():
         if plugin.kind != "commands":
             continue
@@ -143,7 +145,7 @@ def _tried(plugin: Plugin, all_entries: Iterable[Plugin]) -> Plugin:
     if plugin.error is not None:
         return plugin
     if plugin.name in _built_in(plugin.kind):
-        return replace(plugin, error="the name is built in, and means what is built in")
+        return replace(plugin, error="this name is built in, and the built-in object is used")
     others = [other.distribution for other in all_entries if (other.kind, other.name) == (plugin.kind, plugin.name)]
     if len(others) > 1:
         return replace(plugin, error=f"offered by {' and '.join(others)}: uninstall one of them")
@@ -155,7 +157,7 @@ def _tried(plugin: Plugin, all_entries: Iterable[Plugin]) -> Plugin:
 
 
 def _built_in(kind: str) -> Iterable[str]:
-    """Return the names of a kind that this package defines itself, which no plugin replaces."""
+    """Return the names of a kind that this package defines itself; no plugin replaces them."""
     from ..algorithm import LOSSES, PRESETS
     from ..rewards import NAMES as REWARDS
 
@@ -189,7 +191,7 @@ def _show_plugins(console: Console, result: Mapping[str, Any]) -> None:
 def models_pull(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
-    """Fetch and convert the embedded model, unless that was done before; print its folder."""
+    """Download and convert the embedded model if needed, and print its folder."""
 
     def run() -> None:
         from ..policy import pull_embedded
@@ -201,7 +203,7 @@ def models_pull(
 
 @models_app.command("list")
 def models_list() -> None:
-    """Say which models are here."""
+    """List the models kept on this computer."""
     from ..policy import embedded_is_pulled, embedded_path
 
     state = f"in {embedded_path()}" if embedded_is_pulled() else "not here yet: mini-agentic-rl models pull"

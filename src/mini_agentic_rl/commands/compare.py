@@ -1,4 +1,4 @@
-"""`compare`: compare runs on the same problems, by the answers that they kept. Loads no model."""
+"""`compare`: compare runs on the same problems, by their recorded answers. Loads no model."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class CompareSettings(JsonSettings):
     """The settings of `compare`."""
 
     runs: list[str] = Field(default=[], json_schema_extra={"argument": True})
-    """Folders of runs, or files that `eval --output` wrote, the one to compare with first. FOLDER:NAME takes the
-    measurement NAME of a run, as "outputs/mine:before"."""
+    """Folders of runs, or files of `eval --output`; the first is the baseline. FOLDER:NAME selects the measurement NAME
+    of a run, as "outputs/mine:before"."""
     evaluation: str | None = None
-    """Measurement to take of every run, as "after RL"; by default the last of each on its own held-out tasks, not on
-    those of `transfer`."""
+    """Measurement of every run, as "after RL"; by default the last on the held-out tasks, not on those of
+    `transfer`."""
 
 
 def compare_job(settings: CompareSettings) -> dict[str, Any]:
-    """Return what `compare_runs` finds, each run compared with the first.
+    """Return the comparison of each run with the first, see `compare_runs`.
 
     Raises:
-        UserError: fewer than two runs, one that kept no answers, or two without a common problem.
+        UserError: fewer than two runs, a run without recorded answers, or two without a common problem.
     """
     return compare_runs([load_run(run, settings.evaluation) for run in settings.runs])
 
@@ -41,13 +41,13 @@ _SIGNIFICANT = 0.05
 
 
 def compare(settings: CompareSettings) -> None:
-    """Compare runs, or outputs of `eval`, on the problems that they share: each with the first, by a paired test."""
+    """Compare runs, or outputs of `eval`, with the first one on their common problems, by a paired test."""
     result = compare_job(settings)
     show(settings, result, lambda console: _show_comparison(console, result))
 
 
 def _show_comparison(console: Console, result: Mapping[str, Any]) -> None:
-    """Print the accuracies of the runs, the differences to the first, and what follows from them, a line each."""
+    """Print the accuracies of the runs, the differences to the first run, and a conclusion of one line each."""
     table = Table("", "run", "measurement", "problems", "strict", "lenient", title="Runs")
     for number, run in enumerate(result["runs"], 1):
         accuracies = (_accuracy(run.get(check)) for check in ("strict", "lenient"))
@@ -75,7 +75,7 @@ def _show_comparison(console: Console, result: Mapping[str, Any]) -> None:
 
 
 def _conclusion(row: Mapping[str, Any]) -> str:
-    """Return what a comparison says, and on how many problems."""
+    """Return the conclusion of a comparison as a line."""
     second = visible_line(str(row["second"]))
     where = f"on {counted(row['problems'], 'problem')} that both have"
     left = sum(row["left_out"])

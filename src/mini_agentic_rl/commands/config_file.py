@@ -15,49 +15,50 @@ from ..errors import UserError
 from ..redaction import without_secrets_within
 
 MAX_BYTES: Final = 1 << 18
-"""Bytes of a file of settings."""
+"""Largest size of a settings file in bytes."""
 MAX_VALUES: Final = 100_000
-"""Values in it, with every anchor of YAML written out."""
+"""Largest number of values, with all YAML anchors expanded."""
 
 
 def read_config(path: Path, kind: type[Settings]) -> dict[str, Any]:
     """Return the settings in a file, by name or in their groups.
 
     Raises:
-        UserError: the file cannot be read, or names what is no setting.
+        UserError: the file cannot be read, or contains an unknown setting.
     """
     try:
-        found = _parse(path)
+        values = _parse(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}", setting="config") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply", setting="config") from error
     except (ValueError, ImportError) as error:  # of YAML, TOML and JSON
         raise UserError(f"{path}: {' '.join(str(error).split())}", setting="config") from error
-    if not isinstance(found, Mapping):
+    if not isinstance(values, Mapping):
         raise UserError(f"{path} holds no settings by name", setting="config")
-    _refuse_unknown(found, [kind], path)
-    return dict(found)
+    _refuse_unknown(values, [kind], path)
+    return dict(values)
 
 
-def _refuse_unknown(found: Mapping[Any, Any], kinds: Sequence[type[Settings]], path: Path, group: str = "") -> None:
-    """Refuse a key that none of `kinds` knows: a group may hold the settings of one of several classes."""
+def _refuse_unknown(values: Mapping[Any, Any], kinds: Sequence[type[Settings]], path: Path, group: str = "") -> None:
+    """Refuse an unknown key; a group may have the settings of any of the classes `kinds`."""
     known = {name: field for kind in kinds for name, field in kind.model_fields.items()}
     settings = {name for kind in kinds for name in kind.settings()}
-    for name, value in found.items():
+    for name, value in values.items():
         if name not in known and name not in settings:
             complaint = refusal(str(name), sorted(settings)) or f"{name} is unknown"
             raise UserError(f"{path}: {group}{complaint.replace('`', '')}", setting="config")
         if isinstance(value, Mapping) and name in known:
             annotation = known[name].annotation
-            inner = [one for one in (annotation, *get_args(annotation)) if isclass(one) and issubclass(one, Settings)]
+            types = (annotation, *get_args(annotation))
+            inner = [type_ for type_ in types if isclass(type_) and issubclass(type_, Settings)]
             if inner:
                 _refuse_unknown(value, inner, path, f"{group}{name}.")
 
 
 def as_yaml(settings: Settings) -> str:
-    """Return the settings as YAML that `read_config` reads, in the groups of the help page; keys, and the users and
-    passwords of URLs, are left out."""
+    """Return the settings as YAML for `read_config`, in the panels of the help page, without API keys and without users
+    and passwords of URLs."""
     values = settings.flat()
     named = [one for one in settings.settings().values() if not extra_of(one.field).get("argument")]
     lines: list[str] = []
@@ -65,9 +66,10 @@ def as_yaml(settings: Settings) -> str:
         if panel is not None:
             lines += [*([""] if lines else []), f"# {panel}"]
         for setting in group:
-            value, note = values.pop(setting.name), "  # by default decided elsewhere" if setting.is_open else ""
+            value = values.pop(setting.name)
+            note = "  # the default depends on other settings" if setting.is_open else ""
             if not setting.field.repr and value:
-                value, note = setting.field.get_default(call_default_factory=True), "  # a key is written nowhere"
+                value, note = setting.field.get_default(call_default_factory=True), "  # keys are not written"
             lines.append(f"{setting.name}: {json.dumps(without_secrets_within(value), ensure_ascii=False)}{note}")
     rest = {name: value for name, value in values.items() if isinstance(value, Mapping)}
     lines += [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in rest.items()]
@@ -94,18 +96,18 @@ def _parse(path: Path) -> Any:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and _size(root, {}) > MAX_VALUES:
-            raise ValueError(f"its anchors stand for more than {MAX_VALUES} values")
-        found = yaml.safe_load(text)
+            raise ValueError(f"its anchors expand to more than {MAX_VALUES} values")
+        values = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"this is no YAML: {error}") from error
-    return {} if found is None else found
+    return {} if values is None else values
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """Return how many values a node of YAML stands for with all its anchors written out, in time by those written.
+    """Return the number of values of a YAML node with all anchors expanded, in time proportional to the file.
 
     Raises:
-        ValueError: it contains itself.
+        ValueError: the node contains itself.
     """
     if id(node) in known:
         if known[id(node)] < 0:

@@ -1,4 +1,4 @@
-"""`dataset` and `convert-dpo`: show what a data set gives to training; convert raw preference data."""
+"""`dataset` and `convert-dpo`: show the examples of a data set; convert raw preference data."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class ConvertSettings(JsonSettings):
     }
 
     input: Path | None = None
-    """Raw preferences: .jsonl (also .gz), .json, .csv, .tsv or .parquet. Needed."""
+    """Raw preferences: .jsonl (also .gz), .json, .csv, .tsv or .parquet. Required."""
     output: Path | None = None
-    """JSONL file to write, one `{"prompt", "chosen", "rejected"}` of messages a line. Needed."""
+    """JSONL file to write, one `{"prompt", "chosen", "rejected"}` of messages a line. Required."""
     report: Path | None = None
-    """JSON file for the report: what was left out, and why."""
+    """JSON file for the report of left-out records with reasons."""
 
     prompt_field: str | None = None
-    """Field of the prompt, where it is not found by its name."""
+    """Field of the prompt, if its name is unusual."""
     chosen_field: str | None = None
-    """Field of the better answer, where it is not found by its name."""
+    """Field of the better answer, if its name is unusual."""
     rejected_field: str | None = None
-    """Field of the worse answer, where it is not found by its name."""
+    """Field of the worse answer, if its name is unusual."""
 
 
 class DatasetSettings(SeedSettings, JsonSettings):
     """The settings of `dataset`."""
 
-    helps: ClassVar[Mapping[str, str]] = {"seed": "Seed of the draw, and of what is generated."}
+    helps: ClassVar[Mapping[str, str]] = {"seed": "Seed of the draw and of generated data."}
 
     dataset: str = Field(default="arithmetic", json_schema_extra={"argument": True})
     """Data set: `arithmetic`, `medical`, `gsm_symbolic`, `gsm8k`, a family of tasks (`countdown`, `units`, `guess`,
@@ -66,18 +66,18 @@ class DatasetSettings(SeedSettings, JsonSettings):
     form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
     """Form of training."""
     split: Literal["train", "val", "test", "transfer", "all"] = "train"
-    """Part of the data; `transfer` is for arithmetic and for families of tasks, `all` for files."""
+    """Split of the data; `transfer` exists for arithmetic and task families, `all` for files."""
     max_samples: int | None = Field(default=None, ge=0)
-    """Number of examples to draw; by default all, of generated data sets 1000."""
+    """Number of examples to draw; by default all, or 1000 of a generated data set."""
     show: int = Field(default=3, ge=0)
     """Number of examples to show."""
     output: Path | None = None
-    """JSONL file for the examples, as training reads them."""
+    """JSONL file to write the examples to, as training reads them."""
     check_splits: bool = False
-    """Compare the questions of all splits, `transfer` too where there is one, with each other instead: the same ones,
-    the same ones with other numbers, and how many of their runs of words come back."""
+    """Instead compare the questions of all splits with each other: equal questions, questions that differ only in
+    numbers, and the share of common n-grams."""
     ngram: int = Field(default=8, ge=1)
-    """Words of a run with `check_splits`."""
+    """Words of an n-gram for `check_splits`."""
 
 
 def convert_job(settings: ConvertSettings) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def convert_job(settings: ConvertSettings) -> dict[str, Any]:
         UserError: a path is missing, a file cannot be read or written, or no record is a preference.
     """
     if settings.input is None or settings.output is None:
-        raise UserError(f"`{'input' if settings.input is None else 'output'}` is needed: give the path of a file")
+        raise UserError(f"`{'input' if settings.input is None else 'output'}` is required: give the path of a file")
     fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
     with _progress(f"converting {settings.input.name}") as progress:
         report = convert_preferences(
@@ -128,10 +128,10 @@ def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
 
 
 def check_splits_job(settings: DatasetSettings) -> dict[str, Any]:
-    """Return how much of the questions of each split was in the earlier ones: `overlaps`, see `overlap_of_splits`.
+    """Return the overlap of the questions of each split with those of the earlier ones, see `overlap_of_splits`.
 
     Raises:
-        UserError: there is no such data set, an extra that it needs is not installed, or it has one split alone.
+        UserError: there is no such data set, an extra that it needs is not installed, or it has a single split.
     """
     splits: dict[str, list[str]] = {}
     for split in splits_of(settings.dataset):
@@ -149,9 +149,9 @@ def check_splits_job(settings: DatasetSettings) -> dict[str, Any]:
 
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
-    """Show a bar with the remaining time on a terminal, on standard error; it is gone when it is done."""
+    """Show a progress bar on a terminal, on standard error; it disappears at the end."""
     console = shared_console()
-    if not console.is_terminal:  # in older versions of rich a disabled bar writes an empty line
+    if not console.is_terminal:  # older versions of rich write an empty line for a disabled bar
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -161,67 +161,67 @@ def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
 
 
 def dataset(settings: DatasetSettings) -> None:
-    """Look at what a data set gives to a form of training, and write it to a file if asked to."""
+    """Show the examples of a data set for a form of training, or write them to a file."""
     if settings.check_splits:
         overlap = check_splits_job(settings)
-        show(settings, overlap, lambda console: show_overlaps(console, overlap))
+        show(settings, overlap, lambda console: _show_overlaps(console, overlap))
         return
     result = dataset_job(settings)
-    show(settings, result, lambda console: show_examples(console, result))
+    show(settings, result, lambda console: _show_examples(console, result))
     if settings.output is not None and not settings.json_output:
         typer.echo(f"wrote {settings.output}")
 
 
 def convert_dpo(settings: ConvertSettings) -> None:
-    """Bring raw preference data into the form that dpo, orpo, kto and reward read; report what was left out."""
+    """Convert raw preference data to the form that dpo, orpo, kto and reward read; report left-out records."""
     report = convert_job(settings)
-    show(settings, report, lambda console: show_conversion(console, report))
+    show(settings, report, lambda console: _show_conversion(console, report))
 
 
-def show_conversion(console: Console, report: Mapping[str, Any]) -> None:
-    """Print what was written, and a table of what was left out."""
+def _show_conversion(console: Console, report: Mapping[str, Any]) -> None:
+    """Print the number of written records, and a table of the left-out ones."""
     shapes = ", ".join(f"{count} {shape}" for shape, count in report["shapes"].items())
     console.print(f"{report['written']} of {counted(report['read'], 'record')} written ({shapes})", highlight=False)
     if report["dropped"]:
         table = Table("left out", "records", "the first of them", title="Left out")
         table.columns[1].justify = "right"
-        for reason, found in report["dropped"].items():
+        for reason, dropped in report["dropped"].items():
             first = "; ".join(
                 f"line {example['line']}" + (f" ({example['detail']})" if example["detail"] else "")
-                for example in found["first"][:2]
+                for example in dropped["first"][:2]
             )
-            table.add_row(Text(reason), f"{found['count']:,}", Text(first))
+            table.add_row(Text(reason), f"{dropped['count']:,}", Text(first))
         console.print(table)
     console.print(f"wrote {report['output']}", highlight=False, soft_wrap=True, markup=False)
 
 
-def show_overlaps(console: Console, found: Mapping[str, Any]) -> None:
-    """Print how much of the questions of each split was in the earlier ones."""
-    sizes = ", ".join(f"{name} {count:,}" for name, count in found["splits"].items())
-    console.print(f"{found['dataset']}: {sizes}", highlight=False, markup=False)
-    ngram = found["ngram"]
+def _show_overlaps(console: Console, result: Mapping[str, Any]) -> None:
+    """Print the overlap of the questions of each split with those of the earlier ones."""
+    sizes = ", ".join(f"{name} {count:,}" for name, count in result["splits"].items())
+    console.print(f"{result['dataset']}: {sizes}", highlight=False, markup=False)
+    ngram = result["ngram"]
     table = Table("asked", "seen", "the same", "but for numbers", f"{ngram} words", "of their words", title="Overlap")
-    for row in found["overlaps"]:
+    for row in result["overlaps"]:
         shares = (percent(row[name] / row["questions"]) for name in ("same", "same_but_numbers", "with_ngram"))
         table.add_row(row["asked"], row["seen"], *shares, percent(row["ngrams_seen"]))
     console.print(table)
     console.print(
-        f"of the questions asked: seen as they are; seen with other numbers; with {ngram} words in a row that were "
-        f"seen; and the mean share of their runs of {ngram} words that were",
+        f"share of the questions asked: equal to a seen one; equal but for numbers; with {ngram} words in a row of a "
+        f"seen one; and the mean share of their {ngram}-grams that were seen",
         highlight=False,
         soft_wrap=True,
     )
 
 
-def show_examples(console: Console, found: Mapping[str, Any]) -> None:
+def _show_examples(console: Console, result: Mapping[str, Any]) -> None:
     """Print the number of examples and the first of them."""
     console.print(
-        f"{found['dataset']}: {counted(found['examples'], 'example')} of the form {found['form']} in the "
-        f"split {found['split']}, with {', '.join(found['columns'])}",
+        f"{result['dataset']}: {counted(result['examples'], 'example')} of the form {result['form']} in the "
+        f"split {result['split']}, with {', '.join(result['columns'])}",
         highlight=False,
         markup=False,
     )
-    for example in found["first"]:
+    for example in result["first"]:
         console.rule()
         for name, value in example.items():
             if isinstance(value, list) and value and isinstance(value[0], Mapping) and "role" in value[0]:
@@ -234,25 +234,21 @@ def show_examples(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> None:
-    """Print a message. Answers are trained; those in a prompt, and those with `train` False, are marked."""
+    """Print a message; an answer that is not trained is marked."""
     is_masked = message["role"] == "assistant" and (column == "prompt" or message.get("train") is False)
     mark = " (not trained)" if is_masked else ""
     thought = message.get("reasoning_content")
     lines = [f"thought: {thought}"] if thought else []
     lines += [message["content"]] if message.get("content") else []
-    lines += [_called(call) for call in message.get("tool_calls") or ()]
+    for call in message.get("tool_calls") or ():
+        lines.append(f"→ {call['function']['name']} {call['function']['arguments']}")
     text = "\n".join(lines)
     console.print(f"{column} · {message['role']}{mark}: {text}", highlight=False, markup=False)
 
 
 def _offered(tool: Mapping[str, Any]) -> str:
-    """Return a tool as its name with the names of its parameters."""
+    """Return a tool as a name with the names of its parameters."""
     function = tool.get("function", tool)
     parameters = function.get("parameters")
     names = parameters.get("properties") if isinstance(parameters, Mapping) else None
     return f"{function.get('name')}({', '.join(names or ())})"
-
-
-def _called(call: Mapping[str, Any]) -> str:
-    """Return a tool call as a line."""
-    return f"→ {call['function']['name']} {call['function']['arguments']}"

@@ -30,32 +30,32 @@ _COLOURS = {"ok": "green", "note": "yellow", "fault": "red"}
 class DoctorSettings(JsonSettings):
     """Settings of `doctor`."""
 
-    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print what was found as JSON."}
+    helps: ClassVar[Mapping[str, str]] = {"json_output": "Print the findings as JSON."}
     panels: ClassVar[Mapping[str, Sequence[str]]] = {"Doctor": ("run", "speed_test"), "Output": ("json_output",)}
 
     run: Path | None = Field(default=None, json_schema_extra={"argument": True})
     """Folder of a run, which may still be going on; without one the installation and the computer are checked."""
     speed_test: bool = True
-    """Measure for ten seconds how fast this computer samples and learns, where no run is named."""
+    """Without a run: measure for ten seconds how fast this computer samples and learns. `plan` uses these rates."""
 
 
 def doctor(settings: DoctorSettings) -> None:
     """Say what is wrong with a run and which setting to change; without a run, check this computer and recommend
     settings.
 
-    Ends with status 1 where it finds a fault, with 0 where all is well or merely to be watched.
+    The exit code is 1 if a fault is found, else 0.
     """
     if settings.run is None:
-        faults = _checked(settings)
+        faults = _check_computer(settings)
     else:
-        found = asyncio.run(_examined(settings.run))
-        show(settings, found.as_json(), lambda console: show_examined(console, found, str(settings.run)))
-        faults = sum(finding.level == "fault" for finding in found.findings)
+        examined = asyncio.run(_examine(settings.run))
+        show(settings, examined.as_json(), lambda console: _show_examined(console, examined, str(settings.run)))
+        faults = sum(finding.level == "fault" for finding in examined.findings)
     if faults:
         raise typer.Exit(_FAULT)
 
 
-async def _examined(run: Path) -> Any:
+async def _examine(run: Path) -> Any:
     dashboard = load_part("dashboard", setting="run")
     sources = dashboard.run_sources([run])
     try:
@@ -64,17 +64,17 @@ async def _examined(run: Path) -> Any:
         await dashboard.close_sources(sources)
 
 
-def show_examined(console: Console, examined: Any, path: str) -> None:
-    """Print what the doctor found in a run: each fault with its advice, in options of `train`, and examples."""
+def _show_examined(console: Console, examined: Any, path: str) -> None:
+    """Print the findings of a run, each with its advice in options of `train`, and an example."""
     view = examined.view
-    looked = ", ".join(
+    read = ", ".join(
         [
             counted(len(view.steps), "step"),
             counted(len(view.measured), "measurement"),
             counted(len(view.rollouts), "of its rollouts", "of its newest rollouts"),
         ]
     )
-    console.print(Text(f"{visible_line(examined.name)}: looked at {looked}"), soft_wrap=True)
+    console.print(Text(f"{visible_line(examined.name)}: looked at {read}"), soft_wrap=True)
     if examined.unread is not None:
         console.print(Text(f"its rollouts were left out: {visible_line(examined.unread)}", "yellow"), soft_wrap=True)
     if not view.steps and not view.rollouts:
@@ -84,58 +84,48 @@ def show_examined(console: Console, examined: Any, path: str) -> None:
         console.print()
         console.print(finding_text(finding, lambda text: with_options(TrainConfig, text)), soft_wrap=True)
         if finding.rollouts:
-            first = finding.rollouts[0]
-            console.print(
-                Text(f"see for example: agl rollouts show {visible_line(first)} --store {path}", "dim"), soft_wrap=True
-            )
+            command = f"agl rollouts show {visible_line(finding.rollouts[0])} --store {path}"
+            console.print(Text(f"see for example: {command}", "dim"), soft_wrap=True)
     console.print()
     if 0 < len(view.steps) < WINDOW:
-        console.print(f"a rule sees best over {WINDOW} steps: look again when there are more", style="dim")
+        console.print(f"the rules need {WINDOW} steps: look again when there are more", style="dim")
     verdict = "no other fault was found" if examined.findings else "no fault was found"
-    rules = f"{verdict} (rules: {', '.join(examined.healthy)})"
-    console.print(Text(rules, "dim"), soft_wrap=True)
+    console.print(Text(f"{verdict} (rules: {', '.join(examined.healthy)})", "dim"), soft_wrap=True)
 
 
-def _checked(settings: DoctorSettings) -> int:
-    from .speed_test import checkup
+def _check_computer(settings: DoctorSettings) -> int:
+    """Print the checks of this computer, and return the number of faults."""
+    from .checkup import checkup
 
-    commands: Mapping[str, type[Settings]] = {
-        "serve": ServeSettings,
-        "store": ServeStoreSettings,
-    }
-    ports = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
-    found = checkup(ports, speed_test=settings.speed_test)
-    show(settings, found, lambda console: show_checkup(console, found))
-    return int(found["faults"])
+    commands: Mapping[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
+    servers = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
+    result = checkup(servers, speed_test=settings.speed_test)
+    show(settings, result, lambda console: _show_checkup(console, result))
+    return int(result["faults"])
 
 
-def show_checkup(console: Console, found: Mapping[str, Any]) -> None:
+def _show_checkup(console: Console, result: Mapping[str, Any]) -> None:
     """Print the checks, the speed, and the settings that follow."""
     for title in ("installation", "hardware"):
         table = Table(title=title.capitalize(), show_header=False, box=None, title_justify="left", pad_edge=False)
-        for check in found[title]:
+        for check in result[title]:
             text = Text(visible_line(check["found"]))
             if check["advice"]:
                 text.append(f"\n→ {visible_line(check['advice'])}", _COLOURS[check["state"]])
             table.add_row(Text(check["state"], _COLOURS[check["state"]]), check["name"], text)
         console.print(table)
         console.print()
-    speed, recommended = found["speed"], found["recommendation"]
-    shared = any(check["name"] == "Other work" and check["state"] != "ok" for check in found["hardware"])
-    beside = ", beside the other work; look again when that has ended" if shared else ""
+    speed = result["speed"]
     if speed is not None:
-        console.print(
-            f"Speed of {speed['model']} ({speed['dtype']}, {counted(speed['threads'], 'thread')}): "
-            f"{number(speed['sampled'])} tokens/s sampled, {number(speed['learned'])} learned",
-            highlight=False,
-            soft_wrap=True,
-        )
-        console.print(
-            f"`make train`, or `mini-agentic-rl train`, takes about {number(round(recommended['train_minutes']))} "
-            f"minutes here{beside}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    for one in recommended["options"]:
-        option = with_options(TrainConfig, f"`{one['setting']}={one['value']}`").strip("`")
-        console.print(f"recommended: {option} ({one['why']})", highlight=False, soft_wrap=True, markup=False)
+        is_shared = any(check["name"] == "Other work" and check["state"] != "ok" for check in result["hardware"])
+        beside = ", beside the other work; run doctor again when that has ended" if is_shared else ""
+        threads = counted(speed["threads"], "thread")
+        rates = f"{number(speed['sampled'])} tokens/s sampled, {number(speed['learned'])} learned"
+        minutes = number(round(result["train_minutes"]))
+        for line in (
+            f"Speed of {speed['model']} ({speed['dtype']}, {threads}): {rates}",
+            f"`make train`, or `mini-agentic-rl train`, takes about {minutes} minutes here{beside}",
+        ):
+            console.print(line, highlight=False, soft_wrap=True)
+    if result["preset"] is not None:
+        console.print(f"recommended: --preset 4gb ({result['preset']})", highlight=False, soft_wrap=True)

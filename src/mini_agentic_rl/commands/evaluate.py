@@ -1,4 +1,4 @@
-"""`eval`: measure a model or an adapter. Never trains."""
+"""`eval`: measure a model or an adapter, without training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -24,9 +24,15 @@ from .tables import show, show_result
 from .tasks import TaskSettings, load_agent, matching_tasks, trained_as
 from .train_config import config_of_agent
 
+EVAL_SHORT_HELP: Final[Sequence[str]] = (
+    *("model", "adapter", "device", "env", "agent", "dataset", "difficulty", "split", "size", "agent_command"),
+    *("samples", "temperature", "max_new_tokens", "n_runners", "seed", "output", "json_output"),
+)
+"""Settings that `eval --help` shows."""
+
 
 class EvalSettings(RunnerSettings, JsonSettings):
-    """The settings of `eval`, which never trains."""
+    """The settings of `eval`."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": ("load.*", "rollouts.tool_format", "rollouts.thinking"),
@@ -45,21 +51,21 @@ class EvalSettings(RunnerSettings, JsonSettings):
         "Run": ("rollouts.seed", "output", "export.*", "json_output"),
     }
     helps: ClassVar[Mapping[str, str]] = {
-        "rollouts.rollout_timeout": "Seconds after which a rollout is ended and counts as wrong.",
+        "rollouts.rollout_timeout": "Wall-clock limit of a rollout in seconds; beyond it the rollout counts as wrong.",
         "rollouts.seed": "Seed of tasks and sampling.",
     }
 
     split: Literal["train", "val", "test", "transfer"] = "test"
-    """Part of the tasks; of a single file, `test` is the whole. `transfer` has what is never trained on: stories
-    and operations of arithmetic, wordings and the like of a family of tasks."""
+    """Split of the tasks; `test` of a single file is the whole file. `transfer` has kinds of tasks that are never
+    trained on: stories and operations of arithmetic, wordings of a task family."""
     size: int = Field(default=200, ge=1)
-    """Number of problems at most."""
+    """At most this many problems."""
     samples: int = Field(default=1, ge=1)
-    """Tries at each problem; with k tries pass@1 to pass@k are reported, and the accuracy of the majority's answer."""
+    """Tries at each problem; k tries give pass@1 to pass@k, and the accuracy of the majority answer."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; by default 0 for one try and 1 for several."""
     output: Path | None = None
-    """JSON file for the result, every rollout's answer included; `compare` reads it."""
+    """JSON file for the result with the answer of every rollout, for `compare`."""
 
     load: AdaptedModelSettings = AdaptedModelSettings()
     tasks: TaskSettings = TaskSettings()
@@ -76,10 +82,10 @@ def evaluate(settings: EvalSettings) -> None:
 
 
 def eval_job(settings: EvalSettings) -> dict[str, Any]:
-    """Run the job and return its result: pass@1 and, with several samples, pass@k and the majority's accuracy.
+    """Measure, and return pass@1 and, with several samples, pass@k and the accuracy of the majority answer.
 
     Raises:
-        UserError: a setting cannot work.
+        UserError: a setting is invalid.
     """
     from ..algorithm import Measure
     from ..environments import load_tasks
@@ -93,13 +99,13 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     settings = _with_defaults_of_agent(settings)
     written = (settings.output, None if trained is None else trained.folder)
     recipe = load_agent(settings.tasks, settings.harness, written)
-    load, asked, rollouts = settings.load, settings.tasks, settings.rollouts
-    # A file that somebody names is measured whole; one that the run was trained on only where it was held out.
-    is_whole = "dataset" in given.model_fields_set and is_data_file(Path(asked.dataset)) and settings.split == "test"
+    load, rollouts, dataset = settings.load, settings.rollouts, settings.tasks.dataset
+    # A file given by its name is measured whole; of the file that a run was trained on only the held-out tasks.
+    is_whole = "dataset" in given.model_fields_set and is_data_file(Path(dataset)) and settings.split == "test"
     split = "all" if is_whole else settings.split
-    tasks = load_tasks(asked.dataset, split, settings.size, rollouts.seed, asked.difficulty)
+    tasks = load_tasks(dataset, split, settings.size, rollouts.seed, settings.tasks.difficulty)
     if len(tasks) == 0:
-        raise UserError(f"{asked.dataset} has no tasks in the split {settings.split}", setting="dataset")
+        raise UserError(f"{dataset} has no tasks in the split {settings.split}", setting="dataset")
     temperature = settings.temperature
     if temperature is None:
         temperature = 0.0 if settings.samples == 1 else 1.0
@@ -110,11 +116,14 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         **rollouts.model_dump(),
         load_options=load.model_dump(exclude={"model"}),
     )
+    n_runners = settings.n_runners
+    if settings.harness.agent_command and "n_runners" not in settings.model_fields_set:
+        n_runners = COMMANDS_AT_ONCE
     with ConsoleLogger() as logger:
         trainer = Trainer(
             algorithm=algorithm,
             hooks=recipe.hooks,
-            n_runners=min(_runners(settings), max(1, len(tasks) * settings.samples)),
+            n_runners=min(n_runners, max(1, len(tasks) * settings.samples)),
             logger=logger,
             otlp=settings.export,
         )
@@ -133,23 +142,17 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         "seed": rollouts.seed,
         "model": load.model,
         "adapter": None if load.adapter is None else str(load.adapter),
-        "dataset": asked.dataset,
+        "dataset": dataset,
     }
     if settings.output is not None:
-        shown = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
-        whole = {**result, "answers": answers, "rollouts": shown}
+        rollouts_shown = transcripts(algorithm.evaluation, len(algorithm.evaluation.rollouts) * 2)
+        whole = {**result, "answers": answers, "rollouts": rollouts_shown}
         write_json(settings.output, json.loads(json.dumps(whole)), private=True)
     return result
 
 
-def _runners(settings: EvalSettings) -> int:
-    """Return the number of rollouts at the same time; fewer where each is a program of its own."""
-    is_open = settings.harness.agent_command and "n_runners" not in settings.model_fields_set
-    return COMMANDS_AT_ONCE if is_open else settings.n_runners
-
-
 def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
-    """Return the settings with the tasks that the agent is trained on, where none were given.
+    """Return the settings with the tasks of the agent, unless others are given.
 
     Raises:
         UserError: agent and data set do not belong together.
@@ -166,5 +169,5 @@ def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
         if "max_new_tokens" not in settings.rollouts.model_fields_set:
             changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
         return settings.changed(**changes)
-    usual = own_config().tasks.model_dump(exclude={"agent"})
-    return settings.changed(tasks={**usual, **settings.tasks.model_dump(exclude_unset=True)})
+    tasks_of_agent = own_config().tasks.model_dump(exclude={"agent"})
+    return settings.changed(tasks={**tasks_of_agent, **settings.tasks.model_dump(exclude_unset=True)})

@@ -16,7 +16,7 @@ __all__ = ["MiniLLMServer", "main"]
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve until Ctrl-C."""
-    # An absolute import: run under the older name, this module has another package.
+    # An absolute import: under the older name this module belongs to another package.
     from mini_agentic_rl.commands.command_line import app
 
     app(["serve", *(sys.argv[1:] if arguments is None else arguments)], prog_name="mini_llm_server")

@@ -15,18 +15,17 @@ from .train_config import PlanSettings
 
 
 def plan(settings: PlanSettings) -> None:
-    """Predict what a training run holds in memory, part by part, and which settings fit; nothing is loaded."""
+    """Predict what a training run holds in memory, part by part, and which settings fit; no model is loaded."""
     from .planning import plan_job
 
     result = plan_job(settings)
-    show(settings, result, lambda console: show_plan(console, result))
+    show(settings, result, lambda console: _show_plan(console, result))
 
 
-def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    """Print a memory plan, the seconds of a step, and the options of `train` that go with them."""
-    table = Table(
-        "", "when", "MB", title="Memory" if plan["ranks"] == 1 else f"Memory of each of {plan['ranks']} ranks"
-    )
+def _show_plan(console: Console, plan: Mapping[str, Any]) -> None:
+    """Print the memory, the seconds of a step, and the options of `train` that go with them."""
+    title = "Memory" if plan["ranks"] == 1 else f"Memory of each of {plan['ranks']} ranks"
+    table = Table("", "when", "MB", title=title)
     table.columns[2].justify = "right"
     for part in plan["parts"]:
         table.add_row(Text(visible_line(part["name"])), part["phase"], _megabytes(part["bytes"]))
@@ -41,20 +40,20 @@ def show_plan(console: Console, plan: Mapping[str, Any]) -> None:
         servers.add_section()
         servers.add_row("all", _megabytes(plan["replica"]["peak_bytes"]))
         console.print(servers)
-    for line in _step_lines(plan["step"]):
+    step = plan["step"]
+    if step is None:
+        lines = ["step: no rates were measured on a GPU; --rates RUN takes those of a run"]
+    else:
+        lines = [
+            f"step: {step['seconds']:,.1f} s ({step['sampling_seconds']:,.1f} s of sampling, "
+            f"{step['learning_seconds']:,.1f} s of learning), without waiting for agents, publishing and summing",
+            f"rates: {step['rates']}; scaled by the number of weights: "
+            f"{step['sampled_tokens_per_second']:,.0f} tokens/s sampled and "
+            f"{step['learned_tokens_per_second']:,.0f} learned by each process",
+        ]
+    for line in lines:
         console.print(Text(visible_line(line)), soft_wrap=True)
     console.print(f"mini-agentic-rl train {plan['options']}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _step_lines(step: Mapping[str, Any] | None) -> list[str]:
-    if step is None:
-        return ["step: no rates were measured on a card; --rates RUN takes those of a run"]
-    return [
-        f"step: {step['seconds']:,.1f} s ({step['sampling_seconds']:,.1f} s of sampling, "
-        f"{step['learning_seconds']:,.1f} s of learning), without the waiting of agents, publishing and summing",
-        f"rates: {step['rates']}; by the number of weights, {step['sampled_tokens_per_second']:,.0f} tokens/s sampled "
-        f"and {step['learned_tokens_per_second']:,.0f} learned by each process",
-    ]
 
 
 def _megabytes(count: int) -> str:

@@ -7,8 +7,9 @@ import json
 import logging
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -35,37 +36,52 @@ from ..policy import (
     step_seconds,
 )
 from ..trainer import RunFolder
+from .speed_test import saved_speed
 from .train_config import PlanSettings, TrainConfig
 
 logger = logging.getLogger(__name__)
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-_PRESETS = {"4gb": 4 * 10**9}
-_CONTEXT_BYTES = 450 * 10**6
-"""Bytes that a CUDA context takes of a card beside what torch allocates."""
-_PROMPT_TOKENS = 512
+_UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+_PRESETS: Final = {"4gb": 4 * 10**9}
+_CONTEXT_BYTES: Final = 450 * 10**6
+"""GPU memory of a CUDA context, beside what torch allocates."""
+_PROMPT_TOKENS: Final = 512
+_STEP_METRICS: Final = ("tokens_per_second", "seconds/learning", "tree/tokens")
+_FLOAT32_ON_CPU: Final = StepRates(
+    "2 cores (AMD EPYC with AVX2), embedded model, float32, 2026-11-22: benchmarks/grpo_step.py, nothing else running",
+    OWN_ON_CPU.parameters,
+    103,
+    121,
+)
+"""2,048 tokens sampled in 19.9 s, and 3,470 learned in 28.6 s."""
 
 
 def plan_job(settings: PlanSettings) -> dict[str, Any]:
-    """The plan as JSON: `parts` and `peak_bytes` of a rank, the `options` of `train` that go with it, and what
-    `spread_report` tells.
+    """Return the plan as JSON values.
+
+    Returns:
+        `parts` and `peak_bytes` of a rank, the `options` of `train` that go with it, `adapter_bytes`, `replica` (memory
+        of a server that samples, or None) and `step` (seconds and their rates; None on a GPU without `rates`).
 
     Raises:
         UserError: there is no such model, nothing fits into `vram`, or `rates` names no run.
     """
-    on_cpu = _on_cpu(settings.load.device, settings.vram)
+    if settings.load.device == "auto":  # memory to fit into is a GPU's, which need not be in this machine
+        on_cpu = settings.vram is None and not torch.cuda.is_available()
+    else:
+        on_cpu = settings.load.device == "cpu"
     loop = settings.loop
     shape = _shape(settings.load.model)
     work = PlannedWork(loop.tasks_per_step, loop.samples_per_prompt, settings.prompt_tokens, loop.max_new_tokens)
-    asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=not on_cpu)
+    given = _given(settings, on_cpu=on_cpu, bitsandbytes=not on_cpu)
     shard = settings.team.shard and settings.ranks > 1
     spread = Spread(settings.ranks, shard, settings.replicas or int(shard or settings.sampling.sampler != "own"))
 
     if settings.vram is None:
-        plan = plan_memory(shape, work, asked, on_cpu=on_cpu, spread=spread)
+        plan = plan_memory(shape, work, given, on_cpu=on_cpu, spread=spread)
     else:
         limit = read_size(settings.vram)
-        plan = fitting_plan(shape, work, asked, limit, on_cpu=on_cpu, quantizes=not on_cpu, spread=spread)
+        plan = fitting_plan(shape, work, given, limit, on_cpu=on_cpu, quantizes=not on_cpu, spread=spread)
         if plan.peak > limit:
             raise UserError(
                 f"{settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB; "
@@ -74,21 +90,29 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
             )
     rates = None
     if settings.rates is not None:
-        rates = rates_of_run(settings.rates, _shape(model_of_run(settings.rates)))
+        rates = rates_of_run(settings.rates)
+    elif on_cpu:
+        rates = _rates_on_cpu(plan.settings.dtype, has_servers=spread.replicas > 0)
+    replica = None
+    if spread.replicas:
+        server = plan_replica(shape, work, plan.settings, spread, versions=loop.max_staleness + 2)
+        parts = [{"name": part.name, "bytes": part.bytes} for part in server.parts]
+        replica = {"peak_bytes": server.peak, "parts": parts}
+    samples_elsewhere = spread.replicas > 0 or plan.settings.samples_elsewhere
     return {
         "model": settings.load.model,
         "ranks": spread.ranks,
         "peak_bytes": plan.peak,
         "parts": [{"name": part.name, "phase": part.phase, "bytes": part.bytes} for part in plan.parts],
-        "options": _options(settings, asked, plan),
-        **spread_report(
-            shape, work, plan.settings, spread, on_cpu=on_cpu, rates=rates, max_staleness=loop.max_staleness
-        ),
+        "options": _options(settings, given, plan),
+        "adapter_bytes": adapter_bytes(shape, plan.settings.lora_r),
+        "replica": replica,
+        "step": _step(shape, work, spread, rates, overlapped=loop.max_staleness > 0 and samples_elsewhere),
     }
 
 
 def apply_preset(settings: TrainConfig) -> TrainConfig:
-    """The settings with those of its preset that save memory.
+    """Return the settings with those of their preset that save memory.
 
     Raises:
         UserError: nothing fits into the preset's memory.
@@ -100,10 +124,10 @@ def apply_preset(settings: TrainConfig) -> TrainConfig:
     on_cpu = resolve_device(settings.load.device).type == "cpu"
     limit = _PRESETS[settings.preset] - (0 if on_cpu else _CONTEXT_BYTES)
     quantizes = not on_cpu and importlib.util.find_spec("bitsandbytes") is not None
-    asked = _asked(settings, on_cpu=on_cpu, bitsandbytes=quantizes)
+    given = _given(settings, on_cpu=on_cpu, bitsandbytes=quantizes)
     loop = settings.loop
     work = PlannedWork(loop.tasks_per_step, loop.samples_per_prompt, _PROMPT_TOKENS, 2 * loop.max_new_tokens)
-    plan = fitting_plan(_shape(settings.load.model), work, asked, limit, on_cpu=on_cpu, quantizes=quantizes)
+    plan = fitting_plan(_shape(settings.load.model), work, given, limit, on_cpu=on_cpu, quantizes=quantizes)
     if plan.peak > limit:
         raise UserError(
             f"{settings.preset}: `model={settings.load.model}` needs {plan.peak / 1e9:.2f} GB even with the "
@@ -112,28 +136,28 @@ def apply_preset(settings: TrainConfig) -> TrainConfig:
             setting="preset",
         )
     chosen = plan.settings
-    changes = _changes(asked, chosen)
+    changes = _memory_options(given, chosen)
     logger.info("preset %s: %s; planned peak %.2f GB", settings.preset, changes, plan.peak / 1e9)
     return settings.changed(
         quantization=chosen.quantization,
         gradient_checkpointing=chosen.checkpointing,
         max_batch_tokens=chosen.max_batch_tokens,
         cache_mib=chosen.cache_mib,
-        # On a CPU nothing is recorded, whatever is said.
+        # A CPU records no graphs, whatever the setting.
         cuda_graphs=settings.engine.cuda_graphs and (on_cpu or chosen.cuda_graphs),
     )
 
 
 def read_size(text: str) -> int:
-    """Bytes of "4GB", "3500 MB", "4GiB", "4G" or a plain number of bytes.
+    """Return the bytes of "4GB", "3500 MB", "4GiB", "4G" or a plain number of bytes.
 
     Raises:
-        UserError: it is none of these, or a plain number that somebody meant as gigabytes.
+        UserError: it is none of these, or too small, as a number that was meant as gigabytes.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG]I?)B?)?\s*", text.upper())
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMG]I?)B?)?\s*", text.upper())
+    if match is None:
         raise UserError(f"{text!r} is no size: write 4GB, 3500MB or 4GiB", setting="vram")
-    size = int(float(found[1]) * _UNITS[found[2] or ""])
+    size = int(float(match[1]) * _UNITS[match[2] or ""])
     if size < 10**6:
         raise UserError(
             f"{text} is {size:,} bytes, less than any model needs: write the unit, as in 4GB", setting="vram"
@@ -141,8 +165,91 @@ def read_size(text: str) -> int:
     return size
 
 
-def _asked(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:
-    dtype = _dtype(settings.load.dtype, on_cpu=on_cpu)
+def rates_of_run(path: Path) -> StepRates:
+    """Return the median rates of a run's steps, without the first step, which warms up.
+
+    Raises:
+        UserError: the folder holds no configuration with a model, or no step.
+    """
+    try:
+        model = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model")
+    except (OSError, ValueError, AttributeError):
+        model = None
+    if not isinstance(model, str):
+        raise UserError(f"{path} holds no run with a model in its config.json", setting="rates")
+    try:
+        lines = RunFolder(path).metrics_path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"{path} holds no run: {error.strerror}", setting="rates") from None
+    steps = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:  # a killed process left half a line
+            continue
+        if isinstance(row, dict) and all(isinstance(row.get(name), int | float) for name in _STEP_METRICS):
+            steps.append(row)
+    steps = [row for row in steps[1:] or steps if row["seconds/learning"] > 0 and row["tokens_per_second"] > 0]
+    if not steps:
+        raise UserError(f"{path} holds no step of reinforcement learning yet", setting="rates")
+    return StepRates(
+        source=f"the median of {len(steps)} steps of {path}",
+        parameters=_parameters(_shape(model)),
+        sampled=statistics.median(row["tokens_per_second"] for row in steps),
+        learned=statistics.median(row["tree/tokens"] / row["seconds/learning"] for row in steps),
+    )
+
+
+def _rates_on_cpu(dtype: torch.dtype, *, has_servers: bool) -> StepRates:
+    """Return the rates that `doctor` measured on this computer, else those measured once with this number format.
+
+    Args:
+        has_servers: vLLM samples, whose rate was measured once.
+    """
+    speed = saved_speed(dtype)
+    if speed is None:
+        once = OWN_ON_CPU if dtype == torch.bfloat16 else _FLOAT32_ON_CPU
+        rates = replace(once, source=f"{once.source} (`mini-agentic-rl doctor` measures this computer)")
+    else:
+        source = f"measured here by `mini-agentic-rl doctor`, {speed.dtype}"
+        rates = StepRates(source, OWN_ON_CPU.parameters, speed.sampled, speed.learned)
+    if has_servers:
+        source = f"sampling: {VLLM_ON_CPU.source}; learning: {rates.source}"
+        rates = replace(rates, source=source, sampled=VLLM_ON_CPU.sampled)
+    return rates
+
+
+def _step(
+    shape: ModelShape, work: PlannedWork, spread: Spread, rates: StepRates | None, *, overlapped: bool
+) -> dict[str, Any] | None:
+    """Return the seconds of a step as JSON values.
+
+    Args:
+        overlapped: True if sampling goes on while learning does.
+    """
+    if rates is None:
+        return None
+    of_model = rates.of_model(_parameters(shape))
+    seconds = step_seconds(work, spread, of_model, overlapped=overlapped)
+    return {
+        "seconds": seconds.total,
+        "sampling_seconds": seconds.sampling,
+        "learning_seconds": seconds.learning,
+        "sampled_tokens_per_second": of_model.sampled,
+        "learned_tokens_per_second": of_model.learned,
+        "rates": rates.source,
+    }
+
+
+def _parameters(shape: ModelShape) -> int:
+    return shape.linear_weights + shape.other_weights
+
+
+def _given(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:
+    """Return the settings that decide about memory."""
+    dtype = torch.bfloat16
+    if on_cpu or settings.load.dtype != "auto":
+        dtype = resolve_dtype(settings.load.dtype, torch.device("cpu"))
     return PlannedSettings(
         dtype=dtype,
         quantization=settings.load.quantization,
@@ -167,129 +274,30 @@ def _shape(model: str) -> ModelShape:
         raise UserError(f"{model!r} cannot be planned: {first}", setting="model") from error
 
 
-def _on_cpu(device: str, vram: str | None) -> bool:
-    """A size to fit into is that of a card, unless the CPU is asked for; the card need not be in this machine."""
-    if device == "auto":
-        return vram is None and not torch.cuda.is_available()
-    return device == "cpu"
-
-
-def _dtype(dtype: Any, *, on_cpu: bool) -> torch.dtype:
-    if on_cpu or dtype != "auto":
-        return resolve_dtype(dtype, torch.device("cpu"))
-    return torch.bfloat16
-
-
-def _changes(asked: PlannedSettings, chosen: PlannedSettings) -> str:
-    graphs = " --no-cuda-graphs" if asked.cuda_graphs and not chosen.cuda_graphs else ""
-    checkpointing = "--gradient-checkpointing " if chosen.checkpointing else ""
-    return (
-        f"--quantization {chosen.quantization} {checkpointing}"
-        f"--max-batch-tokens {chosen.max_batch_tokens} --cache-mib {chosen.cache_mib}{graphs}"
-    )
-
-
-def _options(settings: PlanSettings, asked: PlannedSettings, plan: MemoryPlan) -> str:
+def _options(settings: PlanSettings, given: PlannedSettings, plan: MemoryPlan) -> str:
+    """Return the options of `train` for a plan."""
     loop = settings.loop
-    return (
-        f"--model {settings.load.model} --lora-r {settings.lora.r} "
-        + (f"--lora-dropout {settings.lora.dropout:g} " if settings.lora.dropout else "")
-        + f"--tasks-per-step {loop.tasks_per_step} "
-        f"--samples-per-prompt {loop.samples_per_prompt} --max-new-tokens {loop.max_new_tokens} "
-        + (f"--max-staleness {loop.max_staleness} " if loop.max_staleness else "")
-        + (f"--sampler-device {settings.engine.sampler_device} " if settings.engine.sampler_device else "")
-        + ("--shard --sampler vllm " if settings.team.shard and settings.ranks > 1 else "")
-        + _changes(asked, plan.settings)
-    )
+    options = [
+        f"--model {settings.load.model}",
+        f"--lora-r {settings.lora.r}",
+        f"--lora-dropout {settings.lora.dropout:g}" if settings.lora.dropout else "",
+        f"--tasks-per-step {loop.tasks_per_step}",
+        f"--samples-per-prompt {loop.samples_per_prompt}",
+        f"--max-new-tokens {loop.max_new_tokens}",
+        f"--max-staleness {loop.max_staleness}" if loop.max_staleness else "",
+        f"--sampler-device {settings.engine.sampler_device}" if settings.engine.sampler_device else "",
+        "--shard --sampler vllm" if settings.team.shard and settings.ranks > 1 else "",
+        _memory_options(given, plan.settings),
+    ]
+    return " ".join(filter(None, options))
 
 
-_NEEDED = ("tokens_per_second", "seconds/learning", "tree/tokens")
-
-
-def spread_report(
-    shape: ModelShape,
-    work: PlannedWork,
-    settings: PlannedSettings,
-    spread: Spread,
-    *,
-    on_cpu: bool,
-    rates: StepRates | None,
-    max_staleness: int,
-) -> dict[str, Any]:
-    """Return what a plan tells besides the memory of a rank, as JSON: `replica`, `adapter_bytes` and `step`.
-
-    Args:
-        rates: those of a run; None takes those that were measured once, of which there are none for a card.
-        max_staleness: versions that samplers may run ahead; above 0 sampling goes on while learning does, where it has
-            a device or servers of its own.
-    """
-    found: dict[str, Any] = {"adapter_bytes": adapter_bytes(shape, settings.lora_r), "replica": None}
-    if spread.replicas:
-        server = plan_replica(shape, work, settings, spread, versions=max_staleness + 2)
-        found["replica"] = {
-            "peak_bytes": server.peak,
-            "parts": [{"name": part.name, "bytes": part.bytes} for part in server.parts],
-        }
-    if rates is None and not on_cpu:
-        found["step"] = None
-        return found
-    measured = rates or (VLLM_ON_CPU if spread.replicas else OWN_ON_CPU)
-    taken = measured.of_model(shape.linear_weights + shape.other_weights)
-    elsewhere = spread.replicas > 0 or settings.samples_elsewhere
-    seconds = step_seconds(work, spread, taken, overlapped=max_staleness > 0 and elsewhere)
-    found["step"] = {
-        "seconds": seconds.total,
-        "sampling_seconds": seconds.sampling,
-        "learning_seconds": seconds.learning,
-        "sampled_tokens_per_second": taken.sampled,
-        "learned_tokens_per_second": taken.learned,
-        "rates": measured.source,
-    }
-    return found
-
-
-def rates_of_run(path: Path, shape: ModelShape) -> StepRates:
-    """Return the medians of a run's steps, without the first where there are others, which warms up.
-
-    Raises:
-        UserError: the folder holds no step.
-    """
-    metrics = RunFolder(path).metrics_path
-    try:
-        lines = metrics.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"{path} holds no run: {error.strerror}", setting="rates") from None
-    steps = [row for row in map(_row, lines) if all(isinstance(row.get(name), int | float) for name in _NEEDED)]
-    steps = [row for row in steps[1:] or steps if row["seconds/learning"] > 0 and row["tokens_per_second"] > 0]
-    if not steps:
-        raise UserError(f"{path} holds no step of reinforcement learning yet", setting="rates")
-    return StepRates(
-        source=f"the median of {len(steps)} steps of {path}",
-        parameters=shape.linear_weights + shape.other_weights,
-        sampled=statistics.median(row["tokens_per_second"] for row in steps),
-        learned=statistics.median(row["tree/tokens"] / row["seconds/learning"] for row in steps),
-    )
-
-
-def model_of_run(path: Path) -> str:
-    """Return the model that a run trains.
-
-    Raises:
-        UserError: its configuration cannot be read, or names none.
-    """
-    try:
-        model = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model")
-    except (OSError, ValueError, AttributeError):
-        model = None
-    if not isinstance(model, str):
-        raise UserError(f"{path} holds no run with a model in its config.json", setting="rates")
-    return model
-
-
-def _row(line: str) -> dict[str, Any]:
-    """Return a line of metrics; nothing for one that a killed process left half."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
+def _memory_options(given: PlannedSettings, chosen: PlannedSettings) -> str:
+    options = [
+        f"--quantization {chosen.quantization}",
+        "--gradient-checkpointing" if chosen.checkpointing else "",
+        f"--max-batch-tokens {chosen.max_batch_tokens}",
+        f"--cache-mib {chosen.cache_mib}",
+        "--no-cuda-graphs" if given.cuda_graphs and not chosen.cuda_graphs else "",
+    ]
+    return " ".join(filter(None, options))

@@ -28,46 +28,46 @@ _SHOWN = {
     "accuracy/tokens": "token accuracy",
     "reward/margin": "margin",
 }
-"""Metrics that are measured before and after, with the words for them that the lines of the training have."""
+"""Metrics measured before and after the training, with their labels."""
 
 
 def sft(settings: SFTSettings) -> None:
-    """Fine-tune a model on conversations: imitate what the assistant says in them."""
+    """Fine-tune a model on conversations: imitate the assistant's messages."""
     from ..post_training import train_sft
 
     _show_training(settings, train_sft(settings))
 
 
 def dpo(settings: DPOSettings) -> None:
-    """Train a model to prefer chosen answers to rejected ones, near to where it started (DPO)."""
+    """Train a model to prefer chosen answers to rejected ones, close to the initial model (DPO)."""
     from ..post_training import train_dpo
 
     _show_training(settings, train_dpo(settings))
 
 
 def kto(settings: KTOSettings) -> None:
-    """Train a model on answers that are good or bad, each on its own (KTO)."""
+    """Train a model on single answers that are labelled good or bad (KTO)."""
     from ..post_training import train_kto
 
     _show_training(settings, train_kto(settings))
 
 
 def orpo(settings: ORPOSettings) -> None:
-    """Train a model to imitate chosen answers and to prefer them to rejected ones, in one go (ORPO)."""
+    """Train a model to imitate chosen answers and prefer them to rejected ones at the same time (ORPO)."""
     from ..post_training import train_orpo
 
     _show_training(settings, train_orpo(settings))
 
 
 def reward(settings: RewardModelSettings) -> None:
-    """Train a reward model, which scores answers, on chosen and rejected ones."""
+    """Train a reward model, which scores answers, on chosen and rejected answers."""
     from ..post_training import train_reward_model
 
     _show_training(settings, train_reward_model(settings))
 
 
 def merge(settings: MergeSettings) -> None:
-    """Add an adapter into its base: a model of its own, checked to give the same tokens."""
+    """Merge an adapter into its base model, and check that the merged model gives the same tokens."""
     from ..post_training.export import merge
 
     summary = merge(settings)
@@ -75,7 +75,7 @@ def merge(settings: MergeSettings) -> None:
 
 
 def export(settings: ExportSettings) -> None:
-    """Write a trained adapter for use elsewhere: merged, as an adapter in plain peft form, or as a GGUF file."""
+    """Export a trained adapter: merged into its base, as a plain peft adapter, or as a GGUF file."""
     from ..post_training.export import export
 
     summary = export(settings)
@@ -90,7 +90,7 @@ def _print_training(console: Console, summary: Mapping[str, Any], *, resumed: bo
     console.print(_table(summary))
     if "pair_accuracy" in summary:
         console.print(accuracy_table([summary["pair_accuracy"]]))
-    seconds = summary["seconds"]["training"]  # of the last process alone
+    seconds = summary["seconds"]["training"]  # only of the last process
     spent = "" if resumed else f" in {duration(seconds)} of training"
     console.print(f"{counted(summary['steps'], 'step')}, {counted(summary['tokens'], 'token')}{spent}", highlight=False)
     for line in (f"wrote {summary['output_dir']}", *_what_next(summary)):
@@ -98,7 +98,7 @@ def _print_training(console: Console, summary: Mapping[str, Any], *, resumed: bo
 
 
 def _what_next(summary: Mapping[str, Any]) -> list[str]:
-    """Return the commands that go on with what was trained, a line each."""
+    """Return the commands for the next steps, a line each."""
     folder = shlex.quote(str(summary["output_dir"]))
     if summary["method"] == "reward":
         return [f"to score answers with it: mini-agentic-rl score-server --model {folder}"]
@@ -126,7 +126,7 @@ def _show_written(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def _checked(merged: Mapping[str, Any]) -> str:
-    """Describe the difference between the merged and the unmerged model, beside the effect of the adapter."""
+    """Describe how the merged model differs from the unmerged one, and the effect of the adapter for comparison."""
     check = merged["check"]
     rounding = f"differ by at most {check['max_logit_difference']:.2g} through rounding to {merged['dtype']}"
     if not check["tokens"]:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..config import Settings
 from ..errors import UserError
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+SERVE_SHORT_HELP: Final[Sequence[str]] = (
+    *("model", "adapter", "dtype", "device", "quantization", "served_model_name", "tool_format", "learn_from_use"),
+    *("host", "port", "api_key", "api_key_file", "drain_seconds", "cache_mib", "max_requests_per_minute"),
+    "max_concurrent_requests",
+)
+"""Settings that `serve --help` shows."""
+
+
 class ServeSettings(Settings):
     """The settings of `serve`."""
 
@@ -40,17 +48,17 @@ class ServeSettings(Settings):
         "Server": ("server.*", "engine.cache_mib", "engine.cuda_graphs", "engine.max_waiting"),
     }
     helps: ClassVar[Mapping[str, str]] = {
-        "engine.cache_mib": "Size of the key/value cache in MiB; requests that do not fit into it wait.",
+        "engine.cache_mib": "Size of the key/value cache in MiB; requests that do not fit wait.",
     }
 
     served_model_name: str | None = None
-    """Name that clients ask for; by default the name of the model's folder, or its Hugging Face id. The model without
-    its adapter is NAME-base."""
+    """Model name for clients; by default the name of the model's folder, or its Hugging Face id. The model without its
+    adapter is NAME-base."""
     learn_from_use: Path | None = None
-    """Folder of the sessions that are recorded, by consent, and of the versions that `learn` makes of them, which are
-    served as soon as they are there."""
+    """Folder for sessions, which are recorded with consent, and for the versions that `learn` trains on them; a new
+    version is served as soon as it is published."""
     session_store: str | None = None
-    """Store of the sessions, where it is not the file in that folder: a URL or a file."""
+    """Store of the sessions, a URL or a file; by default a file in that folder."""
 
     sessions: SessionSettings = SessionSettings()
     load: AdaptedModelSettings = AdaptedModelSettings()
@@ -63,10 +71,10 @@ class ServeSettings(Settings):
 
 @contextmanager
 def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
-    """Yield a running server on an in-process policy; it is stopped at the end of the block.
+    """Yield a running server of a model in this process; it is stopped at the end of the block.
 
     Raises:
-        UserError: the model, the adapter or the file of keys cannot be read, or the port cannot be had.
+        UserError: the model, the adapter or the file of keys cannot be read, or the port cannot be opened.
     """
     from ..gateway import GatewayLimits, ServedPolicy
 
@@ -78,7 +86,7 @@ def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
     published = None if use is None else use.folder.published()
     served = ServedPolicy.load(
         **load.model_dump() | ({} if published is None else {"adapter": published.folder / "adapter"}),
-        # A fresh adapter changes nothing, and gives the model a name of its own beside its base.
+        # A new adapter changes nothing, but gives the model a name beside that of its base.
         lora=None if load.adapter is not None else LoraSettings(),
         engine=settings.engine,
         name=settings.served_model_name,
@@ -111,8 +119,8 @@ def serve_job(settings: ServeSettings) -> None:
 
 
 def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
-    """Open a server, and keep it until SIGTERM: one that has drained ends well. A second one ends it at once, and so
-    does one that comes while the model is loaded, when there is nothing to finish."""
+    """Open a server and run it until SIGTERM, which finishes the requests under way. A second SIGTERM, or one while the
+    model is being loaded, ends the process at once."""
     stop = threading.Event()
 
     def on_signal(number: int, frame: object) -> None:
@@ -132,10 +140,10 @@ def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
 
 
 def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
-    """Return the API keys of a server: those given, and those in a file.
+    """Return the API keys of a server: the given ones and those of a file, one a line.
 
     Raises:
-        UserError: one is empty, the file cannot be read, or holds none.
+        UserError: a key is empty, or the file cannot be read or is empty.
     """
     keys = list(checked_keys(given))
     if file is None:
@@ -144,7 +152,7 @@ def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}", setting="api_key_file") from error
-    found = [key for line in lines if (key := line.strip())]
-    if not found:
+    from_file = [key for line in lines if (key := line.strip())]
+    if not from_file:
         raise UserError(f"{file} holds no key: write one on each line", setting="api_key_file")
-    return [*keys, *found]
+    return [*keys, *from_file]

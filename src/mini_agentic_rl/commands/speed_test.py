@@ -1,17 +1,16 @@
-"""A speed test of about ten seconds, the settings that follow from it, and all checks of `doctor` without a run."""
+"""The speed test of `doctor`: tokens that this computer samples and learns in a second, and what follows from them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from ..errors import UserError
-from ..metrics import number
+from ..config import cache_dir
+from ..files import read_json, write_json
 from ..policy import (
     EngineSettings,
     LearnerSettings,
@@ -23,17 +22,13 @@ from ..policy import (
     resolve_device,
     resolve_dtype,
 )
-from ..processes import CoreWatch, allowed_cores
 from ..tokens import CompletionRecord, SamplingParams, TokenDelta, TokenRequest, TokenTree, pack
-from .checkup import HARDWARE, INSTALLATION, Check, available_memory, ports
-from .planning import plan_job
-from .train_config import PlanSettings
 
 _ROLLOUTS: Final = 32
-_PROMPT: Final = 160
-_ANSWER: Final = 40
-_LONGEST: Final = 256
-_PATIENCE: Final = 300.0
+_PROMPT_TOKENS: Final = 160
+_ANSWER_TOKENS: Final = 40
+_MAX_TOKENS: Final = 256
+_WARM_UP_SECONDS: Final = 300.0
 _SHAPE: Final[dict[str, Any]] = {
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -44,40 +39,39 @@ _SHAPE: Final[dict[str, Any]] = {
     "tie_word_embeddings": True,
     "max_position_embeddings": 8192,
 }
-"""That of the embedded model, SmolLM2-135M."""
+"""Shape of the embedded model, SmolLM2-135M."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Rates that the test measured."""
+    """Rates that the speed test measured."""
 
     model: str
     dtype: str
     threads: int
     sampled: float
-    """Tokens that were sampled in a second, by 32 rollouts at once."""
+    """Tokens sampled in a second by 32 rollouts at once."""
     learned: float
-    """Packed tokens that were learned from in a second."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
+    """Packed tokens learned from in a second."""
 
 
 def measure_speed(seconds: float = 3.5, *, shape: dict[str, Any] | None = None) -> Speed:
-    """Sample, then learn, for so many seconds each, after a warm-up.
+    """Sample, then learn, for `seconds` each, after a warm-up.
 
     Args:
-        shape: of a Llama with random weights; None takes the embedded model where it is here, else one of its shape.
+        shape: configuration of a Llama with random weights; None takes the embedded model if it is pulled, else random
+            weights of its shape.
     """
     device = resolve_device("auto")
     dtype = resolve_dtype("auto", device)
     model: Any = "embedded"
     name = "the embedded model"
     if shape is not None or not embedded_is_pulled():
-        model, name = _random_model(shape or _SHAPE, dtype, device), "random weights of the embedded model's shape"
-    options: dict[str, Any] = {"lora": LoraSettings(), "dtype": "auto", "device": "auto", "seed": 0}
-    policy = Policy.load(model, engine=EngineSettings(), **options)
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        model = LlamaForCausalLM(LlamaConfig(**(shape or _SHAPE))).to(dtype).to(device)
+        name = "random weights of the embedded model's shape"
+    policy = Policy.load(model, engine=EngineSettings(), lora=LoraSettings(), dtype="auto", device="auto", seed=0)
     try:
         sampled = _sampling_rate(policy, seconds)
         learned = policy.learn(lambda: _learning_rate(policy, seconds))
@@ -86,77 +80,52 @@ def measure_speed(seconds: float = 3.5, *, shape: dict[str, Any] | None = None) 
         policy.close()
 
 
-def _random_model(shape: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**shape)).to(dtype).to(device)
-
-
 def _sampling_rate(policy: Policy, seconds: float) -> float:
-    """Return tokens a second while `_ROLLOUTS` are sampled at once; their prompts differ, but for the beginning."""
-    load = _Load(policy)
-    try:
-        _wait_for(lambda: policy.engine.sampled_tokens >= 4 * _ROLLOUTS)  # prompts are read, and what is lazy is made
-        before, started = policy.engine.sampled_tokens, time.perf_counter()
-        time.sleep(seconds)
-        return (policy.engine.sampled_tokens - before) / (time.perf_counter() - started)
-    finally:
-        load.end()
+    """Return tokens a second while `_ROLLOUTS` requests run; where one ends, the next begins."""
+    engine = policy.engine
+    draw = np.random.default_rng(0)
+    vocabulary = policy.model.base.config.vocab_size
+    shared_prompt = draw.integers(0, vocabulary, _PROMPT_TOKENS // 2).tolist()
+    running: dict[int, Any] = {}
+    ended = False
 
-
-class _Load:
-    """Keeps `_ROLLOUTS` requests running: where one ends the next begins."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._engine = policy.engine
-        self._draw = np.random.default_rng(0)
-        self._vocabulary = policy.model.base.config.vocab_size
-        self._system = self._draw.integers(0, self._vocabulary, _PROMPT // 2).tolist()
-        self._running: dict[int, Any] = {}
-        self._ended = False
-        for index in range(_ROLLOUTS):
-            self._begin(index)
-
-    def _begin(self, index: int) -> None:
-        prompt = (*self._system, *self._draw.integers(0, self._vocabulary, _PROMPT // 2).tolist())
+    def begin(index: int) -> None:
+        prompt = (*shared_prompt, *draw.integers(0, vocabulary, _PROMPT_TOKENS // 2).tolist())
 
         def on_delta(delta: TokenDelta) -> None:
-            if delta.finish_reason in ("stop", "length") and not self._ended:
-                self._begin(index)
+            if delta.finish_reason in ("stop", "length") and not ended:
+                begin(index)
 
-        request = TokenRequest(prompt, SamplingParams(max_tokens=_LONGEST, seed=index))
-        self._running[index] = self._engine.submit(request, on_delta)
+        request = TokenRequest(prompt, SamplingParams(max_tokens=_MAX_TOKENS, seed=index))
+        running[index] = engine.submit(request, on_delta)
 
-    def end(self) -> None:
-        """Cancel them."""
-        self._ended = True
-        for one in self._running.values():
-            self._engine.cancel(one)
-
-
-def _wait_for(ready: Callable[[], bool]) -> None:
-    """Wait until something is so.
-
-    Raises:
-        TimeoutError: it is not after `_PATIENCE`.
-    """
-    end = time.monotonic() + _PATIENCE
-    while not ready():
-        if time.monotonic() > end:
-            raise TimeoutError(f"the model has sampled next to nothing in {_PATIENCE:.0f} s")
-        time.sleep(0.01)
+    for index in range(_ROLLOUTS):
+        begin(index)
+    try:
+        give_up = time.monotonic() + _WARM_UP_SECONDS
+        while engine.sampled_tokens < 4 * _ROLLOUTS:  # until the prompts are read and the kernels are made
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"the model has sampled next to nothing in {_WARM_UP_SECONDS:.0f} s")
+            time.sleep(0.01)
+        before, started = engine.sampled_tokens, time.perf_counter()
+        time.sleep(seconds)
+        return (engine.sampled_tokens - before) / (time.perf_counter() - started)
+    finally:
+        ended = True
+        for request in running.values():
+            engine.cancel(request)
 
 
 def _learning_rate(policy: Policy, seconds: float) -> float:
-    """Return packed tokens a second of forward and backward passes; no step is taken."""
+    """Return packed tokens a second of forward and backward passes; no optimizer step is taken."""
     draw = np.random.default_rng(0)
     vocabulary = policy.model.base.config.vocab_size
     tree = TokenTree()
     for _ in range(_ROLLOUTS // 8):
-        prompt = draw.integers(0, vocabulary, _PROMPT)
+        prompt = draw.integers(0, vocabulary, _PROMPT_TOKENS)
         for _ in range(8):
-            answer = draw.integers(0, vocabulary, _ANSWER)
-            tree.insert(CompletionRecord(prompt, answer, np.zeros(_ANSWER, np.float32)), 0)
+            answer = draw.integers(0, vocabulary, _ANSWER_TOKENS)
+            tree.insert(CompletionRecord(prompt, answer, np.zeros(_ANSWER_TOKENS, np.float32)), 0)
     packed = pack([tree])
     learner = policy.learner(LearnerSettings())
 
@@ -171,138 +140,37 @@ def _learning_rate(policy: Policy, seconds: float) -> float:
     return tokens / (time.perf_counter() - started)
 
 
-_GB: Final = 10**9
-_SMALL_CARD: Final = 6 * _GB
-_LONG_STEP: Final = 180.0
-"""Seconds of a step of `make train` above which fewer tasks a step show sooner whether it learns."""
-
-_QUIET: Final = 0.75
-"""Share of the cores that has to be free for the speed that was measured to be the computer's own."""
+def save_speed(speed: Speed) -> None:
+    """Keep the rates of this computer in the cache folder, for `plan`."""
+    path = cache_dir() / "speed.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, asdict(speed))
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Tokens of a part of `make train`, as a recorded run had them."""
+def saved_speed(dtype: torch.dtype) -> Speed | None:
+    """Return the saved rates of this computer; None if `doctor` has not measured this number of threads and type."""
+    try:
+        speed = Speed(**read_json(cache_dir() / "speed.json"))
+    except (OSError, ValueError, TypeError):
+        return None
+    matches = (speed.dtype, speed.threads) == (str(dtype).removeprefix("torch."), torch.get_num_threads())
+    return speed if matches and speed.sampled > 0 and speed.learned > 0 else None
 
-    sampled: float = 0.0
-    learned: float = 0.0
 
-    def seconds(self, speed: Speed) -> float:
-        return self.sampled / (_SAMPLING_SHARE * speed.sampled) + self.learned / (_LEARNING_SHARE * speed.learned)
-
-
-_STEPS: Final = 20
-_TASKS: Final = 8
 _START_SECONDS: Final = 15.0
+_SAMPLED_TOKENS: Final = 2_800 + 40_000 + 20 * 3_100
+"""Tokens that the warm-up, the measurements and 20 steps of a recorded `make train` sampled. The measurements count
+24,000 tokens as 40,000: the prompts of four calls are computed beside them."""
+_LEARNED_TOKENS: Final = 9_300 + 20 * 2_700
+"""Tokens that its warm-up and steps learned from; a step scores a quarter of its 2,170 tokens again."""
 _SAMPLING_SHARE: Final = 0.6
 """Share of the speed test's rate that a run reaches: its batches run empty at their ends, and wait for agents."""
 _LEARNING_SHARE: Final = 0.5
-"""The same of learning: its chunks are cut where the tree forks, and steps are taken between them."""
-_IMITATION: Final = _Work(sampled=2_800, learned=9_300)
-"""16 batches of 4 conversations, about 580 tokens each, and a probe of 64 rollouts."""
-_MEASUREMENTS: Final = _Work(sampled=40_000)
-"""24,000 sampled tokens, which take longer there: the prompts of four calls are computed beside them."""
-_STEP: Final = _Work(sampled=3_100, learned=2_700)
-"""2,170 tokens of the tree are learned, and a quarter of them scored again."""
+"""The same for learning: its chunks are cut where the tree forks, and optimizer steps are taken between them."""
 
 
-@dataclass(frozen=True)
-class RecommendedOption:
-    """A setting of `train`, and why."""
-
-    setting: str
-    value: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Settings that follow from the checks."""
-
-    options: Sequence[RecommendedOption]
-    train_minutes: float | None
-    """Of `make train`, without the installation; None where the speed was not measured."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"options": [asdict(one) for one in self.options], "train_minutes": self.train_minutes}
-
-
-def recommend(
-    speed: Speed | None, *, memory: int, free: float, card_memory: int | None, planned_peak: int
-) -> Recommendation:
-    """Return settings for a computer.
-
-    Args:
-        memory: bytes that are free.
-        free: share of this process's cores that nobody else used during the speed test.
-        card_memory: bytes of the card; None without one.
-        planned_peak: bytes that the default settings of `train` are planned to take.
-    """
-    options = []
-    if speed is not None:
-        options.append(RecommendedOption("dtype", speed.dtype, "the fastest here, and what `auto` takes"))
-    if card_memory is not None and card_memory <= _SMALL_CARD:
-        options.append(RecommendedOption("preset", "4gb", "chooses what fits into the card's memory"))
-    elif card_memory is None and memory < planned_peak:
-        fits = f"{memory / _GB:.1f} GB are free and {planned_peak / _GB:.1f} GB are planned"
-        options.append(RecommendedOption("preset", "4gb", f"{fits}; it chooses what takes less"))
-    minutes = None
-    if speed is not None:
-        step = _STEP.seconds(speed)
-        minutes = (_START_SECONDS + _IMITATION.seconds(speed) + _MEASUREMENTS.seconds(speed) + _STEPS * step) / 60
-        if step > _LONG_STEP and free >= _QUIET:  # beside other work it is that work that is slow
-            tasks = max(4, round(_TASKS * _LONG_STEP / step))
-            why = f"a step of {_TASKS} would take {number(step)} s"
-            options.append(RecommendedOption("tasks_per_step", str(tasks), why))
-    return Recommendation(options, minutes)
-
-
-def checkup(servers: Mapping[str, int], *, speed_test: bool = True) -> dict[str, Any]:
-    """Return `installation` and `hardware` (checks), `speed` (None where it was not asked for, or failed),
-    `recommendation`, and `faults`, the number of checks that found one.
-
-    Args:
-        servers: ports of the commands that serve, by their names.
-    """
-    installation = [*(check() for check in INSTALLATION), ports(servers)]
-    hardware = [check() for check in HARDWARE]
-    speed = None
-    if speed_test:
-        watch = CoreWatch()
-        try:
-            speed = measure_speed()
-        except Exception as error:  # whatever fails here fails in a training too: it is what was looked for
-            hardware.append(Check("Speed test", "fault", f"{type(error).__name__}: {error}"))
-        free = watch.use().free / allowed_cores()
-    else:
-        free = 1.0
-    found = recommend(
-        speed, memory=available_memory(), free=free, card_memory=_card_memory(), planned_peak=_planned_peak()
-    )
-    checks = [*installation, *hardware]
-    return {
-        "installation": [check.as_json() for check in installation],
-        "hardware": [check.as_json() for check in hardware],
-        "speed": None if speed is None else speed.as_json(),
-        "recommendation": found.as_json(),
-        "faults": sum(check.state == "fault" for check in checks),
-    }
-
-
-def _card_memory() -> int | None:
-    import torch
-
-    return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else None
-
-
-def _planned_peak() -> int:
-    """Return the bytes that the default settings take; 0 where that cannot be planned without the model."""
-    from ..policy import embedded_is_pulled
-
-    if not embedded_is_pulled():
-        return 0
-    try:
-        return int(plan_job(PlanSettings())["peak_bytes"])
-    except UserError:
-        return 0
+def minutes_of_train(speed: Speed) -> float:
+    """Return the minutes that `make train` takes, without the installation."""
+    sampling = _SAMPLED_TOKENS / (_SAMPLING_SHARE * speed.sampled)
+    learning = _LEARNED_TOKENS / (_LEARNING_SHARE * speed.learned)
+    return (_START_SECONDS + sampling + learning) / 60

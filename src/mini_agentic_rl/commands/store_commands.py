@@ -1,4 +1,4 @@
-"""`rollouts`, `spans`, `workers`, `import` and `store`."""
+"""`rollouts`, `spans`, `workers` and `import`: look into a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..gateway import ServerSettings
 from ..metrics import counted
 from ..types import Rollout, RolloutMode, RolloutStatus, Span
 from .options import settings_command
-from .rollout_tables import as_json, rollout_table, span_table, told_rollout, worker_table
+from .rollout_tables import as_json, rollout_parts, rollout_table, span_table, worker_table
 from .tables import show
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 _RETRY_SECONDS = 1.0
 _SHOWN = 4000
-"""Characters of one message that are shown, where not all are asked for."""
+"""Characters of a message that are shown without `--full`."""
 
 _STORE: Mapping[str, Sequence[str]] = {"Store": ("store", "api_key")}
 _OUTPUT: Mapping[str, Sequence[str]] = {"Output": ("json_output",)}
 
 
 class StoreSettings(JsonSettings):
-    """Settings of every command that looks into a store."""
+    """Settings of every command that reads a store."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, **_OUTPUT}
 
@@ -54,7 +54,7 @@ class RolloutListSettings(StoreSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("status", "mode", "limit"), **_OUTPUT}
 
     status: Annotated[list[RolloutStatus], COMMAS] = Field(default=[])
-    """Only rollouts in this status; several with commas, as failed,cancelled."""
+    """Only rollouts with this status; several with commas, as failed,cancelled."""
     mode: RolloutMode | None = None
     """Only rollouts of this mode."""
     limit: int = Field(default=20, ge=-1)
@@ -76,11 +76,11 @@ class RolloutShowSettings(StoreSettings):
     }
 
     rollout: str = Field(json_schema_extra={"argument": True})
-    """Id of the rollout, or a part of it that no other has."""
+    """Id of the rollout, or a unique part of it."""
     conversation: bool = True
-    """Show what was said, in all attempts."""
+    """Show the conversations of all attempts."""
     full: bool = False
-    """Show long messages whole, of which otherwise the beginning is shown."""
+    """Show long messages in full; otherwise only their beginning."""
 
 
 class RolloutRetrySettings(StoreSettings):
@@ -89,7 +89,7 @@ class RolloutRetrySettings(StoreSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**_STORE, "Which": ("rollouts",), **_OUTPUT}
 
     rollouts: list[str] = Field(default=[], json_schema_extra={"argument": True})
-    """Ids of failed rollouts, or parts of them; without any: every failed rollout not yet retried."""
+    """Ids of failed rollouts, or unique parts of them; by default every failed rollout that was not retried yet."""
 
 
 class SpanShowSettings(StoreSettings):
@@ -118,48 +118,68 @@ class ImportSettings(StoreSettings):
     """Only records of this partition of a database that several trainers share."""
 
 
-rollouts_app = typer.Typer(help="The rollouts of a store: list them, look at one, try failed ones again.")
-spans_app = typer.Typer(help="The spans of a store: what the attempts of a rollout left behind.")
+rollouts_app = typer.Typer(help="The rollouts of a store: list them, show one, retry failed ones.")
+spans_app = typer.Typer(help="The spans of a store, which the attempts of rollouts recorded.")
 
 
 @settings_command(rollouts_app, "list", RolloutListSettings, log_level="WARNING", has_file=False)
 def list_rollouts(settings: RolloutListSettings) -> None:
     """List rollouts, the newest first, with their status, their attempts and why they failed."""
-    found, total = _ask(settings, lambda store: _newest(store, settings))
+    rollouts, total = _with_store(settings, lambda store: _newest(store, settings))
 
     def tables(console: Console) -> None:
-        console.print(rollout_table(found))
-        if total > len(found):
-            console.print(f"{len(found)} of {counted(total, 'rollout')}; --limit shows more", style="dim")
+        console.print(rollout_table(rollouts))
+        if total > len(rollouts):
+            console.print(f"{len(rollouts)} of {counted(total, 'rollout')}; --limit shows more", style="dim")
 
-    show(settings, [as_json(rollout) for rollout in found], tables, ascii_only=True)
+    show(settings, [as_json(rollout) for rollout in rollouts], tables, ascii_only=True)
 
 
 @settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING", has_file=False)
 def show_rollout(settings: RolloutShowSettings) -> None:
-    """Show one rollout: its task, its attempts, its reward, why it failed, and what was said."""
+    """Show one rollout: its task, its attempts, its reward, why it failed, and its conversations."""
+    from ..adapter import conversations
+    from ..emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 
-    async def look(store: LightningStore) -> tuple[Rollout, list[dict[str, Any]], list[Span]]:
+    async def read(store: LightningStore) -> tuple[Rollout, list[dict[str, Any]], list[list[Span]]]:
         rollout = await _find(store, settings.rollout)
-        attempts, spans = [], []
+        attempts, spans_by_attempt = [], []
         for attempt in await store.query_attempts(rollout.rollout_id):
-            found = list(await store.query_spans(rollout.rollout_id, attempt.attempt_id))
-            attempts.append({**as_json(attempt), "spans": len(found)})
-            spans += found
-        return rollout, attempts, spans
+            spans = list(await store.query_spans(rollout.rollout_id, attempt.attempt_id))
+            attempts.append({**as_json(attempt), "spans": len(spans)})
+            spans_by_attempt.append(spans)
+        return rollout, attempts, spans_by_attempt
 
-    rollout, attempts, spans = _ask(settings, look)
-    shown = 10**9 if settings.full else _SHOWN
-    told = told_rollout(rollout, attempts, spans, shown=shown if settings.conversation else None)
-    show(settings, told.as_json(), told.print, ascii_only=True)
+    rollout, attempts, spans_by_attempt = _with_store(settings, read)
+    latest = spans_by_attempt[-1] if spans_by_attempt else []
+    reward_spans = find_reward_spans(latest)
+    rewards = {one.name: one.value for one in get_rewards_from_span(reward_spans[-1])} if reward_spans else {}
+    reward = find_final_reward(latest)
+    talks: Sequence[Mapping[str, Any]] = ()
+    if settings.conversation:
+        spans = [span for of_attempt in spans_by_attempt for span in of_attempt]
+        talks = conversations(spans, shown=10**9 if settings.full else _SHOWN)
+    result = {
+        **as_json(rollout),
+        "attempts": attempts,
+        "reward": reward,
+        "rewards": rewards,
+        "conversations": list(talks),
+    }
+
+    def tables(console: Console) -> None:
+        for part in rollout_parts(rollout, attempts, reward, rewards, talks):
+            console.print(part)
+
+    show(settings, result, tables, ascii_only=True)
 
 
 @settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING", has_file=False)
 def retry_rollouts(settings: RolloutRetrySettings) -> None:
-    """Try failed rollouts again.
+    """Retry failed rollouts.
 
-    What has ended stays as it is, so each is queued as a new rollout of the same task, mode, resources and
-    configuration; its metadata names the old one under `retry_of`.
+    Each is queued as a new rollout with the same task, mode, resources and configuration; its metadata names the failed
+    one under `retry_of`.
     """
 
     async def retry(store: LightningStore) -> list[Rollout]:
@@ -171,121 +191,120 @@ def retry_rollouts(settings: RolloutRetrySettings) -> None:
         except ValueError as error:
             raise UserError(str(error)) from error
 
-    queued = _ask(settings, retry)
+    queued = _with_store(settings, retry)
     lines = [f"{rollout.metadata['retry_of']} is tried again as {rollout.rollout_id}" for rollout in queued]
-    told = "\n".join(lines) or "no failed rollout is left to try again"
-    show(settings, [as_json(rollout) for rollout in queued], lambda _: typer.echo(told), ascii_only=True)
+    text = "\n".join(lines) or "no failed rollout is left to try again"
+    show(settings, [as_json(rollout) for rollout in queued], lambda _: typer.echo(text), ascii_only=True)
 
 
 @settings_command(spans_app, "show", SpanShowSettings, log_level="WARNING", has_file=False)
 def show_spans(settings: SpanShowSettings) -> None:
-    """Show the spans of a rollout in the order in which they began: LLM calls, rewards, messages, errors."""
+    """Show the spans of a rollout in their order: LLM calls, rewards, messages, errors."""
 
-    async def look(store: LightningStore) -> Sequence[Span]:
+    async def read(store: LightningStore) -> Sequence[Span]:
         rollout = await _find(store, settings.rollout)
         attempt_id = await _attempt_id(store, rollout.rollout_id, settings.attempt)
         return list(await store.query_spans(rollout.rollout_id, attempt_id))
 
-    spans = _ask(settings, look)
+    spans = _with_store(settings, read)
     result = [as_json(span) for span in spans]
     show(settings, result, lambda console: console.print(span_table(spans)), ascii_only=True)
 
 
 def show_workers(settings: WorkerSettings) -> None:
-    """List the workers: what each is doing, and when it was last heard of."""
-    workers = _ask(settings, lambda store: store.query_workers(sort_by="worker_id"))
+    """List the workers: what each is doing, and its last heartbeat."""
+    workers = _with_store(settings, lambda store: store.query_workers(sort_by="worker_id"))
     result = [as_json(worker) for worker in workers]
     show(settings, result, lambda console: console.print(worker_table(workers)), ascii_only=True)
 
 
 def import_records(settings: ImportSettings) -> None:
-    """Take over what a store of agent-lightning 0.3 has recorded: rollouts that have ended, with all that is theirs."""
+    """Import the finished rollouts of a store of agent-lightning 0.3, with their attempts, spans and resources."""
     from ..store import Imported, import_store, open_foreign, open_store
 
     if settings.store is None:
-        raise UserError("say where to: a .db file, postgresql:// or mongodb://", setting="store")
-    to = settings.store
+        raise UserError("needed: the store to write, a .db file, postgresql:// or mongodb://", setting="store")
+    target = settings.store
 
-    async def take() -> Imported:
-        store = open_store(to, api_key=settings.api_key)
+    async def copy() -> Imported:
+        store = open_store(target, api_key=settings.api_key)
         try:
             return await import_store(open_foreign(settings.source, partition=settings.partition), store)
         finally:
             await store.close()
 
-    found = asyncio.run(take())
-    result = {name: value for name, value in vars(found).items() if name != "reasons"}
+    imported = asyncio.run(copy())
+    result = {name: value for name, value in vars(imported).items() if name != "reasons"}
     lines = [
-        f"{counted(found.rollouts, 'rollout')}, {counted(found.attempts, 'attempt')}, {counted(found.spans, 'span')} "
-        f"and {found.resources} resources taken over; {found.known} rollouts were known",
-        *([f"{found.unfinished} rollouts have not ended, and are left out"] if found.unfinished else []),
-        *(f"{count} left out: {reason}" for reason, count in found.reasons.most_common(5)),
+        f"{counted(imported.rollouts, 'rollout')}, {counted(imported.attempts, 'attempt')}, "
+        f"{counted(imported.spans, 'span')} and {imported.resources} resources imported; "
+        f"{imported.known} rollouts were there already",
+        *([f"{imported.unfinished} unfinished rollouts are left out"] if imported.unfinished else []),
+        *(f"{count} left out: {reason}" for reason, count in imported.reasons.most_common(5)),
     ]
     show(settings, result, lambda _: typer.echo("\n".join(lines)), ascii_only=True)
 
 
-def _ask(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:
-    """Return what `work` answers about the store of the settings.
+def _with_store(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:
+    """Open the store of the settings, and return the result of `work` on it.
 
     Raises:
-        UserError: the store cannot be reached, or does not hold what was asked for.
+        UserError: the store cannot be reached, or does not hold what is to be shown.
     """
     from ..store import open_store
 
-    spec = settings.store or _server_address()
+    address = settings.store
+    if address is None:
+        try:
+            host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback="127.0.0.1")
+            port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        address = f"http://{host}:{port}"
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
 
-    async def ask() -> T:
-        store = open_store(spec, api_key=api_key, create=False, retry_seconds=_RETRY_SECONDS)
+    async def run() -> T:
+        store = open_store(address, api_key=api_key, create=False, retry_seconds=_RETRY_SECONDS)
         try:
             return await work(store)
         finally:
             await store.close()
 
-    return asyncio.run(ask())
-
-
-def _server_address() -> str:
-    try:
-        host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback="127.0.0.1")
-        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return f"http://{host}:{port}"
+    return asyncio.run(run())
 
 
 async def _newest(store: LightningStore, settings: RolloutListSettings) -> tuple[list[Rollout], int]:
-    """The newest rollouts that pass the filters, and how many pass in all."""
+    """Return the newest rollouts that match the filters, and the number of all that match."""
     status = settings.status or None
     if settings.mode is None:
         page = await store.query_rollouts(status_in=status, sort_order="desc", limit=settings.limit)
         return list(page), page.total
-    everything = await store.query_rollouts(status_in=status, sort_order="desc")
-    found = [rollout for rollout in everything if rollout.mode == settings.mode]
-    return found if settings.limit == -1 else found[: settings.limit], len(found)
+    rollouts = await store.query_rollouts(status_in=status, sort_order="desc")
+    matching = [rollout for rollout in rollouts if rollout.mode == settings.mode]
+    return matching if settings.limit == -1 else matching[: settings.limit], len(matching)
 
 
 async def _find(store: LightningStore, part: str) -> Rollout:
-    """The rollout of this id, or the only one whose id holds this part."""
+    """Return the rollout with this id, or the only one whose id contains this part."""
     exact = await store.get_rollout_by_id(part)
     if exact is not None:
         return exact
-    found = await store.query_rollouts(rollout_id_contains=part, limit=1)
-    if found.total == 1:
-        return found[0]
-    if not found.total:
-        raise UserError(f"ROLLOUT {part}: the store holds no such rollout; `agl rollouts list` shows those it holds")
-    raise UserError(f"ROLLOUT {part}: {found.total} rollouts have this in their id; give more of it")
+    matching = await store.query_rollouts(rollout_id_contains=part, limit=1)
+    if matching.total == 1:
+        return matching[0]
+    if not matching.total:
+        raise UserError(f"ROLLOUT {part}: the store holds no such rollout; `agl rollouts list` lists them")
+    raise UserError(f"ROLLOUT {part}: {matching.total} rollouts have this in their id; give more of it")
 
 
-async def _attempt_id(store: LightningStore, rollout_id: str, wanted: str) -> str | None:
-    if wanted in ("latest", "all"):
-        return None if wanted == "all" else wanted
+async def _attempt_id(store: LightningStore, rollout_id: str, attempt: str) -> str | None:
+    if attempt in ("latest", "all"):
+        return None if attempt == "all" else attempt
     attempts = await store.query_attempts(rollout_id)
-    for attempt in attempts:
-        if wanted in (attempt.attempt_id, str(attempt.sequence_id)):
-            return attempt.attempt_id
+    for one in attempts:
+        if attempt in (one.attempt_id, str(one.sequence_id)):
+            return one.attempt_id
     raise UserError(
-        f"--attempt {wanted}: rollout {rollout_id} has {len(attempts)} attempts; "
-        "expected latest, all, the number of one or its id"
+        f"--attempt {attempt}: rollout {rollout_id} has {len(attempts)} attempts; "
+        "expected latest, all, a number or an id"
     )

@@ -32,14 +32,14 @@ class ServeStoreSettings(StoreLimits, AddressSettings, TraceExportSettings):
     defaults: ClassVar[Mapping[str, Any]] = {**StoreLimits.defaults, "port": 4747}
     helps: ClassVar[Mapping[str, str]] = {
         "host": "Address to listen on; 0.0.0.0 lets other machines in, and then needs --api-key.",
-        "max_requests_per_minute": "At most this many requests a minute, from all clients together, which try again "
-        "beyond it; without it there is no bound.",
-        "max_concurrent_requests": "At most this many requests at the same time, beside those that wait for work or "
-        "for an end; clients try again beyond it. Without it there is no bound.",
+        "max_requests_per_minute": "At most this many requests a minute, of all clients together; further ones are "
+        "refused and clients retry. No limit by default.",
+        "max_concurrent_requests": "At most this many requests at the same time, without those that wait for work or "
+        "for the end of rollouts; further ones are refused and clients retry. No limit by default.",
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Server": ("host", "port", "drain_seconds", "api_key", "cors_origin"),
-        "What it keeps the rollouts in": ("backend", "path", "url"),
+        "Storage": ("backend", "path", "url"),
         "Traces for other tools": tuple(TraceExportSettings.model_fields),
         "Limits of requests": tuple(StoreLimits.model_fields),
     }
@@ -52,13 +52,13 @@ class ServeStoreSettings(StoreLimits, AddressSettings, TraceExportSettings):
     )
 
     cors_origin: list[str] = Field(default=[])
-    """Web page that may use the store from a browser, as its origin (https://host), or * for every page; give it
-    several times for several."""
+    """Origin of a web page that may use the store from a browser (https://host), or * for every page; may be given
+    several times."""
 
     backend: Backend | None = None
-    """By default what --path or --url says, and memory without them: that forgets everything when it ends."""
+    """Kind of storage; by default that of --path or --url, else memory, which is lost when the server ends."""
     path: Path | None = None
-    """SQLite file; it is made if it is not there, and taken up again if it is."""
+    """SQLite file; created if it does not exist."""
     url: str | None = None
     """Database: postgresql://user:password@host/database or mongodb://host/database."""
 
@@ -67,7 +67,7 @@ def serve_store(settings: ServeStoreSettings) -> None:
     """Serve a store over HTTP until Ctrl-C, for an algorithm and runners in other terminals or on other machines.
 
     Raises:
-        UserError: the settings contradict each other, the store cannot be opened, or the port cannot be had.
+        UserError: the settings contradict each other, or the store or the port cannot be opened.
     """
     from ..store import open_store
     from ..trainer import exported
@@ -104,7 +104,7 @@ def _serve(settings: ServeStoreSettings, store: LightningStore, shared: Lightnin
         try:
             await server.start()
             freeze_loaded_objects()
-            asyncio.get_running_loop().call_soon(announce)  # once `run_forever` hears Ctrl-C
+            asyncio.get_running_loop().call_soon(announce)  # once `run_forever` handles Ctrl-C
             await server.run_forever(settings.drain_seconds)
         finally:
             if source is not None:
@@ -115,10 +115,10 @@ def _serve(settings: ServeStoreSettings, store: LightningStore, shared: Lightnin
 
 
 def store_spec(backend: Backend | None, path: str | None, url: str | None) -> str:
-    """Return what `open_store` takes for these options.
+    """Return the address of a store for `open_store`.
 
     Raises:
-        UserError: they contradict each other, or the one that the backend needs is missing.
+        UserError: the options contradict each other, or the one that the backend needs is missing.
     """
     from ..store import MEMORY
 
@@ -142,7 +142,7 @@ def store_spec(backend: Backend | None, path: str | None, url: str | None) -> st
 
 
 def announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> list[str]:
-    """Return the lines that tell a person how to start runners next."""
+    """Return lines that say how to start runners and where to look."""
     from ..store import MEMORY
 
     address, _, port = endpoint.removeprefix("http://").rpartition(":")

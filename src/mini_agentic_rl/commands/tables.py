@@ -18,7 +18,7 @@ from ..visible_text import VisibleConsole, visible_json, visible_line
 
 
 def show(settings: JsonSettings, result: Any, tables: Callable[[Console], None], *, ascii_only: bool = False) -> None:
-    """Print a result: as JSON where the settings ask for it, else by `tables`, which is given the console."""
+    """Print a result as JSON if the settings say so, else by calling `tables` with the console."""
     if settings.json_output:
         typer.echo(visible_json(json.dumps(result, indent=2, ensure_ascii=ascii_only)))
     else:
@@ -26,7 +26,7 @@ def show(settings: JsonSettings, result: Any, tables: Callable[[Console], None],
 
 
 def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A table of `trainer.statistics.AccuracyRow`s."""
+    """Return a table of `trainer.statistics.AccuracyRow`s."""
     table = Table("", "accuracy", "95 % interval", "correct", title="Accuracy")
     for row in rows:
         table.add_row(
@@ -38,8 +38,8 @@ def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def check_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A table of `trainer.evaluations.check_rows`."""
+def _check_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of `trainer.evaluations.check_rows`."""
     table = Table("", "check", "mean", "95 % interval", title="Other checks of the same answers")
     for row in rows:
         name, check = (Text(visible_line(str(row[key]))) for key in ("name", "check"))
@@ -50,13 +50,17 @@ def check_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def show_result(
     console: Console, summary: Mapping[str, Any], *, written: Sequence[Path] = (), then: Sequence[str] = ()
 ) -> None:
-    """Print the accuracies of a summary, the other checks of its answers, why rollouts were left out, those of the
-    `written` paths that exist, and what to do `then`."""
+    """Print a summary: accuracies, other checks of the answers, and why rollouts were left out.
+
+    Args:
+        written: paths of results, of which the existing ones are printed.
+        then: lines on what to do next.
+    """
     rows = summary.get("accuracy") or []
     if rows:
         console.print(accuracy_table(rows))
     if summary.get("checks"):
-        console.print(check_table(summary["checks"]))
+        console.print(_check_table(summary["checks"]))
     for key, consequence in (("untrained", "not trained"), ("failed", "counted as wrong")):
         for reason, count in (summary.get(key) or {}).items():
             console.print(

@@ -1,4 +1,4 @@
-"""The agent and the tasks that settings name, and those of the run that an adapter comes from."""
+"""Agents and tasks: those of the settings, and those of the run that trained an adapter."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ from ..trainer import RunFolder
 if TYPE_CHECKING:
     from ..environments import Recipe
 
-ARITHMETIC = "arithmetic"
-"""Tasks of an agent that has none of its own."""
+logger = logging.getLogger(__name__)
+
+_DEPTH: Final = 3
+"""Levels of folders from a run to its deepest adapter, `checkpoints/step_N/adapter`."""
+ARITHMETIC: Final = "arithmetic"
+"""Default tasks of an agent without tasks of its own."""
 
 
 class TaskSettings(Settings):
     """An agent and its tasks."""
 
     env: str | None = None
-    """Environment, in place of `agent` and `dataset`: `verifiers:NAME`, `openenv:URL`, `gymnasium:ID` or
-    `gymnasium:module:Class`, `reasoning_gym:NAME`, a family of tasks, `module:Class` of an Environment of yours, or the
-    name of a plugin."""
+    """Environment, instead of `agent` and `dataset`: `verifiers:NAME`, `openenv:URL`, `gymnasium:ID` or
+    `gymnasium:module:Class`, `reasoning_gym:NAME`, a task family, `module:Class` of your own Environment, or the name
+    of a plugin."""
     agent: str = "units"
     """Agent: `units` (converts units, calculates, answers), `math` (arithmetic over stories, with a calculator), `sql`
     (with the defaults of `train-sql`), `countdown`, `guess`, `wordle`, `retrieval` or `reasoning_gym` (each for the
-    tasks of its name), the name of a plugin, or `module:ClassName` of a LitAgent of yours. The defaults shown are those
-    of `units`; others have some of their own, which `--print-config` shows."""
+    tasks of its name), the name of a plugin, or `module:ClassName` of your own LitAgent. The defaults shown are those
+    of `units`; `--print-config` shows those of another agent."""
     dataset: str = "units"
     """Tasks: `arithmetic` (generated, for the agent `math`), `medical` (for the SQL agent), `gsm_symbolic`, `gsm8k`,
     those of an agent by its name (as `reasoning_gym:chain_sum`, with the generator), a file (JSONL, JSON, CSV, TSV or
@@ -48,11 +52,11 @@ class TaskSettings(Settings):
 
 
 def matching_tasks(tasks: TaskSettings, *, is_command: bool = False) -> TaskSettings:
-    """Return the settings with an agent and tasks that go together: an agent with tasks of its own brings these, such
-    tasks and an environment bring their agent.
+    """Return the settings with matching agent and tasks: an agent brings its tasks, and tasks or an environment bring
+    their agent.
 
     Args:
-        is_command: the agent is a command, which takes the tasks of any data set.
+        is_command: the agent is a command, which accepts the tasks of any data set.
 
     Raises:
         UserError: agent and data set do not belong together.
@@ -63,19 +67,19 @@ def matching_tasks(tasks: TaskSettings, *, is_command: bool = False) -> TaskSett
     if is_command:
         return tasks if "dataset" in given else tasks.changed(dataset=ARITHMETIC)
     family = family_type(tasks.dataset)
-    trained = None if family is None else family.trained_agent()
+    agent_of_tasks = None if family is None else family.trained_agent()
     agent = None if ":" in tasks.agent else family_type(tasks.agent)
     if "dataset" not in given:
-        own = ARITHMETIC if agent is None else agent.dataset or agent.name
-        return tasks if tasks.dataset == own else tasks.changed(dataset=own)
+        dataset = ARITHMETIC if agent is None else agent.dataset or agent.name
+        return tasks if tasks.dataset == dataset else tasks.changed(dataset=dataset)
     if "agent" not in given:
-        own = trained or MATH
-        return tasks if tasks.agent == own else tasks.changed(agent=own)
+        name = agent_of_tasks or MATH
+        return tasks if tasks.agent == name else tasks.changed(agent=name)
     agent_is_closed = agent is not None and not agent.is_open
     family_is_closed = family is not None and not family.is_open and ":" not in tasks.agent
-    if trained != tasks.agent and (agent_is_closed or family_is_closed):
+    if agent_of_tasks != tasks.agent and (agent_is_closed or family_is_closed):
         raise UserError(
-            f"the agent {tasks.agent} does not know the tasks of {tasks.dataset}; leave one of the two out",
+            f"the agent {tasks.agent} cannot do the tasks of {tasks.dataset}: leave one of the two out",
             setting="dataset",
         )
     return tasks
@@ -85,27 +89,27 @@ def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
     """Return the settings with the agent and the tasks of an environment.
 
     Raises:
-        UserError: an agent or a data set is given as well.
+        UserError: an agent or a data set is given too.
     """
     from ..environments import ENV
 
     family = family_type(env)
     has_name = family is not None and family.is_environment
-    meant = {"agent": env.partition(":")[0] if has_name else ENV + env, "dataset": env if has_name else ENV + env}
-    for name, value in meant.items():
+    names = {"agent": env.partition(":")[0] if has_name else ENV + env, "dataset": env if has_name else ENV + env}
+    for name, value in names.items():
         if getattr(tasks, name) not in (value, type(tasks).model_fields[name].default):
             raise UserError(f"an environment has its own: leave `{name}` out", setting="env")
-    return tasks.changed(**meant)
+    return tasks.changed(**names)
 
 
 def load_agent(tasks: TaskSettings, harness: HarnessSettings, written: Iterable[Path | None]) -> Recipe:
     """Return the agent.
 
     Args:
-        written: files and folders of runs, which an agent that is a command may not read, nor the data set.
+        written: files and folders of runs, hidden from an agent that is a command, as is the data set.
 
     Raises:
-        UserError: there is no such agent, a setting of it cannot work, or two are asked for.
+        UserError: there is no such agent, one of its settings is invalid, or two agents are given.
     """
     if not harness.agent_command:
         from ..environments import load_recipe
@@ -119,13 +123,6 @@ def load_agent(tasks: TaskSettings, harness: HarnessSettings, written: Iterable[
     hidden = [Path(tasks.dataset), *(path for path in written if path is not None)]
     recipe: Recipe = load_part("harness", setting="agent_command").harness_recipe(harness, hidden)
     return recipe
-
-
-logger = logging.getLogger(__name__)
-
-_CHOICES: Final = ("env", "agent", "dataset")
-_DEPTH: Final = 3
-"""Folders between a run and its deepest adapter, `checkpoints/step_N/adapter`."""
 
 
 @dataclass(frozen=True)
@@ -146,18 +143,17 @@ class TrainedAs:
         """The agent's command where it is one, else its name."""
         return self.agent_command or self.agent
 
-    def tasks_for(self, asked: TaskSettings, harness: HarnessSettings) -> TaskSettings:
-        """Return the settings with the agent and the tasks of the run, where nothing else is asked for.
+    def tasks_for(self, settings: TaskSettings, harness: HarnessSettings) -> TaskSettings:
+        """Return the settings with the agent and the tasks of the run, unless others are given.
 
-        Only agents of this package are taken at the run's word: a file beside weights starts no program and imports
-        no module.
+        Only agents of this package are chosen by a run folder: a file beside weights must not start a program or import
+        a module.
 
         Raises:
-            UserError: the agent is none of this package, and has to be named.
+            UserError: the agent is not of this package and has to be named.
         """
-        given = asked.model_fields_set
-        if harness.agent_command or not given.isdisjoint(_CHOICES):
-            return asked
+        if harness.agent_command or not settings.model_fields_set.isdisjoint(("env", "agent", "dataset")):
+            return settings
         if self.agent_command or self.agent not in own_names("recipes"):
             setting = "agent_command" if self.agent_command else "env" if self.agent.startswith("env:") else "agent"
             value = self.name.removeprefix("env:")
@@ -165,19 +161,18 @@ class TrainedAs:
                 f"{self.adapter} was trained as {value!r}: give that, or the tasks to measure it on", setting=setting
             )
         tasks: dict[str, Any] = {"agent": self.agent, "dataset": self.dataset}
-        if "difficulty" not in given:
+        if "difficulty" not in settings.model_fields_set:
             tasks["difficulty"] = list(self.difficulty)
-        changed = asked.changed(**tasks)
-        if changed != asked:
+        changed = settings.changed(**tasks)
+        if changed != settings:
             levels = ", ".join(map(str, changed.difficulty))
             logger.info("%s was trained as %s on %s, levels %s", self.adapter, self.agent, self.dataset, levels)
         return changed
 
 
 def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
-    """Return what the adapter among these settings was trained as; None without an adapter, of one that is not in the
-    folder of a run, and with a warning where the run's settings are damaged.
-    """
+    """Return the agent that the adapter of these settings was trained as; None without an adapter or if it is not in a
+    run folder. Damaged run settings are logged as a warning."""
     adapter = adapter_folder(load.model if load.adapter is None else load.adapter)
     if adapter is None:
         return None
@@ -186,18 +181,18 @@ def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
         try:
             config = read_json(path)
         except (OSError, ValueError) as error:
-            logger.warning("%s does not say what %s was trained as: it cannot be read (%s)", path, adapter, error)
+            logger.warning("%s cannot be read (%s): the agent of %s is unknown", path, error, adapter)
             continue
         try:
             tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
         except (ValueError, TypeError, KeyError):
-            continue  # no run, or one of another kind
+            continue  # not a run folder, or that of another kind of run
         return TrainedAs(folder, adapter, *tasks, str(config.get("agent_command") or ""))
     return None
 
 
 def check_model(model: str, device: str) -> None:
-    """Look for the model. The embedded one is fetched if it is needed.
+    """Check that the model and the device exist. The embedded model is downloaded if needed.
 
     Raises:
         UserError: there is no such model or device.
@@ -210,17 +205,17 @@ def check_model(model: str, device: str) -> None:
     path = resolve_model(model)
     try:
         AutoConfig.from_pretrained(path)
-    except Exception as error:  # of a damaged file it may be any
+    except Exception as error:  # a damaged file may raise anything
         raise cannot_load(model, error) from error
 
 
 def current_role() -> Role:
-    """Return what AGL_CURRENT_ROLE says this process runs; `both` where it is not set.
+    """Return the role of this process by AGL_CURRENT_ROLE; `both` if it is not set.
 
     Raises:
-        UserError: it says something else.
+        UserError: it has another value.
     """
-    chosen = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both")
-    if chosen not in get_args(Role):
-        raise UserError(f"AGL_CURRENT_ROLE={chosen!r}: set it to {', '.join(get_args(Role))}, or leave it unset")
-    return cast(Role, chosen)
+    role = resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both")
+    if role not in get_args(Role):
+        raise UserError(f"AGL_CURRENT_ROLE={role!r}: set it to {', '.join(get_args(Role))}, or leave it unset")
+    return cast(Role, role)

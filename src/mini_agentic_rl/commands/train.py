@@ -11,7 +11,6 @@ from ..datasets import TRANSFER, TaskRows, family_type, split_style
 from ..errors import UserError
 from ..metrics import MetricsLogger, check_loggers
 from ..policy import adapter_folder, launched, restarted
-from ..samplers import SamplerSettings
 from ..trainer import RunFolder, recorded, what_next
 from .tables import show, show_result
 from .tasks import check_model, current_role
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PROCESSES = 4
+_MAX_PROCESSES = 4
+"""Runners that are processes on this computer, unless `n_runners` is given."""
 
 
 def train(settings: TrainConfig) -> None:
@@ -34,7 +34,7 @@ def train(settings: TrainConfig) -> None:
 def train_and_show(settings: TrainConfig) -> None:
     """Train, and print the summary."""
     summary = train_job(settings)
-    if not summary:  # this process ran runners only
+    if not summary:  # this process ran only runners
         return
     folder = RunFolder(settings.run.output_dir)
     written = [folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
@@ -42,13 +42,13 @@ def train_and_show(settings: TrainConfig) -> None:
 
 
 def train_job(config: TrainConfig) -> dict[str, Any]:
-    """Run the job and return its summary.
+    """Train, and return the summary of the run.
 
-    Where AGL_CURRENT_ROLE is `runner` it runs the agent for an algorithm elsewhere until it is stopped, writes nothing,
-    and has an empty summary; so it is on every rank but the first.
+    With AGL_CURRENT_ROLE=runner the process runs the agent for an algorithm elsewhere until it is stopped, writes
+    nothing, and returns an empty summary; so do all ranks but the first.
 
     Raises:
-        UserError: a setting cannot work, or the output folder holds something else.
+        UserError: a setting is invalid, or the output folder holds something else.
     """
     from ..environments import load_tasks
     from ..trainer import Trainer
@@ -104,13 +104,13 @@ def make_algorithm(
     validation: TaskRows | None = None,
     transfer: TaskRows | None = None,
 ) -> ReinforcementLearning[Any]:
-    """Return the algorithm that a configuration asks for.
+    """Return the algorithm of a configuration.
 
     Args:
-        model: the model in place of that of the configuration.
-        warm_start: what is imitated first.
-        validation: tasks that choose the weights that are kept.
-        transfer: tasks unlike those that are trained on, which are measured as well.
+        model: replaces the model of the configuration.
+        warm_start: examples to imitate first.
+        validation: tasks that choose which weights are kept.
+        transfer: tasks of kinds that are not trained on, which are measured too.
 
     Raises:
         UserError: settings contradict each other.
@@ -128,13 +128,16 @@ def make_algorithm(
         raise UserError(
             "quantised weights cannot be trained: use `quantization=none`, or LoRA", setting="full_finetune"
         )
+    sampling = config.sampling
+    if sampling.sampler_folder is None:
+        sampling = sampling.changed(sampler_folder=config.run.output_dir / "sampler")
     kind: type[ReinforcementLearning[Any]] = MiniPPO if isinstance(config.loop, PPOSettings) else MiniGRPO
     return kind(
         load.model if model is None else model,
         settings=config.loop,
         engine=config.engine,
         ranks=config.ranks,
-        sampler=_sampler(config),
+        sampler=sampling,
         lora=None if config.full_finetune else config.lora,
         learner=config.learner,
         warm_start=warm_start,
@@ -146,16 +149,8 @@ def make_algorithm(
     )
 
 
-def _sampler(config: TrainConfig) -> SamplerSettings:
-    """Return the settings of the sampler, which finds new weights in the run's folder where no other is given."""
-    sampling = config.sampling
-    if sampling.sampler_folder is not None:
-        return sampling
-    return sampling.changed(sampler_folder=config.run.output_dir / "sampler")
-
-
 def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the agent for an algorithm elsewhere, whose output folder this is: nothing is written to it."""
+    """Run the agent for an algorithm elsewhere. The output folder is that algorithm's: nothing is written here."""
     from ..trainer import Trainer
 
     trainer = Trainer(
@@ -169,24 +164,19 @@ def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any
 
 
 def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
-    """Return the number of runners: not too many, where each is a process of its own on this computer, and no more than
-    rollouts wait at once, for each that idles asks the store for work and tells it that it lives."""
+    """Return the number of runners: few if each is a process on this computer, and no more than rollouts that wait at
+    the same time, since an idle runner polls the store."""
     from ..trainer import asks_for_processes
 
     strategy = config.strategy or components.get("strategy") or ("cs" if asks_for_processes() else "shm")
-    if strategy == "shm":
-        return min(config.n_runners, _most_at_once(config))
-    if strategy != "cs" or (config.strategy is not None and "n_runners" in config.model_fields_set):
-        return config.n_runners
-    return min(_PROCESSES, config.n_runners)
-
-
-def _most_at_once(config: TrainConfig) -> int:
-    """Return a bound of the rollouts that wait at the same time; `n_runners` where there is none."""
+    if strategy == "cs":
+        is_chosen = config.strategy is not None and "n_runners" in config.model_fields_set
+        return config.n_runners if is_chosen else min(_MAX_PROCESSES, config.n_runners)
     loop = config.loop
-    if loop.eval_size is None or loop.max_staleness:
+    if strategy != "shm" or loop.eval_size is None or loop.max_staleness:
         return config.n_runners
-    return max(loop.eval_size, loop.validation_size, loop.tasks_per_step * loop.samples_per_prompt)
+    waiting = max(loop.eval_size, loop.validation_size, loop.tasks_per_step * loop.samples_per_prompt)
+    return min(config.n_runners, waiting)
 
 
 def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[str, Any] | None:
@@ -197,7 +187,7 @@ def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[
 
 
 def _transfer(config: TrainConfig) -> TaskRows | None:
-    """Return the tasks that measure transfer; None of a data set that has none, or where none are asked for."""
+    """Return the tasks that measure transfer; None without such tasks, or with `transfer_size=0`."""
     from ..environments import load_tasks
 
     tasks, size = config.tasks, min(config.loop.transfer_size, config.loop.eval_size or config.loop.transfer_size)
@@ -208,29 +198,30 @@ def _transfer(config: TrainConfig) -> TaskRows | None:
 
 
 def _validation(config: TrainConfig) -> TaskRows | None:
-    """Return the tasks that choose the weights; None where none are asked for.
+    """Return the tasks that choose the weights; None with `validation_size=0`.
 
     Raises:
-        UserError: the data set has none.
+        UserError: the data set has no validation tasks.
     """
     from ..environments import load_tasks
 
     tasks, size = config.tasks, config.loop.validation_size
     if size == 0:
         return None
-    found = load_tasks(tasks.dataset, "val", size, 0, tasks.difficulty)
-    if len(found) == 0:
+    rows = load_tasks(tasks.dataset, "val", size, 0, tasks.difficulty)
+    if len(rows) == 0:
         raise UserError(f"{tasks.dataset} has no tasks in the split val", setting="validation_size")
-    return found
+    return rows
 
 
 def _warm_start(config: TrainConfig, recipe: Recipe, tasks: TaskRows) -> WarmStart | None:
-    """Return the imitation of tasks done well; None where there is nothing to imitate, which the log says."""
-    found = recipe.demonstrations
-    mixed = isinstance(config.loop, GRPOSettings) and config.loop.sft_coef > 0
-    if found is None or (config.warm_start.examples == 0 and not mixed):
+    """Return the warm-up on worked solutions; None without a warm-up, or without solutions to imitate."""
+    demonstrations = recipe.demonstrations
+    is_mixed_in = isinstance(config.loop, GRPOSettings) and config.loop.sft_coef > 0
+    if demonstrations is None or (config.warm_start.examples == 0 and not is_mixed_in):
         return None
-    if not found.can_show(tasks[0]):
-        logger.info("%s has no worked solutions: nothing is imitated before", config.tasks.dataset)
+    if not demonstrations.can_show(tasks[0]):
+        logger.info("%s has no worked solutions: no warm-up", config.tasks.dataset)
         return None
-    return WarmStart(found.demonstrate, found.tools(tasks[0]), config.warm_start, found.besides)
+    tools = demonstrations.tools(tasks[0])
+    return WarmStart(demonstrations.demonstrate, tools, config.warm_start, demonstrations.besides)

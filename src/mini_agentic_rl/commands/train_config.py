@@ -1,4 +1,4 @@
-"""`TrainConfig`: the configuration of a training. Its groups are the settings classes of what they set."""
+"""`TrainConfig`: the configuration of a training, made of the settings classes of its parts."""
 
 from __future__ import annotations
 
@@ -22,28 +22,40 @@ from ..samplers import SamplerSettings
 from ..trainer import RunnerSettings, RunSettings, TraceExportSettings
 from .tasks import TaskSettings, load_agent, matching_tasks
 
+TRAIN_SHORT_HELP: Final[Sequence[str]] = (
+    *("env", "agent", "dataset", "difficulty", "max_samples", "eval_size", "model", "device", "preset"),
+    *("output_dir", "seed", "loggers", "resume", "overwrite", "json_output", "sft_examples", "algorithm"),
+    *("total_steps", "tasks_per_step", "samples_per_prompt", "max_new_tokens", "learning_rate"),
+)
+"""Settings that `train --help` shows."""
+
 PPO = "ppo"
 _ALGORITHMS = (*PRESETS, PPO)
 if TYPE_CHECKING:
     from ..environments import Recipe
 
     AlgorithmName: TypeAlias = str
-else:  # the variants of GRPO, those among them that a program or a plugin has added, and PPO
+else:  # the variants of GRPO, registered ones among them, and PPO
     AlgorithmName = Annotated[Literal[_ALGORITHMS], OpenChoices(is_preset)]
 Backend = Literal["native", "trl"]
 
 VARIED: Sequence[str] = sorted({name for preset in PRESETS.values() for name in preset})
-"""Settings of the loop that presets set: the algorithm decides them where they are not given."""
+"""Settings of the loop that the algorithm decides unless they are given."""
 PPO_ALONE: Sequence[str] = [name for name in PPOSettings.model_fields if name not in GRPOSettings.model_fields]
-"""Settings of the loop that only PPO has: those of its critic."""
+"""Settings of the loop that only PPO has."""
 GRPO_ALONE: Sequence[str] = [name for name in GRPOSettings.model_fields if name not in PPOSettings.model_fields]
-"""Settings of the loop that only GRPO and its variants have: what is compared, taught and imitated."""
+"""Settings of the loop that only GRPO and its variants have."""
 _UNSAFE = re.compile(r"[^\w.-]+")
-"""Characters that a folder's name is not to have."""
-
-
+"""Characters that are replaced in the name of a folder."""
 _RARE: Final[Sequence[str]] = (
     "loop.normalize_advantage",
+    "loop.separate_rewards",
+    "loop.distillation",
+    "loop.gamma",
+    "loop.gae_lambda",
+    "loop.value_clip",
+    "warm_start.learning_rate",
+    "warm_start.batch_size",
     "run.metrics_host",
     "export.otlp_messages",
     "export.otlp_tokens",
@@ -98,7 +110,7 @@ _RARE: Final[Sequence[str]] = (
     "ray.min_runners",
     "ray.runner_idle_seconds",
 )
-"""Settings that a file of `--config` or Python sets: they have no option of their own."""
+"""Settings without a command-line option, for a file of `--config` or Python."""
 
 
 def _with_option(group: str, kind: type[Settings]) -> tuple[str, ...]:
@@ -117,8 +129,6 @@ def _main_job_defaults() -> Mapping[str, Any]:
 class TrainConfig(RunnerSettings, JsonSettings):
     """The configuration of `train`."""
 
-    command: ClassVar[str] = "train"
-    """Name of the command that takes this configuration."""
     defaults: ClassVar[Mapping[str, Any]] = {
         **_main_job_defaults(),
         "loop.samples_per_prompt": 8,
@@ -128,11 +138,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "run.output_dir": Path("outputs/math-agent"),
         **{f"loop.{name}": None for name in (*VARIED, *PPO_ALONE)},
     }
-    """Defaults of the main job that differ from the library's, and why. The library's defaults (30 steps of 8 tasks, a
-    constant learning rate of 5e-4) are those of an algorithm that does not know what it is given. The main job knows:
-    it trains the embedded model on `units`, on a CPU within minutes; for other tasks other recipes say
-    (`with_agent_defaults`). With PPO, too, it takes these numbers of rollouts and passes, so that runs of
-    different algorithms compare. None is what the algorithm or the agent decides."""
+    """Defaults of the main job, which trains the embedded model on `units` within minutes on a CPU; for other tasks see
+    `with_agent_defaults`. PPO takes the same numbers of rollouts and passes, so that runs of different algorithms
+    compare. None leaves a setting to the algorithm or the agent."""
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Tasks": ("tasks.*", "max_samples", "loop.eval_size"),
@@ -162,11 +170,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "json_output",
         ),
         "Agent that is a command": _with_option("harness", HarnessSettings),
-        "Warm-up (SFT)": (
-            "warm_start.examples",
-            "warm_start.learning_rate",
-            "warm_start.batch_size",
-        ),
+        "Warm-up (SFT)": ("warm_start.examples",),
         "Reinforcement learning": (
             "algorithm",
             "backend",
@@ -199,7 +203,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Servers that sample": _with_option("sampling", SamplerSettings),
         "Rewards and loss": (
-            "loop.separate_rewards",
             "loop.baseline",
             "loop.policy_loss",
             "loop.clip_ratio",
@@ -215,31 +218,29 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "Teachers, and what is imitated": (
             "loop.reward_coef",
             "loop.teacher",
-            "loop.distillation",
             "loop.sft_coef",
             "loop.sft_per_step",
         ),
-        "Critic (PPO)": tuple(f"loop.{name}" for name in PPO_ALONE if f"loop.{name}" not in _RARE),
         "Limits of a rollout": ("limits.*",),
         "Runners": ("n_runners", "strategy", *_with_option("ray", RaySettings)),
         WITHOUT_OPTION: _RARE,
     }
     helps: ClassVar[Mapping[str, str]] = {
-        "loop.max_new_tokens": "At most this many sampled tokens in one model call; by default what the agent needs: "
+        "loop.max_new_tokens": "At most this many sampled tokens in one model call; the default depends on the agent: "
         "96 for `sql`, 48 for `arithmetic`, less for games, else 128.",
     }
 
     algorithm: AlgorithmName = "grpo"
-    """Published algorithm. It decides what is not given by name under "Rewards and loss"; `ppo` has a critic."""
+    """Algorithm. It sets the defaults of the settings under "Rewards and loss"; `ppo` has a critic."""
     backend: Backend = "native"
     """Backend that turns rewards into new weights: this package, or TRL's GRPOTrainer (needs the `trl` extra)."""
     full_finetune: bool = False
     """Train every weight instead of a LoRA adapter."""
     max_samples: int | None = Field(default=None, ge=1)
-    """Train on at most this many tasks; by default on all (of arithmetic 10,000, of medical 2,000)."""
+    """Train on at most this many tasks; by default on all (10,000 of arithmetic, 2,000 of medical)."""
     preset: Literal["none", "4gb"] = "none"
-    """`4gb` chooses quantization, checkpointing, tokens per pass and cache so that the run fits a card (or a process on
-    the CPU) of 4 GB, as `mini-agentic-rl plan --vram 4GB` does; it only ever saves more than was asked for."""
+    """`4gb` chooses quantization, checkpointing, tokens per pass and cache size so that the run fits into 4 GB of GPU
+    memory, or 4 GB of a process on the CPU. It never uses more memory than the given settings."""
 
     load: ModelSettings = ModelSettings()
     tasks: TaskSettings = TaskSettings()
@@ -259,7 +260,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
     @field_validator("loop", mode="wrap")
     @classmethod
     def _loop_of_algorithm(cls, value: Any, handler: Any, info: ValidationInfo) -> GRPOSettings | PPOSettings:
-        """Read the loop as the settings of the algorithm that was chosen."""
+        """Parse the loop as the settings of the chosen algorithm."""
         algorithm = info.data.get("algorithm")
         if not isinstance(value, Mapping) or algorithm is None:
             loop: GRPOSettings | PPOSettings = handler(value)
@@ -272,10 +273,10 @@ class TrainConfig(RunnerSettings, JsonSettings):
             tokens = tokens_of_call(matched.agent, matched.env or matched.dataset)
         given = {"max_new_tokens": tokens, **value}
         if algorithm == PPO:
-            usual = GRPOSettings.model_construct()  # as a run folder's file has them
-            foreign = next((name for name in GRPO_ALONE if given.get(name) not in (None, getattr(usual, name))), None)
+            default = GRPOSettings.model_construct()  # a run folder's file has the defaults too
+            foreign = next((name for name in GRPO_ALONE if given.get(name) not in (None, getattr(default, name))), None)
             if foreign is not None:
-                raise ValueError(f"`{foreign}` is not PPO's: leave it out, or take another `algorithm`")
+                raise ValueError(f"`{foreign}` is not PPO's: leave it out, or choose another `algorithm`")
             return PPOSettings(**{name: one for name, one in given.items() if name not in GRPO_ALONE})
         foreign = next((name for name in PPO_ALONE if name in given), None)
         if foreign is not None:
@@ -286,27 +287,25 @@ class TrainConfig(RunnerSettings, JsonSettings):
         return with_agent_defaults(self)
 
     def prepare(self) -> tuple[TrainConfig, Recipe, dict[str, Any]]:
-        """Return the settings as they are used, the agent, and arguments of the `Trainer` that the agent asks for.
+        """Return the final settings, the agent, and arguments of the `Trainer` that the agent needs.
 
         Raises:
-            UserError: there is no such agent, or a setting of it cannot work.
+            UserError: there is no such agent, or a setting of it is invalid.
         """
         return self, load_agent(self.tasks, self.harness, [self.run.output_dir]), {}
 
 
 def config_of_agent(agent: str) -> type[TrainConfig] | None:
-    """Return the subclass of `TrainConfig` with the settings of an agent; None if the agent has no settings of its
-    own."""
+    """Return the subclass of `TrainConfig` of an agent with settings of its own, as `sql`; None for other agents."""
     family = None if ":" in agent else family_type(agent)
     return None if family is None else family.train_config()
 
 
 def with_agent_defaults(config: TrainConfig) -> TrainConfig:
-    """Return the configuration with what the agent or the data set decides where nothing was given.
+    """Return the configuration with the defaults of its agent and data set.
 
-    An agent with settings of its own has its own configuration, as `sql` has that of `train-sql`. An agent with tasks
-    of its own has these, and the other way round.
-    An adapter that is trained on goes on writing its calls as it was taught to.
+    An agent with settings of its own, as `sql`, gets its own configuration class. An agent brings its tasks, and tasks
+    bring their agent. An adapter keeps the tool format that it was trained with.
 
     Raises:
         UserError: agent and data set do not belong together.
@@ -316,9 +315,9 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     own_config = config_of_agent(config.tasks.agent)
     if own_config is not None and not isinstance(config, own_config):
         config = own_config(**config.model_dump(exclude_unset=True))
-    # The tokenizer beside an adapter says its form, and `auto` asks it: a default of the agent is for a new adapter.
-    own_form = adapter_folder(config.load.model) is not None and "tool_format" not in config.loop.model_fields_set
-    if own_form and config.loop.tool_format != "auto":
+    # `auto` reads the tool format from the adapter's tokenizer; the agent's default is for a new adapter.
+    is_adapter = adapter_folder(config.load.model) is not None
+    if is_adapter and "tool_format" not in config.loop.model_fields_set and config.loop.tool_format != "auto":
         config = config.changed(loop={"tool_format": "auto"})
     if type(config) is not TrainConfig:
         return config
@@ -329,7 +328,7 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
             include={"dataset"} if config.harness.agent_command else {"agent", "dataset"}
         )
         if "output_dir" not in config.run.model_fields_set:
-            # outputs/math-agent is that of the main job
+            # the default, outputs/math-agent, is the folder of the main job
             agent = tasks.dataset if tasks.agent == MATH else tasks.agent
             name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
             changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
@@ -380,18 +379,18 @@ class PlanSettings(JsonSettings):
     }
 
     vram: str | None = None
-    """Memory to fit into, as 4GB or 3500MB; settings that save memory are then chosen as needed. Without it the
-    settings are planned as they are given. On a card bitsandbytes (the `quant` extra) is taken to be there."""
+    """GPU memory to fit into, as 4GB or 3500MB: chooses settings that save memory as needed, and assumes bitsandbytes
+    (the `quant` extra). Without it the given settings are planned as they are."""
     prompt_tokens: int = Field(default=512, ge=1)
     """Tokens of a task's prompt, system prompt and tools included."""
     ranks: int = Field(default=1, ge=1)
     """Processes that learn, each with a share of the step's tasks."""
     replicas: int = Field(default=0, ge=0)
-    """Servers that sample for the ranks. With 0 there is one where `sampler` is not `own` or the base is in parts, else
+    """Servers that sample for the ranks. 0 plans one server where `sampler` is not `own` or the base is sharded; else
     each rank samples its share itself."""
     rates: Path | None = None
-    """Folder of a run whose measured rates predict the seconds of a step; by default the rates of a 2-core machine, and
-    none for a card."""
+    """Folder of a run whose measured rates predict the seconds of a step. By default the rates that `doctor` measured
+    on this computer, else those of a 2-core machine; none for a GPU."""
 
     load: ModelSettings = ModelSettings()
     lora: LoraSettings = LoraSettings()

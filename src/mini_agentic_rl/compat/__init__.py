@@ -1,8 +1,8 @@
-"""Older import names: a table of modules that have moved, and the import finder that knows it.
+"""Older import names: a table of moved modules, and an import finder for them.
 
-`names` is the table, `finder` hands out the very module that stands there now. `mini_agentic_rl` installs it when it is
-imported, which costs nothing until an older name is asked for. `alias` adds the names of other packages, for programs
-that were written for those; `python -m mini_agentic_rl.compat run` starts one.
+`names` is the table; `finder` resolves an older name to the module itself. `mini_agentic_rl` installs the finder when
+it is imported, which costs nothing until an older name is used. `alias` adds the names of other packages, for programs
+that were written for them; `python -m mini_agentic_rl.compat run` starts such a program.
 """
 
 from .aliases import alias

@@ -1,7 +1,6 @@
-"""Import names of other packages as aliases of this one, for whoever asks for them: `alias()`.
+"""`alias`: import names of other packages as aliases of this one.
 
-What stands behind them is the package itself, as with its older name. The names hold for this process, and, by a folder
-of `PYTHONPATH`, for every Python process that it starts.
+The aliases hold for this process and, by a folder of `PYTHONPATH`, for every Python process that it starts.
 """
 
 from __future__ import annotations
@@ -18,22 +17,20 @@ from .names import ALIASES, PACKAGE
 def alias(names: Iterable[str] = ALIASES) -> None:
     """Let `import agentlightning`, `agent_framework_lab_lightning` and `hello_agents.rl` find this package.
 
-    Under the first name a trace that is opened by hand holds what is made in it and no root span, as there.
-
-    A package of such a name that is installed is passed over; of `hello_agents` only the part `rl` is. Calling it again
-    changes nothing.
+    With the first name, a trace that is opened by hand has no root span, as in agent-lightning. An installed package
+    with one of the names is hidden, of `hello_agents` only its part `rl`. Calling it again changes nothing.
 
     Raises:
         UserError: the real package has been imported already, or a name is none of the three.
     """
-    import wrapt  # only where it is needed: this room is imported with the package
+    import wrapt  # here, since this module is imported with the package
 
     from ..errors import UserError
 
     names = list(names)
     for name in names:
         if name not in ALIASES:
-            raise UserError(f"{name!r} is no name that can be an alias: expected one of {', '.join(ALIASES)}")
+            raise UserError(f"{name!r} cannot be an alias: expected one of {', '.join(ALIASES)}")
         real = sys.modules.get(name)
         if real is not None and not is_ours(real):
             raise UserError(
@@ -43,7 +40,7 @@ def alias(names: Iterable[str] = ALIASES) -> None:
             )
         adopt(name)
     if "agentlightning" in names:
-        wrapt.register_post_import_hook(_trace_as_it_does, f"{PACKAGE}.tracer.otel")
+        wrapt.register_post_import_hook(_omit_root_span, f"{PACKAGE}.tracer.otel")
     folder = str(IMPORT_PATH)
     if folder not in sys.path:
         sys.path.insert(1, folder)
@@ -51,6 +48,6 @@ def alias(names: Iterable[str] = ALIASES) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *inherited])
 
 
-def _trace_as_it_does(module: ModuleType) -> None:
-    """Let traces that are opened by hand go without a span of their own."""
+def _omit_root_span(module: ModuleType) -> None:
+    """Let traces that are opened by hand have no root span."""
     module.OtelTracer.root_by_hand = False

@@ -1,8 +1,7 @@
-"""The import finder behind older names.
+"""The import finder for older names.
 
-Its loader hands out the module that is there (or imports it) instead of making one, so that there is one object under
-both names: classes are the same classes, what was pickled under one name is read under the other, and the state of a
-module is there once.
+Its loader returns the existing module instead of creating one, so that both names mean the same object: the classes are
+identical, pickles of one name load under the other, and the module's state exists once.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from typing import Any, Final
 from .names import CALLED, OLDER_PACKAGE, PACKAGE, current
 
 IMPORT_PATH: Final = Path(__file__).with_name("import_path")
-"""Folder on the import path of processes that are started later: a module of each adopted name, which adopts it."""
+"""Folder on the import path of child processes, with a module of each adopted name that adopts it there."""
 
 _adopted: dict[str, str] = {}
-"""Packages of others whose names lead here: name → the module below which they do."""
+"""Adopted packages: top-level name → the module that is adopted with everything below it."""
 
 
 class OlderNameFinder(MetaPathFinder):
-    """Finds what has moved, and everything below the older name of the package and below the adopted ones."""
+    """Finds moved modules, and everything below the older name of the package and below the adopted names."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec whose loader hands out the module as it is called now; None for a name that nobody moved."""
+        """Return a spec whose loader returns the module under its current name; None for a name that was not moved."""
         package, _, name = fullname.partition(".")
         if package in _adopted:
             if not f"{fullname}.".startswith(f"{_adopted[package]}."):
@@ -53,7 +52,7 @@ class OlderNameFinder(MetaPathFinder):
 
 
 class _SameModule(Loader):
-    """Loads a module by handing out the one of another name."""
+    """Loads a module by returning the module of another name."""
 
     def __init__(self, real: ModuleSpec) -> None:
         self._real = real
@@ -67,7 +66,7 @@ class _SameModule(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Take out the spec that the import system has put into the module, which was executed long ago."""
+        """Restore the spec of the module, which the import system has replaced; the module is already executed."""
         module.__spec__ = self._spec
 
     def get_code(self, fullname: str) -> CodeType | None:
@@ -77,16 +76,16 @@ class _SameModule(Loader):
 
 
 class _CalledModule(ModuleType):
-    """A module that is called as the function of its own last name."""
+    """A module that can be called like the function in it with the module's name."""
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **keywords)
 
 
 def adopt(name: str) -> None:
-    """Let the name of a package lead here.
+    """Make a name an alias of this package.
 
-    Where the package is installed and only a part of it is to be ours, the rest of it stays what it is.
+    If only a part of an installed package is adopted, its other modules stay as they are.
     """
     package = name.partition(".")[0]
     _adopted[package] = name if name != package and _installed(package) is not None else package
@@ -94,16 +93,16 @@ def adopt(name: str) -> None:
 
 
 def is_ours(module: ModuleType) -> bool:
-    """Return True if a module is one of this package, whatever name it was found under."""
+    """Return True if a module belongs to this package, under any name."""
     return f"{module.__name__}.".startswith(f"{PACKAGE}.")
 
 
 def _installed(package: str) -> ModuleSpec | None:
-    """Return the spec of a package of others, where it is installed."""
+    """Return the spec of another package if it is installed."""
     return PathFinder.find_spec(package, [folder for folder in sys.path if folder != str(IMPORT_PATH)])
 
 
 def install() -> None:
-    """Ask this finder first from now on."""
+    """Install this finder in front of all others."""
     if not any(isinstance(finder, OlderNameFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, OlderNameFinder())

@@ -1,4 +1,4 @@
-"""Random identifiers, under the older name `utils.id`."""
+"""Random identifiers, under agent-lightning's name `utils.id`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import secrets
 
 
 def generate_id(length: int) -> str:
-    """Return a random text of `length` hexadecimal digits."""
+    """Return a random string of `length` hexadecimal digits."""
     return secrets.token_hex((length + 1) // 2)[:length]

@@ -1,4 +1,4 @@
-"""The table of modules that have moved: the older names that users import, and the names now."""
+"""The table of moved modules: older names that users import, and current names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PACKAGE: Final = "mini_agentic_rl"
 OLDER_PACKAGE: Final = "mini_agent_lighting"
 
 ALIASES: Final = ("agentlightning", "agent_framework_lab_lightning", "hello_agents.rl")
-"""Packages of others, or a part of one, whose names lead here where somebody asks for that (`alias`)."""
+"""Other packages, or a part of one, whose names `alias` makes aliases of this package."""
 
 MOVED: Final[dict[str, str]] = {
     # the names of agent-lightning 0.3
@@ -88,11 +88,11 @@ MOVED: Final[dict[str, str]] = {
     "tinker_api": "integrations.tinker",
     "tools.sql": "recipes.sql.tool",
 }
-"""Older name → name now, both below the package. What is below an older name moves along with it."""
+"""Older name → current name, both below the package. Modules below an older name move with it."""
 
 CALLED: Final = frozenset({"reward"})
-"""Older names of modules that are names of functions at the top of the package as well: such a module can be called as
-the function of its own last name, so that `mini_agentic_rl.reward` decorates whichever of the two it is."""
+"""Older names of modules that are also names of functions of the package: such a module can be called like the
+function, so that `mini_agentic_rl.reward` decorates whichever of the two it is."""
 
 
 ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
@@ -125,13 +125,13 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "integrations.prompt_search.apo.batch_iter_over_dataset": ("algorithm.base", "batch_iter_over_dataset"),
     "tools.RLTrainingTool": ("integrations.hello_agents.training_tool", "RLTrainingTool"),
 }
-"""Public names of a room whose objects are defined in another part of the package: (module, name)."""
+"""Public names whose objects are defined in another part of the package: (module, name)."""
 
 
 def attach_names(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package: the names of its stub, and those of `ELSEWHERE`, each
     loaded when it is first used."""
-    import lazy_loader  # type: ignore[import-untyped]  # only here: this room is imported with the package
+    import lazy_loader  # type: ignore[import-untyped]  # here, since this module is imported with the package
 
     listed, listing, every = lazy_loader.attach_stub(name, file)
 
@@ -145,19 +145,19 @@ def attach_names(name: str, file: str) -> tuple[Callable[[str], Any], Callable[[
 
 
 def find_elsewhere(module: str, name: str) -> Any:
-    """Return what users look for under `name` in `module`, as the `__getattr__` of that module.
+    """Return the object of a moved name, for the `__getattr__` of `module`.
 
     Raises:
-        AttributeError: nothing of that name was ever there.
+        AttributeError: there is no such name.
     """
-    found = ELSEWHERE.get(f"{module.removeprefix(PACKAGE + '.')}.{name}")
-    if found is None:
+    moved = ELSEWHERE.get(f"{module.removeprefix(PACKAGE + '.')}.{name}")
+    if moved is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    return getattr(import_module(f"{PACKAGE}.{found[0]}"), found[1])
+    return getattr(import_module(f"{PACKAGE}.{moved[0]}"), moved[1])
 
 
 def current(name: str) -> str:
-    """Return the name now of a module below the package; one that has not moved keeps its own."""
+    """Return the current name of a module below the package."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         moved = MOVED.get(".".join(parts[:count]))

@@ -1,4 +1,4 @@
-"""Settings of a server in agent-lightning's form, under the older name `utils.server_launcher`."""
+"""Server settings of agent-lightning, under its name `utils.server_launcher`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 LaunchMode: TypeAlias = Literal["asyncio", "thread", "mp"]
-"""Place where agent-lightning runs a server. Every server of this package is a thread of the process that made it."""
+"""Where agent-lightning runs a server. Every server of this package runs in a thread of its process."""
 
 
 @dataclass
 class PythonServerLauncherArgs:
-    """Settings for `launcher_args` of a server: its host and its port count, the others have no effect."""
+    """Settings for `launcher_args` of a server; only host and port have an effect."""
 
     port: int | None = None
     host: str | None = None

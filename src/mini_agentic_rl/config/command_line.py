@@ -1,4 +1,4 @@
-"""`lightning_cli`: objects made from the command line of a script."""
+"""`lightning_cli`: create objects from the command line of a script."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _TRUE, _FALSE = frozenset({"1", "true", "t", "yes", "y"}), frozenset({"0", "fals
 
 
 def lightning_cli(*classes: type[Any]) -> Any:
-    """Make one object of each class, with the arguments that stand on the command line.
+    """Create one object of each class, with constructor arguments from the command line.
 
-    `--trainer.n-runners 4` is the argument `n_runners` of a class `Trainer`. What is not given keeps the default of the
-    class. Texts, numbers, truth values and lists of them can be given; `none` means None.
+    `--trainer.n-runners 4` is the argument `n_runners` of a class `Trainer`; the others keep their defaults. Strings,
+    numbers, booleans and lists of them can be given; `none` means None.
 
     Returns:
         The object of the one class, or a tuple of the objects of several.
@@ -56,24 +56,21 @@ def lightning_cli(*classes: type[Any]) -> Any:
 def _hints(kind: type[Any]) -> dict[str, Any]:
     try:
         return get_type_hints(kind.__init__)
-    except NameError:  # an annotation that only a type checker can read: its argument is a text
+    except NameError:  # an annotation that exists for type checkers only: every argument is a string
         return {}
 
 
 def _reading(hint: Any) -> dict[str, Any]:
-    """Return how argparse reads a value of this type."""
-    choices = [one for one in get_args(hint) if one is not type(None)] if _is_union(hint) else [hint]
-    optional = _is_union(hint) and type(None) in get_args(hint)
+    """Return the arguments of `add_argument` for a value of this type."""
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    choices = [one for one in get_args(hint) if one is not type(None)] if is_union else [hint]
+    optional = is_union and type(None) in get_args(hint)
     for choice in choices:
         if get_origin(choice) is list or choice is list:
             item = (*get_args(choice), str)[0]
             return {"nargs": "*", "type": _reader(item, False)}
     plain = [choice for choice in choices if choice in (bool, int, float, str) or get_origin(choice) is Literal]
     return {"type": _reader(plain[0] if plain else str, optional)}
-
-
-def _is_union(hint: Any) -> bool:
-    return get_origin(hint) in (Union, types.UnionType)
 
 
 def _reader(kind: Any, optional: bool) -> Callable[[str], Any]:

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar, cast, overload
 CACHE_VARIABLE: Final = "MINI_AGENTIC_RL_CACHE"
 """Environment variable that names the cache folder."""
 KERNELS_VARIABLE: Final = "MINI_AGENTIC_RL_KERNELS"
-"""Environment variable that says `torch` where attention is not to run in compiled C++."""
+"""Environment variable; `torch` turns the compiled C++ kernels off."""
 
 
 def cache_dir() -> Path:
@@ -31,25 +31,25 @@ class LightningEnvVar(Enum):
     """Environment variables that choose how an execution strategy runs, and how the store is reached."""
 
     AGL_CURRENT_ROLE = "AGL_CURRENT_ROLE"
-    """Side that this process runs: `algorithm`, `runner` or `both`."""
+    """Role of this process: `algorithm`, `runner` or `both`."""
     AGL_SERVER_HOST = "AGL_SERVER_HOST"
     """Host of the store server."""
     AGL_SERVER_PORT = "AGL_SERVER_PORT"
     """Port of the store server."""
     AGL_MANAGED_STORE = "AGL_MANAGED_STORE"
-    """True if the strategy wraps the store in a server and clients itself."""
+    """True if the strategy itself starts a server for the store."""
     AGL_API_KEY = "AGL_API_KEY"
-    """Bearer token of the store server; needed where it listens on anything but this computer's loopback."""
+    """Bearer token of the store server; needed unless it listens on the loopback address only."""
 
 
 T = TypeVar("T")
 
 
 class EnvVarResolver(Protocol[T]):
-    """Gives the value of a setting: `override` if given, else the variable as it is read, else `fallback`.
+    """Returns `override` if given, else the parsed value of the variable, else `fallback`.
 
     Raises:
-        ValueError: the variable holds something that cannot be read.
+        ValueError: the variable cannot be parsed.
     """
 
     @overload
@@ -73,11 +73,11 @@ def _resolver(read: Callable[[str], T], expected: str) -> EnvVarResolver[T]:
     return cast("EnvVarResolver[T]", resolve)
 
 
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
-resolve_bool_env_var = _resolver(lambda text: _WORDS[text.strip().lower()], f"one of {', '.join(_WORDS)}")
-"""Reads 1/true/yes/on and 0/false/no/off, in any case."""
+resolve_bool_env_var = _resolver(lambda text: _BOOLEANS[text.strip().lower()], f"one of {', '.join(_BOOLEANS)}")
+"""Parses 1/true/yes/on and 0/false/no/off, in any case."""
 resolve_int_env_var = _resolver(int, "an integer")
-"""Reads a decimal integer."""
+"""Parses a decimal integer."""
 resolve_str_env_var = _resolver(str, "a text")
-"""Takes the text as it is."""
+"""Returns the text unchanged."""

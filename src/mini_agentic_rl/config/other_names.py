@@ -1,6 +1,6 @@
-"""Names of settings elsewhere (TRL, transformers, verl, the guides of other packages), and their names here.
+"""Names of settings in other packages (TRL, transformers, verl, their guides), and their names here.
 
-A name of elsewhere is refused, for it may mean something slightly different; the refusal says the name here.
+A foreign name is refused, since it may mean something slightly different; the message says the name here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "vf_coef": ("value_coef",),
     "warmup_ratio": ("warmup_steps",),
 }
-"""Name elsewhere → names here, of which a settings class has one or none."""
+"""Foreign name → names here, of which a settings class has at most one."""
 
 VALUES: Final[Mapping[str, str]] = {
     "load_in_4bit": "4bit",
@@ -75,27 +75,25 @@ VALUES: Final[Mapping[str, str]] = {
     "use_4bit": "4bit",
     "use_trl": "trl",
 }
-"""Value of the setting here that a flag of elsewhere stands for."""
+"""Foreign flag → value of the setting here."""
 
 
 def called_here(name: str, known: Collection[str]) -> str | None:
-    """Return what a setting of elsewhere is called here, among the `known` names; None where it is not known."""
+    """Return the name among `known` of a setting with a foreign name; None for another name."""
     return next((here for here in OTHER_NAMES.get(name, ()) if here in known), None)
 
 
 def misspelt(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that a name may be a slip of. A name of elsewhere is no slip: None."""
+    """Return the known name that a misspelt name was probably meant as; None for a foreign name."""
     return None if name in OTHER_NAMES else nearest(name, known)
 
 
 def refusal(name: str, known: Collection[str]) -> str | None:
-    """Return the complaint about an unknown setting whose name here, or one spelled nearly alike, is among the `known`;
-    None where there is none. Settings stand in it in backticks."""
+    """Return an error message for an unknown setting with the name to use, in backticks; None if no known name is
+    near."""
     here = called_here(name, known)
-    if here is not None:
-        value = VALUES.get(name)
-        return (
-            f"{name} is unknown: here it is `{here}`" if value is None else f"{name} is unknown: give `{here}={value}`"
-        )
-    near = misspelt(name, known)
-    return None if near is None else f"{name} is unknown: did you mean `{near}`?"
+    if here is None:
+        near = misspelt(name, known)
+        return None if near is None else f"{name} is unknown: did you mean `{near}`?"
+    value = VALUES.get(name)
+    return f"{name} is unknown: " + (f"here it is `{here}`" if value is None else f"give `{here}={value}`")

@@ -23,53 +23,51 @@ from typing_extensions import Self
 from .other_names import refusal
 
 
-def _parted(value: Any) -> Any:
+def _split_at_commas(value: Any) -> Any:
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         return value
-    return [part for item in items for part in (_parts(item) if isinstance(item, str) else [item])]
+    parts: list[Any] = []
+    for item in items:
+        if isinstance(item, str):
+            parts += [part.strip() for part in item.split(",") if part.strip()]
+        else:
+            parts.append(item)
+    return parts
 
 
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-COMMAS = BeforeValidator(_parted)
+COMMAS = BeforeValidator(_split_at_commas)
 """Marks a list whose items may be given one by one, or several in one text: `Annotated[list[int], COMMAS]`."""
-
-
 _BOUNDS = ("ge", "gt", "le", "lt")
-
-
 WITHOUT_OPTION: Final = "Without an option: in a file of --config, or in Python"
-"""Name of the panel of settings that have a name, but no command-line option."""
+"""Panel of the settings that have a name but no command-line option."""
 
 
 class Settings(BaseModel):
     """Base of every settings class: immutable, and an unknown name is an error.
 
-    A setting is declared once, on the class of the thing that it sets. The docstring line under it is its description,
-    and so becomes the help text of its command-line option. A job nests these classes as groups; whoever makes its
-    settings may spell a setting of a group by its path, `learner={"learning_rate": 1e-4}`, or by its name alone,
-    `learning_rate=1e-4`. The name is that of the field, or of the "option" in its `json_schema_extra`.
+    A setting is declared once, on the class of the thing that it sets. The docstring under it is its description and
+    the help text of its command-line option. A command nests these classes as groups; a setting of a group may be given
+    by its path, `learner={"learning_rate": 1e-4}`, or by its name alone, `learning_rate=1e-4`. The name is that of the
+    field, or of the "option" in its `json_schema_extra`.
 
-    `model_fields_set` holds what was given, on each level: what comes from `defaults` does not count.
+    `model_fields_set` holds the given settings, on each level, without those that come from `defaults`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults that differ here from those where the settings are declared, by path (`learner.learning_rate`). None
-    leaves a setting open: something else decides it where it is not given."""
+    """Defaults that differ from those where the settings are declared, by path (`learner.learning_rate`). None leaves a
+    setting open: a choice among the other settings decides it."""
     helps: ClassVar[Mapping[str, str]] = {}
-    """Descriptions that differ here from those where the settings are declared, by path."""
+    """Descriptions that differ from those where the settings are declared, by path."""
     panels: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Groups of the help page, each with the paths of its settings in order; `group.*` is all of a group. Only these
-    have a name and an option here. Without panels that is every field."""
+    """Panels of the help page, each with the paths of its settings in order; `group.*` stands for a whole group. Only
+    these settings have a name and an option; without panels every field has."""
 
     @classmethod
     def settings(cls) -> Mapping[str, Setting]:
-        """Return the settings that have a name here, by name, in the order of the help page.
+        """Return the settings of a command by name, in the order of the help page.
 
         Raises:
             TypeError: a path in `panels` leads nowhere, or two settings have one name.
@@ -78,38 +76,43 @@ class Settings(BaseModel):
 
     @classmethod
     def setting_at(cls, path: Sequence[Any]) -> Setting | None:
-        """Return the named setting at a path, or the one that the path leads into; None where there is none."""
-        return next((one for one in cls.settings().values() if one.path == tuple(path[: len(one.path)])), None)
+        """Return the setting at a path, or the one whose value contains that path; None if there is none."""
+        settings = cls.settings().values()
+        return next((setting for setting in settings if setting.path == tuple(path[: len(setting.path)])), None)
 
     def flat(self) -> dict[str, Any]:
-        """Return all settings by name as JSON values, open ones as None, and what is set beside them in its group.
+        """Return all settings by name as JSON values, open ones as None, and given settings without a name in their
+        groups.
 
-        `type(self)(**settings.flat())` are the same settings again.
+        `type(self)(**settings.flat())` equals the settings.
         """
         values, given = self.model_dump(mode="json"), self.model_dump(mode="json", exclude_unset=True)
-        found: dict[str, Any] = {}
+        flat: dict[str, Any] = {}
         for setting in self.settings().values():
-            found[setting.name] = _at(given if setting.is_open else values, setting.path)
-        for path, value in _leaves(given, _groups(type(self))):
-            if self.setting_at(path) is None:
-                _put(found, path, value)
-        return found
+            flat[setting.name] = _at(given if setting.is_open else values, setting.path)
+        groups = _groups(type(self))
+        for name, value in given.items():
+            leaves = [((name, inner), item) for inner, item in value.items()] if name in groups else [((name,), value)]
+            for path, item in leaves:
+                if self.setting_at(path) is None:
+                    _put(flat, path, item)
+        return flat
 
     def completed(self) -> Settings:
-        """Return the settings with those defaults that a choice among them decides."""
+        """Return the settings with the defaults that depend on other settings, such as those of an agent."""
         return self
 
     def changed(self, **values: Any) -> Self:
-        """Return a copy in which these settings, by name or in their groups, are set.
+        """Return a copy with these settings changed, by name or in their groups.
 
         Raises:
-            pydantic.ValidationError: a value cannot be had, or there is no such setting.
+            pydantic.ValidationError: a value is not allowed, or there is no such setting.
         """
         changes = _grouped(type(self), values)
         given = _merged(self.model_dump(exclude_unset=True), changes)
         if type(self).defaults or _groups(type(self)):
             return type(self).model_validate(given)
-        # What was not given too: a group holds the defaults of the settings that it is part of.
+        # Validate the settings that were not given too: a group holds the defaults of the command that it is part of.
         settings = type(self).model_validate(_merged(self.model_dump(), changes))
         _forget_defaults(settings, given)
         return settings
@@ -122,9 +125,9 @@ class Settings(BaseModel):
         given = _grouped(cls, values)
         known = {*cls.settings(), *cls.model_fields, *_aliases(cls)}
         for name in given:
-            complaint = None if name in known else refusal(str(name), sorted(known))
-            if complaint is not None:
-                raise PydanticCustomError("unknown_setting", "{complaint}", {"complaint": complaint})
+            message = None if name in known else refusal(str(name), sorted(known))
+            if message is not None:
+                raise PydanticCustomError("unknown_setting", "{message}", {"message": message})
         if not (cls.defaults or _groups(cls)):
             return handler(values)
         defaults: dict[str, Any] = {}
@@ -138,7 +141,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as a class of settings has it: its own, or that of a group."""
+    """One setting of a settings class or of one of its groups."""
 
     path: tuple[str, ...]
     """Names of the groups, and of the field."""
@@ -146,13 +149,13 @@ class Setting:
     """Name of the setting without its groups."""
     field: FieldInfo
     default: Any
-    """The default that holds here."""
+    """Default in this class."""
     help: str
-    """The description that holds here, in one line."""
+    """Description in this class, in one line."""
     panel: str | None
-    """Group of the help page."""
+    """Panel of the help page."""
     is_open: bool
-    """True if something else decides it where it is not given."""
+    """True if other settings decide it unless it is given."""
 
 
 class SeedSettings(Settings):
@@ -170,23 +173,24 @@ class JsonSettings(Settings):
 
 
 class PollSettings(Settings):
-    """The pace of a command that looks again and again at what others write."""
+    """Polling of a command that follows what other processes write."""
 
     once: bool = False
-    """Do what can be done now, and end; otherwise go on until Ctrl-C."""
+    """Do what can be done now, and exit; otherwise run until Ctrl-C."""
     poll_seconds: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    """Seconds between two looks."""
+    """Seconds between two polls."""
 
 
 def restated(kind: type[Settings], path: str, default: Any, help: str | None = None, **bounds: float) -> Any:
-    """Return the field of a setting that another class offers under a name of its own, with its bounds and description.
+    """Return the field of a setting of another class, with its bounds and description, to declare it under another name
+    or default.
 
     Args:
-        kind: the class that has the setting.
-        path: where it has it.
-        default: the default under the other name.
-        help: a description that differs.
-        bounds: those of `ge`, `gt`, `le` and `lt` that differ.
+        kind: class that declares the setting.
+        path: path of the setting in that class.
+        default: new default.
+        help: new description; None keeps that of the setting.
+        bounds: new `ge`, `gt`, `le` and `lt`, where they differ.
     """
     field = _field_at(kind, path.split("."))
     usual = {name: getattr(bound, name) for bound in field.metadata for name in _BOUNDS if hasattr(bound, name)}
@@ -201,52 +205,51 @@ def restated(kind: type[Settings], path: str, default: Any, help: str | None = N
 
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:
-    """Return what a field says of its option: "option", "panel", "argument"."""
+    """Return the `json_schema_extra` of a field: "option", "panel", "argument", "restates"."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 @cache
 def _aliases(kind: type[Settings]) -> frozenset[str]:
-    """Return further names that fields of a class may be given by."""
-    found = [field.validation_alias for field in kind.model_fields.values()]
-    choices = [alias.choices if isinstance(alias, AliasChoices) else [alias] for alias in found]
+    """Return the validation aliases of the fields of a class."""
+    aliases = [field.validation_alias for field in kind.model_fields.values()]
+    choices = [alias.choices if isinstance(alias, AliasChoices) else [alias] for alias in aliases]
     return frozenset(name for names in choices for name in names if isinstance(name, str))
 
 
 @cache
 def _groups(kind: type[Settings]) -> Mapping[str, Sequence[type[Settings]]]:
     """Return the groups of a class, each with the settings classes that it may be."""
-    found = {}
+    groups = {}
     for name, field in kind.model_fields.items():
-        kinds = [one for one in (field.annotation, *get_args(field.annotation)) if _is_settings(one)]
+        types = (field.annotation, *get_args(field.annotation))
+        kinds = [one for one in types if isinstance(one, type) and issubclass(one, Settings)]
         if kinds:
-            found[name] = kinds
-    return found
-
-
-def _is_settings(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Settings)
+            groups[name] = kinds
+    return groups
 
 
 @cache
 def _settings(kind: type[Settings]) -> Mapping[str, Setting]:
-    offered: list[tuple[tuple[str, ...], str | None]] = [
-        (path, panel) for panel, paths in kind.panels.items() for text in paths for path in _spread(kind, text)
-    ]
-    if not kind.panels:
-        offered = [((name,), extra_of(field).get("panel")) for name, field in kind.model_fields.items()]
-    found: dict[str, Setting] = {}
-    for path, panel in offered:
+    paths: list[tuple[tuple[str, ...], str | None]]
+    if kind.panels:
+        paths = [
+            (path, panel) for panel, texts in kind.panels.items() for text in texts for path in _spread(kind, text)
+        ]
+    else:
+        paths = [((name,), extra_of(field).get("panel")) for name, field in kind.model_fields.items()]
+    settings: dict[str, Setting] = {}
+    for path, panel in paths:
         setting = _setting(kind, path, panel)
-        if setting.name in found:
-            raise TypeError(
-                f"{kind.__name__} has two settings of the name {setting.name!r}: {found[setting.name].path}"
-            )
-        found[setting.name] = setting
-    return found
+        if setting.name in settings:
+            other = settings[setting.name].path
+            raise TypeError(f"{kind.__name__} has two settings of the name {setting.name!r}: {other} and {path}")
+        settings[setting.name] = setting
+    return settings
 
 
 def _spread(kind: type[Settings], text: str) -> Iterator[tuple[str, ...]]:
+    """Yield the paths that a path of `panels` stands for."""
     group, _, rest = text.partition(".")
     if rest == "*":
         yield from ((group, name) for name in _groups(kind)[group][0].model_fields)
@@ -257,12 +260,17 @@ def _spread(kind: type[Settings], text: str) -> Iterator[tuple[str, ...]]:
 def _setting(kind: type[Settings], path: tuple[str, ...], panel: str | None) -> Setting:
     field = _field_at(kind, path)
     option = str(extra_of(field).get("option", "")).removeprefix("--").replace("-", "_")
+    default, description = field.get_default(call_default_factory=True), field.description or ""
+    for home, rest in reversed(list(_homes(kind, path))):  # the outermost class decides
+        inner_path = ".".join(rest)
+        default = home.defaults.get(inner_path, default)
+        description = home.helps.get(inner_path, description)
     return Setting(
         path=path,
         name=option if option and len(path) > 1 else path[-1],
         field=field,
-        default=_default_at(kind, path),
-        help=" ".join((_override(kind, path, "helps") or field.description or "").split()),
+        default=default,
+        help=" ".join(description.split()),
         panel=panel,
         is_open=kind.defaults.get(".".join(path), ...) is None,
     )
@@ -275,75 +283,55 @@ def _field_at(kind: type[Settings], path: Sequence[str]) -> FieldInfo:
     raise TypeError(f"{kind.__name__} has no setting {'.'.join(path)!r}")
 
 
-def _override(kind: type[Settings], path: Sequence[str], of: str) -> Any:
-    """Return what the outermost class that has something to say of a setting says of it, or None."""
-    return next((found for home, rest in _homes(kind, path) if (found := getattr(home, of).get(".".join(rest)))), None)
-
-
-def _default_at(kind: type[Settings], path: Sequence[str]) -> Any:
-    for home, rest in _homes(kind, path):
-        if ".".join(rest) in home.defaults:
-            return home.defaults[".".join(rest)]
-    return _field_at(kind, path).get_default(call_default_factory=True)
-
-
 def _homes(kind: type[Settings], path: Sequence[str]) -> Iterator[tuple[type[Settings], Sequence[str]]]:
-    """Yield the classes on the way to a setting, each with the rest of the path; of a union those that have it."""
+    """Yield the classes on the way to a setting, each with the rest of the path; of a union the class that has it."""
     if path[0] in kind.model_fields:
         yield kind, path
         for inner in _groups(kind).get(path[0], ()) if len(path) > 1 else ():
-            found = list(_homes(inner, path[1:]))
-            if found:
-                yield from found
+            homes = list(_homes(inner, path[1:]))
+            if homes:
+                yield from homes
                 return
 
 
 def _grouped(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given by path: names of settings in groups become mappings, open settings that are None go."""
+    """Return given values with the settings of groups in their groups; open settings that are None are left out."""
     groups, named = _groups(kind), kind.settings()
-    found: dict[str, Any] = {}
+    grouped: dict[str, Any] = {}
     for name, value in values.items():
         if name in groups and isinstance(value, Settings):
             value = value.model_dump(exclude_unset=True)
         if name in groups and isinstance(value, Mapping):
-            for given, item in value.items():
-                path = named[given].path if given in named else ()
-                inner = path[-1] if path[:-1] == (name,) else given
+            for key, item in value.items():
+                path = named[key].path if key in named else ()
+                inner = path[-1] if path[:-1] == (name,) else key
                 if item is not None or kind.defaults.get(f"{name}.{inner}", ...) is not None:
-                    _put(found, (name, inner), item)
-            found.setdefault(name, {})
+                    _put(grouped, (name, inner), item)
+            grouped.setdefault(name, {})
         elif name in named:
             if value is not None or not named[name].is_open:
-                _put(found, named[name].path, value)
+                _put(grouped, named[name].path, value)
         else:
-            found[name] = value
-    return found
+            grouped[name] = value
+    return grouped
 
 
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both trees as one; where they contradict each other, the second wins."""
-    found = dict(one)
-    for name, value in other.items():
-        inner = found.get(name)
-        found[name] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
-    return found
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both trees as one; where both have a value, that of the second."""
+    merged = dict(first)
+    for name, value in second.items():
+        inner = merged.get(name)
+        merged[name] = _merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 def _forget_defaults(settings: Settings, given: Mapping[str, Any]) -> None:
-    """Let `model_fields_set` hold what was given, in all groups."""
+    """Leave only the given settings in `model_fields_set`, in all groups."""
     settings.model_fields_set.intersection_update(given)
     for name in _groups(type(settings)):
         inner = given.get(name, {})
         if isinstance(inner, Mapping):
             _forget_defaults(getattr(settings, name), inner)
-
-
-def _leaves(values: Mapping[str, Any], groups: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, value in values.items():
-        if name in groups:
-            yield from (((name, inner), item) for inner, item in value.items())
-        else:
-            yield (name,), value
 
 
 def _at(values: Any, path: Sequence[str]) -> Any:

@@ -1,13 +1,13 @@
-"""The interface of everything that shows or keeps the metrics of a run.
+"""`MetricsLogger`, the interface of everything that shows or stores the metrics of a run.
 
-A run is a row of phases ("SFT", "reinforcement learning", "evaluation"); a phase advances through a known or unknown
-number of units; at some points a dictionary of numbers is logged under a step. `step` counts what is trained: finished
-steps of reinforcement learning, optimizer steps of post-training, rounds of a search. What is measured before the first
-one stands at 0. The imitation that goes before reinforcement learning has steps of its own, and names of its own.
+A run is a sequence of phases ("SFT", "reinforcement learning", "evaluation"); a phase advances through a known or
+unknown number of units; metrics are logged under a step. `step` counts finished steps of reinforcement learning,
+optimizer steps of post-training, or rounds of a search; measurements before the first step have step 0. The warm-up
+before reinforcement learning has its own steps and metric names.
 
-Metric names are `family` or `family/detail` (`reward`, `reward/std`, `mismatch/mean_abs`). The console shows one
-number of each family in `HEADLINE_FAMILIES`, the report draws one chart per family. A name that ends in `/eval` was
-measured on held-out examples; one that begins with `sft/`, or has it inside, belongs to the imitation.
+Metric names are `family` or `family/detail` (`reward`, `reward/std`, `mismatch/mean_abs`). The console shows one metric
+of each family in `HEADLINE_FAMILIES`, the report draws one chart per family. Names that end in `/eval` were measured on
+held-out examples; names that begin with `sft/`, or contain it, belong to the warm-up.
 """
 
 from __future__ import annotations
@@ -20,39 +20,44 @@ from typing import Any, Final
 
 from ..redaction import without_secrets
 
+logger = logging.getLogger(__name__)
+
+_FAILURES: Final = 5
+"""Failures in a row after which a logger is no longer called."""
+
 
 def number(value: float) -> str:
-    """Return a number with four digits that count, and the digits of large ones in groups: 0.02537, 21,910."""
+    """Return a number with four significant digits, and large ones with thousands separators: 0.02537, 21,910."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.4g}"
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Return a share of one with so many digits after the point: 0.77 is 77.0 %."""
+    """Return a share as a percentage with this number of decimals: 0.77 is 77.0 %."""
     return f"{100 * share:.{digits}f} %"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number with what it counts: 1 step, 2,000 steps.
+    """Return a number with a noun: 1 step, 2,000 steps.
 
     Args:
-        one: the word for one.
-        many: the word for any other number; None puts an s behind that for one.
+        one: the singular.
+        many: the plural; None appends an s to the singular.
     """
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
 def latest(count: int, one: str) -> str:
-    """Return the newest of something: the last step, the last 5 steps."""
+    """Return a phrase for the newest items: the last step, the last 5 steps."""
     return f"the last {one}" if count == 1 else f"the last {counted(count, one)}"
 
 
 def every(count: int, one: str) -> str:
-    """Return all of something, as the beginning of a sentence: all 8 rollouts, the one rollout."""
+    """Return a phrase for all items: all 8 rollouts, the one rollout."""
     return f"the one {one}" if count == 1 else f"all {counted(count, one)}"
 
 
 def quantity(family: str, value: float | None) -> str:
-    """Return the number of a family of metrics, as its column shows it; empty where there is none."""
+    """Return the metric of a family as its column shows it; empty for None."""
     if value is None:
         return ""
     if family == "accuracy":
@@ -65,7 +70,7 @@ def quantity(family: str, value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time: 12.3 s, 4 min 05 s, 2 h 01 min."""
+    """Return seconds as text: 12.3 s, 4 min 05 s, 2 h 01 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -74,71 +79,68 @@ def duration(seconds: float) -> str:
 
 
 HEADLINE_FAMILIES = ("reward", "accuracy", "loss", "kl", "entropy", "tokens_per_second", "mismatch", "memory_gib")
-"""Families that a person watches, in the order in which they are shown."""
+"""Families that the console shows, in order."""
 EVAL = "/eval"
-"""Suffix of the names of metrics that were measured on held-out examples."""
+"""Suffix of metrics that were measured on held-out examples."""
 SFT = "sft/"
-"""Prefix of the names of metrics of the imitation, after the adapter's where there are several."""
+"""Prefix of metrics of the warm-up, after the name of the adapter if there are several."""
 
 
 def headline_name(metrics: Mapping[str, float | None], family: str) -> str | None:
-    """Return the name of a family's metric: `family`, else `family/mean`, else its first `family/…`, else the first
-    `…/family`, as in `sft/loss`.
-
-    None where the family has no number.
-    """
-    there = [name for name, value in metrics.items() if value is not None]
-    first = [name for name in (family, f"{family}/mean") if name in there]
-    inner = [name for name in there if name.startswith(f"{family}/")]
-    outer = [name for name in there if name.endswith(f"/{family}")]
+    """Return the name of a family's headline metric: `family`, else `family/mean`, else its first `family/…`, else the
+    first `…/family`, as in `sft/loss`; None if the family has no value."""
+    names = [name for name, value in metrics.items() if value is not None]
+    first = [name for name in (family, f"{family}/mean") if name in names]
+    inner = [name for name in names if name.startswith(f"{family}/")]
+    outer = [name for name in names if name.endswith(f"/{family}")]
     return next(iter((*first, *inner, *outer)), None)
 
 
 def headline(metrics: Mapping[str, float | None], family: str) -> float | None:
-    """Return the number of the metric that stands for a family; None where it has none."""
+    """Return the value of a family's headline metric; None if it has none."""
     name = headline_name(metrics, family)
     return None if name is None else metrics[name]
 
 
 def held_out(metrics: Mapping[str, float]) -> dict[str, float] | None:
-    """Return numbers that were all measured on held-out examples, under their plain names; None if they were not."""
+    """Return metrics without the suffix `/eval`; None unless all were measured on held-out examples."""
     if not metrics or not all(name.endswith(EVAL) for name in metrics):
         return None
     return {name.removesuffix(EVAL): value for name, value in metrics.items()}
 
 
 def step_label(metrics: Mapping[str, float], step: int) -> str:
-    """Return how a person is told of a row's step: the number, and which steps it counts or what was measured."""
+    """Return the label of a row: its step, and whether it is a held-out measurement or a step of the warm-up."""
     if held_out(metrics) is not None:
         return f"{step}, held out"
     return f"{step}, SFT" if metrics and all(SFT in name for name in metrics) else str(step)
 
 
 class MetricsLogger:
-    """Override what you need; what is left alone does nothing. Also a context manager that closes itself."""
+    """Base of loggers, whose methods do nothing: override those that you need. A context manager that closes itself."""
 
     def phase(self, name: str, total: int | None = None) -> None:
-        """A new phase begins, ending the one before it.
+        """Begin a phase, which ends the previous one.
 
         Args:
-            name: What to call it, e.g. "evaluation before".
-            total: Number of its units (steps, problems); None if that is unknown.
+            name: name of the phase, e.g. "evaluation before".
+            total: number of its units (steps, problems); None if unknown.
         """
 
     def advance(self, n: int = 1) -> None:
-        """`n` more units of the current phase are done."""
+        """Count `n` more finished units of the current phase."""
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Record numbers under a step (0 or more), which one name of a metric never counts backwards."""
+        """Record metrics under a step; the steps of a metric never decrease."""
 
     def note(self, message: str) -> None:
-        """Tell something that is not a number, in one line."""
+        """Show a message of one line."""
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Record a table, such as conversations: each row has the same columns, of texts and numbers."""
+        """Record a table, such as conversations: rows with the same columns, strings and numbers."""
 
     def artifact(self, name: str, files: Sequence[Path]) -> None:
-        """Keep files that the run has made, such as those of its adapter."""
+        """Store files of the run, such as those of its adapter."""
 
     def close(self) -> None:
         """Flush and release everything. Closing twice is allowed."""
@@ -153,7 +155,7 @@ class MetricsLogger:
 
 
 class MultiLogger(MetricsLogger):
-    """Passes everything on to several loggers, in order."""
+    """Forwards everything to several loggers, in order."""
 
     def __init__(self, loggers: Sequence[MetricsLogger]) -> None:
         self.loggers = tuple(loggers)
@@ -183,7 +185,7 @@ class MultiLogger(MetricsLogger):
             logger.artifact(name, files)
 
     def close(self) -> None:
-        """Closes every logger, then raises the first error that one of them raised."""
+        """Close every logger, then raise the first error."""
         errors: list[Exception] = []
         for logger in self.loggers:
             try:
@@ -194,27 +196,22 @@ class MultiLogger(MetricsLogger):
             raise errors[0]
 
 
-logger = logging.getLogger(__name__)
-
-_FAILURES: Final = 5
-
-
 class GuardedLogger(MetricsLogger):
-    """Passes everything on to one logger, and keeps what that raises from the run.
+    """Forwards everything to a logger and catches its errors, so that they do not stop the run.
 
-    The first failure is told. After five in a row the logger is left alone, so that one whose service is away cannot
-    hold up every step.
+    The first failure is logged. After five in a row the logger is no longer called, so that an unreachable service
+    cannot delay every step.
 
     Args:
-        name: of the logger, for the log.
+        name: name of the logger, for log lines.
         inner: the logger.
     """
 
     def __init__(self, name: str, inner: MetricsLogger) -> None:
         self.name = name
         self.inner = inner
-        self._in_a_row = 0
-        self._told = False
+        self._failures_in_a_row = 0
+        self._has_warned = False
 
     def phase(self, name: str, total: int | None = None) -> None:
         self._try(lambda: self.inner.phase(name, total))
@@ -238,19 +235,19 @@ class GuardedLogger(MetricsLogger):
         self._try(self.inner.close, last=True)
 
     def _try(self, call: Callable[[], None], *, last: bool = False) -> None:
-        if self._in_a_row >= _FAILURES and not last:
+        if self._failures_in_a_row >= _FAILURES and not last:
             return
         try:
             call()
-        except Exception as error:  # of a foreign package, and of the network behind it
-            self._in_a_row += 1
+        except Exception as error:  # another package and its network may raise anything
+            self._failures_in_a_row += 1
             reason = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))
-            if not self._told:
-                self._told = True
+            if not self._has_warned:
+                self._has_warned = True
                 logger.warning("the %s logger fails (%s); the run goes on without what it missed", self.name, reason)
-            elif self._in_a_row == _FAILURES:
+            elif self._failures_in_a_row == _FAILURES:
                 logger.warning(
                     "the %s logger failed %d times in a row and is left alone (%s)", self.name, _FAILURES, reason
                 )
         else:
-            self._in_a_row = 0
+            self._failures_in_a_row = 0

@@ -1,8 +1,8 @@
-"""Show a run on the console while it goes on: progress, time left, and the latest numbers of each headline family.
+"""Show a running run on the console: progress, remaining time, and the latest headline metrics.
 
-On a terminal it is one live view; elsewhere (a file, a pipe, CI) it is plain lines, one for each logged step, each
-phase and, within a long phase, each half minute. What the doctor finds stands below the table, or is one line when it
-is first found. It writes to standard error, so that standard output stays free for results.
+A terminal shows a live view; a file, a pipe or CI gets plain lines, one for each logged step, each phase and, within a
+long phase, each half minute. Findings of the doctor are shown below the table, or as one line the first time. The
+output goes to standard error: standard output is for results.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .doctor import RunWatch
 from .view import Finding
 
 _WIDTH_WITHOUT_TERMINAL = 200
-_FORETELLING = 0.1
-"""The part that is done before the rest is foretold: of many rollouts at once the first say little of the others."""
+_ESTIMATE_FROM = 0.1
+"""Finished share of a phase from which its remaining time is estimated."""
 _SHOWN_STEPS = 8
 _SHOWN_PHASES = 6
 _SECONDS_BETWEEN_LINES = 30.0
@@ -45,27 +45,27 @@ _TITLES = {
     "reward/margin": "margin",
     "tokens_per_second": "tokens/s",
 }
-"""Labels of metrics and families, where they differ from the name of the family."""
+"""Labels of metrics and families that differ from the name of the family."""
 _RATE = "tokens_per_second"
 
 
 @functools.cache
 def shared_console() -> Console:
-    """The process's one console on standard error.
+    """Return the console of this process on standard error.
 
-    Lines that another console writes tear a live view apart, so log output has to go here as well:
-    `setup_logging(console=shared_console())`.
+    Log output has to use it too, `setup_logging(console=shared_console())`: lines of another console would break the
+    live view.
     """
     return VisibleConsole(stderr=True, width=None if sys.stderr.isatty() else _WIDTH_WITHOUT_TERMINAL)
 
 
 class ConsoleLogger(MetricsLogger):
-    """A live view on a terminal, plain lines anywhere else; from the first thing that there is to show until `close`.
+    """Shows a live view on a terminal, plain lines elsewhere, from the first call until `close`.
 
-    Sent to another process, it writes to the standard error of that one.
+    A pickled logger writes to the standard error of the process that loads it.
 
     Args:
-        console: Where to write; `shared_console()` if None.
+        console: console to write to; `shared_console()` if None.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -83,9 +83,9 @@ class ConsoleLogger(MetricsLogger):
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         self._view().log(metrics, step)
-        found = self._doctor.add({"phase": self._phase, "step": step, **metrics})
-        if found is not None:
-            self._view().findings(found)
+        findings = self._doctor.add({"phase": self._phase, "step": step, **metrics})
+        if findings is not None:
+            self._view().findings(findings)
 
     def note(self, message: str) -> None:
         self._view().note(message)
@@ -140,8 +140,8 @@ class _LiveView:
         if any(headline(row, family) is not None for family in HEADLINE_FAMILIES):
             self._steps.append((step_label(metrics, step), row))
 
-    def findings(self, found: Sequence[Finding]) -> None:
-        self._findings = found
+    def findings(self, findings: Sequence[Finding]) -> None:
+        self._findings = findings
 
     def note(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
@@ -166,7 +166,7 @@ class _LiveView:
 
 
 class _PlainLines:
-    """One line for each thing that happens."""
+    """One line for each event."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -174,7 +174,7 @@ class _PlainLines:
         self._total: int | None = None
         self._done = 0
         self._start = self._last_line = time.monotonic()
-        self._told: set[str] = set()
+        self._shown_findings: set[tuple[str, str]] = set()
 
     def phase(self, name: str, total: int | None) -> None:
         self._end_phase()
@@ -199,11 +199,11 @@ class _PlainLines:
         if len(parts) > 1:  # a probe has no headline number; its figures are printed by `TrainingRun.tell`
             self.note("  ".join(parts))
 
-    def findings(self, found: Sequence[Finding]) -> None:
-        for finding in found:
-            about = f"{finding.adapter} {finding.rule}"
-            if about not in self._told:
-                self._told.add(about)
+    def findings(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            key = (finding.adapter, finding.rule)
+            if key not in self._shown_findings:
+                self._shown_findings.add(key)
                 self.note(f"doctor: {finding.head}: {finding.body}")
 
     def note(self, message: str) -> None:
@@ -223,14 +223,14 @@ class _PlainLines:
         if not self._total:
             return f"{self._name}: {self._done} done"
         so_far = f"{self._name}: {self._done} of {self._total}"
-        if not _FORETELLING * self._total <= self._done < self._total:
+        if not _ESTIMATE_FROM * self._total <= self._done < self._total:
             return so_far
         left = (now - self._start) / self._done * (self._total - self._done)
         return f"{so_far}, about {duration(max(left, 0.0))} left"
 
 
 def steps_table(steps: Sequence[tuple[str, Mapping[str, float]]]) -> Table:
-    """Return a table of some steps, each a label and its metrics, with a column for each headline family."""
+    """Return a table of steps, given as label and metrics, with a column for each headline family."""
     titles = {
         family: _title(row, family)
         for family in HEADLINE_FAMILIES
@@ -247,15 +247,15 @@ def steps_table(steps: Sequence[tuple[str, Mapping[str, float]]]) -> Table:
 
 
 def finding_text(finding: Finding, spelled: Callable[[str], str] = str) -> Text:
-    """Return what the doctor has found as coloured text: a fault in red, what is to be watched in yellow.
+    """Return a finding of the doctor as coloured text: a fault in red, a warning in yellow.
 
     Args:
-        spelled: returns the advice with its settings as they are given where it is read.
+        spelled: replaces the names of settings in the advice, as by command-line options.
     """
     colour = "red" if finding.level == "fault" else "yellow"
     return Text.assemble((f"{finding.head}: ", f"bold {colour}"), finding.seen, ". ", f"{spelled(finding.advice)}.")
 
 
 def _title(row: Mapping[str, float], family: str) -> str:
-    """Return the label of a family's number in this row."""
+    """Return the label of a family's headline metric in this row."""
     return _TITLES.get(headline_name(row, family) or family, _TITLES.get(family, family))

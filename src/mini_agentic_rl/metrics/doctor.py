@@ -1,7 +1,7 @@
-"""The doctor: rules over what a run has recorded, which say what is wrong and which setting to change.
+"""The doctor: rules over the recorded metrics and rollouts of a run, which name faults and the settings to change.
 
-Each rule is a pure function from a `RunView` to a `Finding`, or to None; `RULES` lists them all. The live view, the
-report, the dashboard and the command `doctor` print what `diagnose` returns, and judge nothing themselves.
+Each rule is a pure function from a `RunView` to a `Finding` or None; `RULES` lists them all. The live view, the report,
+the dashboard and the command `doctor` print the findings of `diagnose`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _FEW_ROLLOUTS: Final = 16
 _FEW_TASKS: Final = 4
 _SAME: Final = 0.95
 _SOLVED: Final = 0.9
-"""Mean reward above which the same answer may be the right one."""
+"""Mean reward above which the common answer may be right."""
 _CUT: Final = 0.1
 _OFTEN_CUT: Final = 0.3
 _NO_ENTROPY: Final = 0.002
-"""Nats a token: the rollouts of a task are then nearly always the same. An agent whose answers are mostly the fixed
-form of a tool call learns well at 0.02."""
+"""Entropy, in nats a token, at which the rollouts of a task are nearly always the same. An agent whose answers are
+mostly the fixed form of a tool call learns well at 0.02."""
 _LOW_ENTROPY: Final = 0.15
 _LEFT: Final = 0.25
-"""Share of its beginning to which an entropy has to fall to count as falling."""
+"""Share of the initial entropy below which it counts as fallen."""
 
 
 def no_tool_calls(view: RunView) -> Finding | None:
-    """Find that tools were offered and none was ever called."""
-    found = view.last("rollout/tool_calls", "rollout/count")
-    offered = [one for one in view.rollouts if one.offered_tools]
-    calls, rollouts = sum(calls * count for calls, count in found), sum(row[1] for row in found)
-    if not found:
+    """Find that offered tools are never called."""
+    rows = view.last("rollout/tool_calls", "rollout/count")
+    offered = [rollout for rollout in view.rollouts if rollout.offered_tools]
+    calls, rollouts = sum(calls * count for calls, count in rows), sum(row[1] for row in rows)
+    if not rows:
         calls, rollouts = float(sum(one.tool_calls for one in offered)), float(len(offered))
     if rollouts < _FEW_ROLLOUTS or calls > 0:
         return None
@@ -53,16 +53,16 @@ def no_tool_calls(view: RunView) -> Finding | None:
 
 def cut_answers(view: RunView) -> Finding | None:
     """Find that answers end at the length bound."""
-    found = [row[0] for row in view.last("rollout/truncated")]
-    share = mean(found)
-    if not found or share < _CUT:
+    rows = [row[0] for row in view.last("rollout/truncated")]
+    share = mean(rows)
+    if not rows or share < _CUT:
         return None
     often = share >= _OFTEN_CUT
     return Finding(
         "cut_answers",
         "fault" if often else "watch",
         "Answers are cut off",
-        f"{percent(share, 0)} of the rollouts of {latest(len(found), 'step')} ended at a bound of their "
+        f"{percent(share, 0)} of the rollouts of {latest(len(rows), 'step')} ended at a bound of their "
         "length, before the answer was complete",
         "Raise `max_new_tokens`; where answers grow without need, `overlong_buffer` makes length cost something, and "
         "`mask_truncated` does not train what was cut",
@@ -71,19 +71,19 @@ def cut_answers(view: RunView) -> Finding | None:
 
 
 def same_answer(view: RunView) -> Finding | None:
-    """Find that the agent, which calls no tool, answers every task alike."""
-    found = view.last("rollout/same_answer", "groups/count", "reward/mean")
+    """Find that an agent without tool calls gives the same answer to every task."""
+    rows = view.last("rollout/same_answer", "groups/count", "reward/mean")
     called = sum(row[0] for row in view.last("rollout/tool_calls"))
-    if len(found) < 3 or called > 0 or min(row[1] for row in found) < _FEW_TASKS:
+    if len(rows) < 3 or called > 0 or min(row[1] for row in rows) < _FEW_TASKS:
         return None
-    share, reward = mean(row[0] for row in found), mean(row[2] for row in found)
+    share, reward = mean(row[0] for row in rows), mean(row[2] for row in rows)
     if share < _SAME or reward > _SOLVED:
         return None
     return Finding(
         "same_answer",
         "fault",
         "Every task gets the same answer",
-        f"{percent(share, 0)} of the rollouts of {latest(len(found), 'step')} ended with the same words, and their "
+        f"{percent(share, 0)} of the rollouts of {latest(len(rows), 'step')} ended with the same words, and their "
         f"mean reward is {number(reward)}",
         "The policy has learned the answer that earns most on average instead of reading the task: put as many tasks "
         "of each right answer into a step (tasks with a field 'kind' take turns), take a smaller `learning_rate` or "
@@ -92,11 +92,11 @@ def same_answer(view: RunView) -> Finding | None:
 
 
 def entropy_gone(view: RunView) -> Finding | None:
-    """Find that the policy has become certain of each token, so that the rollouts of a task are the same."""
-    first, found = view.first("entropy"), view.last("entropy")
-    if len(found) < 3:
+    """Find that the policy has hardly any entropy left, so that the rollouts of a task are the same."""
+    first, rows = view.first("entropy"), view.last("entropy")
+    if len(rows) < 3:
         return None
-    before, now = mean(row[0] for row in first), mean(row[0] for row in found)
+    before, now = mean(row[0] for row in first), mean(row[0] for row in rows)
     if not (now <= _NO_ENTROPY or (now <= _LEFT * before and now <= _LOW_ENTROPY)):
         return None
     return Finding(
@@ -111,27 +111,27 @@ def entropy_gone(view: RunView) -> Finding | None:
 
 
 _MISMATCH: Final = 0.1
-"""Nats a token, the bound beyond which a server that samples is refused: bfloat16 gives about 0.01 where both sides
-compute the same and the policy knows what it wants, and up to 0.07 on average while it makes up its mind."""
+"""Nats a token; also the bound for sampling servers. In bfloat16 equal computations differ by about 0.01 with a
+confident policy, and by up to 0.07 on average while it learns."""
 _OF_ENTROPY: Final = 0.03
-"""Share of the entropy: rounding moves a token the more, the less sure of it the policy is. The embedded model before
-any training has 0.055 at 3.3 nats, and an agent that is sure of its calls 0.002 at 0.02."""
+"""Bound as a share of the entropy: rounding changes uncertain tokens more. The untrained embedded model has 0.055 at
+3.3 nats, an agent that is sure of its calls 0.002 at 0.02."""
 _RISEN: Final = 2.0
 _NOTICED: Final = 0.02
 _TAIL: Final = 0.4
 _SHORT: Final = 2.0
-"""Seconds of a step's tail that matter to nobody."""
+"""Seconds of a step's tail that are too few to report."""
 _FREE: Final = 0.75
 _SHORTENED: Final = 0.6
-"""Share of steps. The first one or two of a run are shortened as a rule, while the optimizer is fresh."""
+"""Share of shortened steps. The first one or two steps of a run are usually shortened, while the optimizer is new."""
 
 
 def mismatch_rises(view: RunView) -> Finding | None:
-    """Find that the learner gives sampled tokens other log-probabilities than the sampler did."""
-    first, found = view.first("mismatch/mean_abs"), view.last("mismatch/mean_abs")
-    if not found:
+    """Find that learner and sampler disagree on the log-probabilities of sampled tokens."""
+    first, rows = view.first("mismatch/mean_abs"), view.last("mismatch/mean_abs")
+    if not rows:
         return None
-    before, now = mean(row[0] for row in first), mean(row[0] for row in found)
+    before, now = mean(row[0] for row in first), mean(row[0] for row in rows)
     entropy = mean(row[0] for row in view.last("entropy"))
     bound = max(_MISMATCH, _OF_ENTROPY * entropy) if entropy > 0 else _MISMATCH
     if now < bound and not (len(view.steps) > len(first) and now >= _RISEN * before and now >= _NOTICED):
@@ -143,12 +143,12 @@ def mismatch_rises(view: RunView) -> Finding | None:
         f"the log-probability of a sampled token differs by {number(now)} nats on average, {number(before)} at first, "
         "so that the update corrects for what never happened",
         "Set `importance_correction=token`, which weighs it, or `dtype=float32`, which removes it; with servers as the "
-        "sampler, `mini-agentic-rl parity` compares them token by token",
+        "sampler, look whether they serve the same base model in the same number format",
     )
 
 
 def steps_shortened(view: RunView) -> Finding | None:
-    """Find that most optimizer steps are longer than their bound allows."""
+    """Find that most optimizer steps exceed the bound on the policy change."""
     shares = [row[0] for row in view.last("update/share")]
     shortened = [share for share in shares if share < 1]
     if len(shares) < 3 or len(shortened) < _SHORTENED * len(shares):
@@ -165,9 +165,9 @@ def steps_shortened(view: RunView) -> Finding | None:
 
 def slow_tail(view: RunView) -> Finding | None:
     """Find that steps wait for their slowest rollouts."""
-    found = view.last("seconds/tail", "seconds/sampling")
-    tail, sampling = mean(row[0] for row in found), mean(row[1] for row in found)
-    if len(found) < 2 or tail < _SHORT or tail < _TAIL * sampling:
+    rows = view.last("seconds/tail", "seconds/sampling")
+    tail, sampling = mean(row[0] for row in rows), mean(row[1] for row in rows)
+    if len(rows) < 2 or tail < _SHORT or tail < _TAIL * sampling:
         return None
     return Finding(
         "slow_tail",
@@ -181,17 +181,17 @@ def slow_tail(view: RunView) -> Finding | None:
 
 
 def shared_machine(view: RunView) -> Finding | None:
-    """Find that other work takes the processor away."""
-    found = view.last("machine/cores_free", "machine/cores")
-    free, cores = mean(row[0] for row in found), mean(row[1] for row in found)
-    if not found or free >= _FREE * cores:
+    """Find that other programs use the processor."""
+    rows = view.last("machine/cores_free", "machine/cores")
+    free, cores = mean(row[0] for row in rows), mean(row[1] for row in rows)
+    if not rows or free >= _FREE * cores:
         return None
     return Finding(
         "shared_machine",
         "watch",
         "Other work takes the processor",
         f"of {cores:g} cores that this run may use, {free:.1f} were free for it in "
-        f"{latest(len(found), 'step')}; its threads wait for each other then, and a step takes a multiple of its time",
+        f"{latest(len(rows), 'step')}; its threads wait for each other then, and a step takes a multiple of its time",
         "End the other work, or leave cores to it: OMP_NUM_THREADS sets the threads of this run; seconds of such a run "
         "say nothing about the settings",
     )
@@ -220,33 +220,33 @@ IDLE: Final[Mapping[IdleCause, tuple[str, str]]] = {
         "or `samples_per_prompt`",
     ),
 }
-"""By cause: the sight of steps that teach nothing, and the advice against it."""
+"""Cause → description of steps without a training signal, and advice."""
 
 _EXACT: Final = 1e-9
 _FEW_GROUPS: Final = 8
 _MOST: Final = 2 / 3
-"""Share of groups without a signal from which on most of the sampling is in vain; towards its end a run that has learnt
-its tasks comes near it."""
+"""Share of groups without a signal above which most of the sampling is wasted; a run that has learned its tasks comes
+close."""
 _NEARLY_ALL: Final = 0.85
 _NEAR: Final = 0.1
-"""Share of the range from 0 to 1 within which rewards count as all alike."""
+"""Distance from 0 or 1 within which a mean reward counts as 0 or 1."""
 _UNREWARDED: Final = 0.1
 _FAILED: Final = 0.2
 _FALL: Final = 0.05
-"""Fall of an accuracy that counts where the number of its tasks is not known."""
+"""Fall of an accuracy that is reported if the number of its tasks is unknown."""
 _DEVIATIONS: Final = 1.64
-"""Standard errors by which an accuracy has to fall: one chance in twenty that it is nothing."""
+"""Standard errors by which an accuracy has to fall to be reported (one-sided, 5 %)."""
 _OFTEN_RIGHT: Final = 2 / 3
-"""pass@1 above which there is little left to select."""
+"""pass@1 above which selection has little left to improve."""
 SELECTION_GAP: Final = 0.25
-"""Least by which pass@8 should be above pass@1."""
+"""Smallest useful difference between pass@8 and pass@1."""
 _RISE: Final = 0.02
 _CLEAR_RISE: Final = 0.1
-"""Rise of the reward that should show in the accuracy."""
+"""Rise of the reward that should raise the accuracy."""
 
 
 def idle_cause(reward: float, spread: float) -> IdleCause:
-    """Return why rollouts of the same task earned the same.
+    """Return why the rollouts of a task have the same reward.
 
     Args:
         reward: mean of the rewards of a step.
@@ -260,19 +260,19 @@ def idle_cause(reward: float, spread: float) -> IdleCause:
 
 
 def equal_rewards(view: RunView) -> Finding | None:
-    """Find that the rollouts of most groups earned the same, so that nothing follows from comparing them."""
-    found = view.last("groups/count", "groups/with_signal", "reward/mean", "reward/std")
-    groups, signals = sum(row[0] for row in found), sum(row[1] for row in found)
+    """Find that the rollouts of most groups have equal rewards, so that there is no gradient."""
+    rows = view.last("groups/count", "groups/with_signal", "reward/mean", "reward/std")
+    groups, signals = sum(row[0] for row in rows), sum(row[1] for row in rows)
     if groups < _FEW_GROUPS or groups - signals < _MOST * groups:
         return None
-    reward, spread = mean(row[2] for row in found), mean(row[3] for row in found)
+    reward, spread = mean(row[2] for row in rows), mean(row[3] for row in rows)
     cause = idle_cause(reward, spread)
     if cause == "alike" and reward >= 1 - _NEAR:
         cause = "solved"
     elif cause == "alike" and abs(reward) <= _NEAR:
         cause = "unsolved"
     seen = (
-        f"in {groups - signals:.0f} of {groups:.0f} groups of {latest(len(found), 'step')} all rollouts "
+        f"in {groups - signals:.0f} of {groups:.0f} groups of {latest(len(rows), 'step')} all rollouts "
         f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
     )
     level: Level = "fault" if groups - signals >= _NEARLY_ALL * groups else "watch"
@@ -282,18 +282,18 @@ def equal_rewards(view: RunView) -> Finding | None:
 
 
 def partial_reward(view: RunView) -> Finding | None:
-    """Find that all rollouts earn the same part of the reward: an answer that earns it whatever the task."""
-    found = view.last("reward/mean", "reward/std", "groups/count")
-    if sum(row[2] for row in found) < _FEW_GROUPS:
+    """Find that all rollouts earn the same partial reward, by an answer that earns it for any task."""
+    rows = view.last("reward/mean", "reward/std", "groups/count")
+    if sum(row[2] for row in rows) < _FEW_GROUPS:
         return None
-    reward, spread = mean(row[0] for row in found), mean(row[1] for row in found)
-    if idle_cause(reward, spread) != "constant" or any(abs(row[0] - reward) > _EXACT for row in found):
+    reward, spread = mean(row[0] for row in rows), mean(row[1] for row in rows)
+    if idle_cause(reward, spread) != "constant" or any(abs(row[0] - reward) > _EXACT for row in rows):
         return None
     return Finding(
         "partial_reward",
         "fault",
         "Every rollout earns the same partial reward",
-        f"all rewards of {latest(len(found), 'step')} are {number(reward)}",
+        f"all rewards of {latest(len(rows), 'step')} are {number(reward)}",
         "Read a rollout: an answer that always earns this part hides the whole reward, so let wrong answers earn "
         "nothing and begin anew; if it is the least that can be earned, take easier tasks, or raise `temperature` or "
         "`samples_per_prompt`",
@@ -301,8 +301,8 @@ def partial_reward(view: RunView) -> Finding | None:
 
 
 def nothing_to_select(view: RunView) -> Finding | None:
-    """Find that several tries at a task succeeded no more often than one after the warm-up, and that the reward has not
-    risen since."""
+    """Find that after the warm-up several tries at a task succeed no more often than one, and the reward does not
+    rise."""
     rewards = _rewards(view)
     if not view.probes or (rewards is not None and rewards[1] - rewards[0] >= _CLEAR_RISE):
         return None
@@ -324,11 +324,11 @@ def nothing_to_select(view: RunView) -> Finding | None:
 
 
 def no_reward(view: RunView) -> Finding | None:
-    """Find that rollouts succeeded and nobody gave them a reward."""
-    without = [one for one in view.rollouts if one.succeeded and one.reward is None]
-    found = view.last("rollout/unrewarded", "rollout/count")
-    missing, rollouts = sum(row[0] for row in found), sum(row[1] for row in found)
-    if not found:
+    """Find that successful rollouts have no reward."""
+    without = [rollout for rollout in view.rollouts if rollout.succeeded and rollout.reward is None]
+    rows = view.last("rollout/unrewarded", "rollout/count")
+    missing, rollouts = sum(row[0] for row in rows), sum(row[1] for row in rows)
+    if not rows:
         missing, rollouts = float(len(without)), float(len(view.rollouts))
     if rollouts == 0 or missing < _UNREWARDED * rollouts:
         return None
@@ -345,10 +345,10 @@ def no_reward(view: RunView) -> Finding | None:
 
 def failed_rollouts(view: RunView) -> Finding | None:
     """Find that many rollouts fail."""
-    found = view.last("rollout/failed", "rollout/count")
-    failed, rollouts = sum(row[0] for row in found), sum(row[1] for row in found)
-    bad = [one for one in view.rollouts if not one.succeeded]
-    if not found:
+    rows = view.last("rollout/failed", "rollout/count")
+    failed, rollouts = sum(row[0] for row in rows), sum(row[1] for row in rows)
+    bad = [rollout for rollout in view.rollouts if not rollout.succeeded]
+    if not rows:
         failed, rollouts = float(len(bad)), float(len(view.rollouts))
     if rollouts == 0 or failed < _FAILED * rollouts:
         return None
@@ -374,7 +374,7 @@ def reward_not_accuracy(view: RunView) -> Finding | None:
         "reward_not_accuracy",
         "fault",
         "The reward rises and the accuracy falls",
-        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_told(*fall)}",
+        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_course(*fall)}",
         "Read the rollouts that earn most: does the reward pay for something else than the task? Else it is learning "
         "by heart: take more tasks, fewer steps (`total_steps`), a smaller `learning_rate` or some `kl_coef`; "
         "`validation_size` keeps the weights that were best",
@@ -382,7 +382,7 @@ def reward_not_accuracy(view: RunView) -> Finding | None:
 
 
 def reward_without_accuracy(view: RunView) -> Finding | None:
-    """Find that the reward rises while the accuracy on held-out tasks stays where it was."""
+    """Find that the reward rises while the accuracy on held-out tasks stays the same."""
     rewards = _rewards(view)
     own = [one for one in view.measured if one.name == "accuracy"]
     rows = [one for one in own if one.step == 0][-1:] + [one for one in own if one.step > 0]
@@ -395,7 +395,7 @@ def reward_without_accuracy(view: RunView) -> Finding | None:
         "reward_without_accuracy",
         "watch",
         "The reward rises and the accuracy does not",
-        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_told(before, now)}, which "
+        f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_course(before, now)}, which "
         "is within chance",
         "Read the rollouts that earn most: the reward may pay a wrong answer a part. Else measure more held-out tasks "
         "(`eval_size`), or train on more different tasks",
@@ -403,7 +403,7 @@ def reward_without_accuracy(view: RunView) -> Finding | None:
 
 
 def accuracy_falls(view: RunView) -> Finding | None:
-    """Find that training makes the policy worse at held-out tasks, and that its reward does not rise either."""
+    """Find that the accuracy on held-out tasks falls and the reward does not rise either."""
     fall, rewards = _worst_fall(view), _rewards(view)
     if fall is None or rewards is None or rewards[1] - rewards[0] >= _RISE:
         return None
@@ -411,7 +411,7 @@ def accuracy_falls(view: RunView) -> Finding | None:
         "accuracy_falls",
         "fault",
         "The accuracy falls",
-        f"{_told(*fall)}; the reward of training went from {number(rewards[0])} to {number(rewards[1])}",
+        f"{_course(*fall)}; the reward of training went from {number(rewards[0])} to {number(rewards[1])}",
         "An update has destroyed more than it taught, often one whose gradient was many times as long as the others "
         "(the curve grad_norm). Take a smaller `learning_rate` or `max_update_kl`, `loss_aggregation=token`, more "
         "rollouts in a step (`tasks_per_step`) or some `kl_coef`; `validation_size` keeps the weights that were best",
@@ -419,11 +419,11 @@ def accuracy_falls(view: RunView) -> Finding | None:
 
 
 def _rewards(view: RunView) -> tuple[float, float] | None:
-    """Return the mean reward of the first steps and that of the last ones; None of fewer than two steps."""
+    """Return the mean rewards of the first and of the last steps; None for fewer than two steps."""
     first, last = view.first("reward/mean"), view.last("reward/mean")
     if len(view.steps) < 2 or not first:
         return None
-    if len(view.steps) < 2 * len(first):  # the windows overlap: the first step stands for the beginning
+    if len(view.steps) < 2 * len(first):  # the windows overlap: compare the first step with the last
         return first[0][0], last[-1][0]
     return mean(row[0] for row in first), mean(row[0] for row in last)
 
@@ -432,7 +432,7 @@ def _worst_fall(view: RunView) -> tuple[Measured, Measured] | None:
     return next(filter(None, (_fall(view, name) for name in dict.fromkeys(one.name for one in view.measured))), None)
 
 
-def _told(best: Measured, now: Measured) -> str:
+def _course(best: Measured, now: Measured) -> str:
     return (
         f"the accuracy on tasks that are not trained went from {percent(best.accuracy)} (step {best.step}) "
         f"to {percent(now.accuracy)} (step {now.step})"
@@ -440,7 +440,7 @@ def _told(best: Measured, now: Measured) -> str:
 
 
 def _fall(view: RunView, name: str) -> tuple[Measured, Measured] | None:
-    """Return the best measurement since training began and the latest one, where that is worse beyond chance."""
+    """Return the best measurement since training began and the latest, if that is significantly worse."""
     of_name = [one for one in view.measured if one.name == name]
     zero = [one for one in of_name if one.step == 0][-1:]  # of several before the first step the last: its start
     rows = zero + [one for one in of_name if one.step > 0]
@@ -480,26 +480,26 @@ RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (
     slow_tail,
     shared_machine,
 )
-"""Every rule, those of the plainest causes first. A new one is a function and a line here."""
+"""All rules, those of the simplest causes first."""
 
 
 def diagnose(view: RunView) -> list[Finding]:
-    """Return what the rules find in a run: faults first, then what is to be watched, each in the order of `RULES`."""
-    found: dict[tuple[str, str], Finding] = {}
+    """Return the findings of the rules: faults first, then warnings, each in the order of `RULES`."""
+    findings: dict[tuple[str, str], Finding] = {}
     for part in view.parts():
         for rule in RULES:
             finding = rule(part)
             if finding is not None:
-                found.setdefault((finding.rule, finding.seen), replace(finding, adapter=part.adapter))
-    return sorted(found.values(), key=lambda finding: finding.level != "fault")
+                findings.setdefault((finding.rule, finding.seen), replace(finding, adapter=part.adapter))
+    return sorted(findings.values(), key=lambda finding: finding.level != "fault")
 
 
 _KEPT: Final = 20
-"""Steps that are kept of the beginning, and of the end."""
+"""Number of first steps, and of last steps, that are kept."""
 
 
 class RunWatch:
-    """Looks at a run while it goes on."""
+    """Applies the rules to a running run."""
 
     def __init__(self) -> None:
         self._first: list[StepNumbers] = []
@@ -508,8 +508,8 @@ class RunWatch:
         self._probes: list[tuple[float, float]] = []
 
     def add(self, row: Mapping[str, Any]) -> list[Finding] | None:
-        """Take a row of metrics, with its phase and step; return what the rules find now, None where it is no step of
-        reinforcement learning and no measurement."""
+        """Add a row of metrics with its phase and step. Return the current findings; None if the row is neither a step
+        of reinforcement learning nor a measurement."""
         added = RunView.of_rows([row])
         self._measured += added.measured
         self._probes += added.probes
@@ -524,5 +524,5 @@ class RunWatch:
 
     @property
     def view(self) -> RunView:
-        """The part of the run that is kept."""
+        """View of the kept part of the run."""
         return RunView([*self._first, *self._last], list(self._measured), probes=list(self._probes))

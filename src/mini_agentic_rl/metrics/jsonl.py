@@ -1,9 +1,8 @@
 """`metrics.jsonl`: one JSON object a line, `{"time": …, "phase": …, "step": …, metric: number, …}`.
 
-Every line is flushed as it is written, so a killed run loses at most the line it was writing. Opening the file again
-cuts off such a torn line; resuming also cuts off what a killed run logged after its last checkpoint, so that no step
-appears twice. What cannot be written, because the disk is full, is kept and written later. A number that is not finite
-is written as null, which keeps every line valid JSON.
+Every line is flushed, so a killed run loses at most the line that it was writing. Opening the file again cuts off an
+incomplete line; resuming also cuts off the rows after the last checkpoint, so that no step appears twice. Rows that do
+not fit on a full disk are kept and written later. A number that is not finite is written as null, which is valid JSON.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class JsonlLogger(MetricsLogger):
     """Appends to a JSON-lines file.
 
     Args:
-        path: The file; its folder must exist.
-        keep_rows: Rows that stay; everything after them is cut off. None keeps every whole line.
+        path: path of the file; its folder must exist.
+        keep_rows: number of rows to keep; later ones are cut off. None keeps every complete line.
 
     Raises:
         OSError: the file cannot be opened.
@@ -72,13 +71,13 @@ class JsonlLogger(MetricsLogger):
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`, in order, up to the first line that is torn; empty if there is no such file."""
+    """Return the rows of a `metrics.jsonl` up to the first incomplete line; empty if there is no such file."""
     path = Path(path)
     return [row for _, row in _whole_rows(path)] if path.exists() else []
 
 
 def _whole_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the position of the end of each row, and the row, up to the first line that is torn."""
+    """Yield the end position of each row, and the row, up to the first incomplete line."""
     position = 0
     for line in path.read_bytes().splitlines(keepends=True):
         position += len(line)
@@ -89,7 +88,7 @@ def _whole_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def rows_until(path: str | Path, step: int) -> int:
-    """Return how many rows of a `metrics.jsonl` there are up to the last one of at most this step."""
+    """Return the number of rows of a `metrics.jsonl` up to the last one of at most this step."""
     return max((number for number, row in enumerate(read_metrics(path), 1) if row.get("step", 0) <= step), default=0)
 
 
@@ -104,5 +103,5 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _numbers(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Plain numbers out of numpy scalars and bools as well."""
+    """Return metrics as plain numbers, converted from numpy scalars."""
     return [(name, value if isinstance(value, int) else float(value)) for name, value in metrics.items()]

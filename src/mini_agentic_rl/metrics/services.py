@@ -1,7 +1,7 @@
-"""Loggers that hand the numbers to another package: their base, TensorBoard and W&B (others: `integrations/loggers`).
+"""Loggers of other packages: their base class, TensorBoard, W&B and Prometheus, and `make_logger`.
 
-These packages are no dependencies of ours: each is imported when its logger is made, and one that is missing, or that
-cannot be loaded beside the others, is named together with what to do.
+Each package is imported when its logger is made; an error names one that is missing or cannot be imported. SwanLab,
+MLflow and Trackio are in `integrations/loggers`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from .base import GuardedLogger, MetricsLogger, MultiLogger
 from .console import ConsoleLogger
 from .jsonl import JsonlLogger
 
+logger = logging.getLogger(__name__)
+
 PROJECT: Final = "mini-agentic-rl"
-"""Project of the runs, for the services that have projects."""
+"""Name of the project, for services that have projects."""
 _STEP = "step"
 _LEAVE_OUT = "leave it out of `loggers`"
 
 
 class ServiceLogger(MetricsLogger, ABC):
-    """A logger over an open handle of a foreign package; `_end` is called once, however often it is closed.
+    """Base of a logger of another package; `_end` is called once, however often it is closed.
 
     Args:
         run_dir: existing folder of the run.
@@ -45,20 +47,20 @@ class ServiceLogger(MetricsLogger, ABC):
 
     Raises:
         MissingPackageError: the package is not installed; the message names the extra that brings it.
-        ImportError: the package cannot be loaded; the message says what to do.
+        ImportError: the package cannot be imported; the message says what to do.
     """
 
     package: ClassVar[str]
-    """Package that the logger needs."""
+    """Required package."""
     module: ClassVar[str]
-    """Module of the package that is imported."""
+    """Module to import."""
     offline_setting: ClassVar[str | None] = None
     """Environment variable and value that keep a run on this computer."""
     _open = True
     _last_step = 0
 
     def __init__(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
-        with _only_results_on_stdout():
+        with _stdout_to_stderr():
             self._begin(run_dir, hyperparameters)
 
     @classmethod
@@ -66,7 +68,7 @@ class ServiceLogger(MetricsLogger, ABC):
         """Import the module of the package.
 
         Raises:
-            ImportError: it is not installed, or does not go with another package that is.
+            ImportError: it is not installed, or conflicts with another installed package.
         """
         try:
             return importlib.import_module(cls.module)
@@ -76,7 +78,7 @@ class ServiceLogger(MetricsLogger, ABC):
             raise MissingPackageError(
                 f"the {cls.package} logger", cls.package, extra="loggers", setting="loggers", hint=f", or {_LEAVE_OUT}"
             ) from error
-        except Exception as error:  # of protobuf, where another package was made with another version
+        except Exception as error:  # of protobuf, where another package was built with another version
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise ImportError(
                 f"the {cls.package} logger cannot be loaded beside the other packages here ({first}): "
@@ -86,18 +88,18 @@ class ServiceLogger(MetricsLogger, ABC):
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if self._open and rows:
             columns = list(rows[0])
-            with _only_results_on_stdout():
+            with _stdout_to_stderr():
                 self._add_table(name, columns, [[_cell(row.get(column)) for column in columns] for row in rows])
 
     def artifact(self, name: str, files: Sequence[Path]) -> None:
         if self._open and files:
-            with _only_results_on_stdout():
+            with _stdout_to_stderr():
                 self._add_artifact(name, files)
 
     def close(self) -> None:
         if self._open:
             self._open = False
-            with _only_results_on_stdout():
+            with _stdout_to_stderr():
                 self._end()
 
     @abstractmethod
@@ -114,7 +116,7 @@ class ServiceLogger(MetricsLogger, ABC):
 
 
 class RunLogger(ServiceLogger):
-    """A service whose handle is a run that takes all numbers of a step at once."""
+    """A service whose run takes all metrics of a step in one call."""
 
     _run: Any
 
@@ -127,38 +129,37 @@ class RunLogger(ServiceLogger):
 
 
 class TensorBoardLogger(ServiceLogger):
-    """Event files under `run_dir/tensorboard`; the configuration is in its tab "HParams", tables are in "Text".
+    """Event files under `run_dir/tensorboard`; the tab "HParams" has the configuration, "Text" the tables.
 
-    TensorBoard keeps no files: of an artifact it tells where it is.
+    TensorBoard keeps no files: of an artifact it shows the paths.
     """
 
     package = "tensorboard"
-    module = "tensorboard.summary"
+    module = "torch.utils.tensorboard"
 
     def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
-        self._folder = str(run_dir / "tensorboard")
+        self._writer = self.load().SummaryWriter(str(run_dir / "tensorboard"))
         if hyperparameters:
-            _write_hyperparameters(self._folder, run_dir.name, hyperparameters)
-        self._writer = self.load().Writer(self._folder)
+            rows = {
+                name: value if isinstance(value, bool | int | float) else as_text(value)
+                for name, value in _flat(hyperparameters)
+            }
+            self._writer.add_hparams(rows, {}, run_name=".")
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         for name, value in metrics.items():
-            self._writer.add_scalar(name, float(value), step)
+            self._writer.add_scalar(name, float(value), step, new_style=True)
         self._last_step = step
         self._writer.flush()
 
     def _add_table(self, name: str, columns: list[str], rows: list[list[Any]]) -> None:
         lines = [columns, ["---"] * len(columns), *rows]
         table = "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines)
-        self._add_text(name, table)
+        self._writer.add_text(name, table, self._last_step)
 
     def _add_artifact(self, name: str, files: Sequence[Path]) -> None:
         lines = [f"- `{file.resolve()}` ({file.stat().st_size:,} bytes)" for file in files]
-        self._add_text(f"artifacts/{name}", "\n".join(lines))
-
-    def _add_text(self, name: str, text: str) -> None:
-        text_pb = importlib.import_module("tensorboard.plugins.text.summary_v2").text_pb
-        _write_summary(self._folder, ".text", text_pb(name, text), step=self._last_step)
+        self._writer.add_text(f"artifacts/{name}", "\n".join(lines), self._last_step)
 
     def _end(self) -> None:
         self._writer.close()
@@ -167,7 +168,7 @@ class TensorBoardLogger(ServiceLogger):
 class WandbLogger(RunLogger):
     """Weights & Biases: online with a key (`WANDB_API_KEY`, or `wandb login`), else offline under `run_dir/wandb`.
 
-    `WANDB_MODE` decides before that; `WANDB_PROJECT` names the project.
+    `WANDB_MODE` takes precedence; `WANDB_PROJECT` names the project.
     """
 
     package = module = "wandb"
@@ -181,7 +182,7 @@ class WandbLogger(RunLogger):
             mode=os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline"),
             config=dict(hyperparameters),
         )
-        self._run.define_metric("*", step_metric=_STEP)  # its own count of rows must not decide what is drawn where
+        self._run.define_metric("*", step_metric=_STEP)  # the x axis is our step, not W&B's count of rows
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         self._last_step = step
@@ -198,28 +199,8 @@ class WandbLogger(RunLogger):
         self._run.log_artifact(made)
 
 
-def _write_hyperparameters(folder: str, run: str, hyperparameters: Mapping[str, Any]) -> None:
-    """Write an event file with the configuration; a run that goes on writes the same session again."""
-    hparams = importlib.import_module("tensorboard.plugins.hparams.summary_v2")
-    rows = {
-        name: value if isinstance(value, bool | int | float) else as_text(value)
-        for name, value in _flat(hyperparameters)
-    }
-    _write_summary(folder, ".hparams", hparams.hparams_pb(rows, trial_id=run))
-
-
-def _write_summary(folder: str, suffix: str, summary: Any, step: int = 0) -> None:
-    """Write an event file of one summary."""
-    proto = importlib.import_module("tensorboard.compat.proto")
-    events = importlib.import_module("tensorboard.summary.writer.event_file_writer")
-    ours = proto.summary_pb2.Summary.FromString(summary.SerializeToString())
-    writer = events.EventFileWriter(folder, filename_suffix=suffix)
-    writer.add_event(proto.event_pb2.Event(wall_time=time.time(), step=step, summary=ours))
-    writer.close()
-
-
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings under names with dots, as other services show them."""
+    """Yield the values of nested mappings with their dotted names."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{name}.")
@@ -228,8 +209,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 @contextlib.contextmanager
-def _only_results_on_stdout() -> Iterator[None]:
-    """Send what a package prints of itself to standard error: standard output is for results."""
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send what a package prints to standard error: standard output is for results."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
@@ -244,7 +225,7 @@ def _has_wandb_key() -> bool:
 
 
 def hosts_of_logins(file: Path) -> set[str]:
-    """Return the hosts for which a file of logins has one; none where it cannot be read."""
+    """Return the hosts that a netrc file has a login for; empty if it cannot be read."""
     try:
         return set(netrc.netrc(file).hosts)
     except (OSError, netrc.NetrcParseError):
@@ -252,7 +233,7 @@ def hosts_of_logins(file: Path) -> set[str]:
 
 
 def artifact_name(run: str, name: str) -> str:
-    """Return a name of the characters that the services take."""
+    """Return a name with only the characters that services allow."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{run}-{name}")
 
 
@@ -261,53 +242,49 @@ def _cell(value: Any) -> Any:
 
 
 def _markdown_cell(value: Any) -> str:
-    """Return a cell whose text stands as it is: neither a line break nor a bar ends it."""
+    """Return a cell of a Markdown table, with line breaks and bars escaped."""
     text = "" if value is None else str(value)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("\n", "<br>")
 
 
 def as_text(value: Any) -> str:
+    """Return a string unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-logger = logging.getLogger(__name__)
-
-PREFIX: Final = "mini_agentic_rl_training"
-
-
 class PrometheusLogger(MetricsLogger):
-    """Serves the latest number of every metric as `http://host:port/metrics` until it is closed.
+    """Serves the latest value of every metric at `http://host:port/metrics` until it is closed.
 
     Args:
-        port: 0 takes a free one.
+        port: 0 chooses a free port.
         host: address to listen on.
 
     Raises:
-        UserError: the port cannot be had.
+        UserError: the port cannot be opened.
     """
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         registry = CollectorRegistry()
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"{PREFIX}_{name}", text, labels, registry=registry)
+            return Gauge(f"mini_agentic_rl_training_{name}", text, labels, registry=registry)
 
-        self._metric = gauge("metric", "Latest number of a metric of metrics.jsonl.", "name")
-        self._step = gauge("step", "Step that the latest numbers belong to.")
-        self._logged = gauge("logged_seconds", "Time of the latest numbers, in seconds since the epoch.")
+        self._metric = gauge("metric", "Latest value of a metric of metrics.jsonl.", "name")
+        self._step = gauge("step", "Step of the latest values.")
+        self._logged = gauge("logged_seconds", "Time of the latest values, in seconds since the epoch.")
         self._done = gauge("phase_done", "Units of a phase that are done.", "phase")
-        self._total = gauge("phase_total", "Units of a phase, where their number is known.", "phase")
+        self._total = gauge("phase_total", "Units of a phase, if their number is known.", "phase")
         self._phase = ""
         self._closed = False
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             raise UserError(
-                f"port {port} at {host} cannot be had for the numbers of the run: {error.strerror or error}",
+                f"port {port} at {host} cannot be opened for the metrics of the run: {error.strerror or error}",
                 setting="metrics_port",
             ) from error
         self.port: int = self._server.server_port
-        logger.info("Prometheus reads the numbers of the run at http://%s:%d/metrics", host, self.port)
+        logger.info("metrics for Prometheus: http://%s:%d/metrics", host, self.port)
 
     def phase(self, name: str, total: int | None = None) -> None:
         self._phase = name
@@ -332,33 +309,28 @@ class PrometheusLogger(MetricsLogger):
             self._server.server_close()
 
 
-_Known = Literal["console", "jsonl", "tensorboard", "wandb"]
-LOGGERS: Final[tuple[str, ...]] = get_args(_Known)
-"""The loggers that are built in."""
-
+_BuiltIn = Literal["console", "jsonl", "tensorboard", "wandb"]
+LOGGERS: Final[tuple[str, ...]] = get_args(_BuiltIn)
+"""Names of the built-in loggers."""
 
 Maker: TypeAlias = Callable[[Path, Mapping[str, Any]], MetricsLogger]
-"""Makes a logger, called with the run's folder and the run's configuration as JSON values."""
+"""Makes a logger from the run's folder and the run's configuration as JSON values."""
 
 if TYPE_CHECKING:
     LoggerName: TypeAlias = str
-else:  # the choices that the doors offer, and those of plugins
-    LoggerName = Annotated[_Known, choices_or_plugin("loggers")]
+else:  # the built-in names and those of plugins
+    LoggerName = Annotated[_BuiltIn, choices_or_plugin("loggers")]
 
-_FILES: Final = ("console", "jsonl")
-_SERVICES: Final[dict[str, Maker]] = {
-    "tensorboard": TensorBoardLogger,
-    "wandb": WandbLogger,
-}
+_SERVICES: Final[dict[str, Maker]] = {"tensorboard": TensorBoardLogger, "wandb": WandbLogger}
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Import what the loggers need, so that a run which cannot have them ends before it begins.
+    """Import the packages of the loggers, so that a run ends before its first step if one is missing.
 
     Raises:
-        UserError: an unknown name, or the package of a logger is not installed or cannot be loaded beside the others.
+        UserError: an unknown name, or the package of a logger is not installed or cannot be imported.
     """
-    makers = [_maker(name) for name in names if name not in _FILES]
+    makers = [_maker(name) for name in names if name not in ("console", "jsonl")]
     try:
         for maker in makers:
             if isinstance(maker, type) and issubclass(maker, ServiceLogger):
@@ -376,15 +348,15 @@ def make_logger(
     keep_rows: int | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
 ) -> MultiLogger:
-    """Return one logger that passes everything on to those named; those made already are closed if a later one fails.
+    """Return one logger that passes everything on to the named ones.
+
+    A service that cannot start is left out with a warning.
 
     Args:
-        names: Any of `LOGGERS` or of a plugin; a name that is given twice counts once.
-        run_dir: Existing folder of the run; files go there.
-        keep_rows: Rows of metrics that stay when a run is continued (see `JsonlLogger`).
-        hyperparameters: The configuration of the run, as JSON values, for the services that keep one.
-
-    A service that cannot begin is left out, which the log says.
+        names: any of `LOGGERS` or of a plugin; a repeated name counts once.
+        run_dir: existing folder of the run, for files.
+        keep_rows: rows of metrics to keep when a run is continued (see `JsonlLogger`).
+        hyperparameters: the configuration of the run, as JSON values, for services that keep it.
 
     Raises:
         UserError: see `check_loggers`.
@@ -401,10 +373,10 @@ def make_logger(
 
 
 def _maker(name: str) -> Maker:
-    """Return what makes a logger that is no file or console.
+    """Return the maker of a service's logger.
 
     Raises:
-        UserError: there is no such logger, or it is a plugin's that cannot be loaded.
+        UserError: there is no such logger, or its plugin cannot be loaded.
     """
     make: Maker | None = _SERVICES.get(name) or load_plugin("loggers", name, setting="loggers")
     if make is None:
@@ -423,7 +395,7 @@ def _make(name: str, run_dir: Path, keep_rows: int | None, hyperparameters: Mapp
     try:
         made = maker(run_dir, hyperparameters)
         if not isinstance(made, MetricsLogger):
-            raise TypeError(f"a {type(made).__name__} is no MetricsLogger")
+            raise TypeError(f"{type(made).__name__} is not a MetricsLogger")
         return GuardedLogger(name, made)
     except Exception as error:  # of a foreign package, and of the network behind it
         first = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 Level = Literal["fault", "watch"]
-"""A fault keeps a run from learning, or spoils what it learns; what is to be watched may."""
+"""A fault keeps a run from learning or harms what it learns; `watch` may become one."""
 
 _QUOTED: Final = re.compile(r"`([a-z_0-9]+)(?:=[^`]*)?`")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault of a run, in words."""
+    """A fault of a run."""
 
     rule: str
     """Name of the rule, the same in every run."""
@@ -24,13 +24,13 @@ class Finding:
     title: str
     """The fault in a few words."""
     seen: str
-    """The figures that show it."""
+    """Figures that show it."""
     advice: str
-    """Advice on the change that helps, with the names of settings in backticks."""
+    """Advice, with the names of settings in backticks."""
     rollouts: tuple[str, ...] = ()
-    """Ids of some rollouts that show it."""
+    """Ids of example rollouts."""
     adapter: str = ""
-    """The adapter that it is about, where several are trained."""
+    """Name of the adapter, if several are trained."""
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class Finding:
 
     @property
     def head(self) -> str:
-        """The fault, and the adapter that it is about."""
+        """Title of the fault with its adapter."""
         return f"adapter {self.adapter}: {self.title}" if self.adapter else self.title
 
     @property
@@ -53,7 +53,7 @@ class Finding:
 
 
 WINDOW: Final = 5
-"""Number of steps that are looked at together, the last ones or the first ones."""
+"""Number of last, or first, steps that a rule looks at."""
 
 _STEP_SIGN: Final = "rollout/failed"
 _GROUPS: Final = "groups/count"
@@ -75,34 +75,34 @@ class Measured:
 
     step: int
     name: str
-    """`accuracy`, or `validation/accuracy` for the tasks that choose the weights."""
+    """`accuracy`, or `validation/accuracy` of the tasks that choose the weights."""
     accuracy: float
     count: int | None = None
-    """Number of its tasks, where that is known."""
+    """Number of its tasks, if known."""
 
 
 @dataclass(frozen=True)
 class RolloutFacts:
-    """A rollout that has ended, as far as the rules ask."""
+    """Facts of a finished rollout that the rules use."""
 
     rollout_id: str
     succeeded: bool = True
     reward: float | None = None
     why: str | None = None
-    """Reason why it failed, or gave nothing to train on."""
+    """Reason why it failed, or yielded nothing to train on."""
     offered_tools: bool = False
     tool_calls: int = 0
-    """LLM calls of it that were answered by a call of a tool."""
+    """LLM calls that were answered with a tool call."""
     cut: bool = False
     """True if its last call ended at a length bound."""
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run, as the rules see it.
+    """A run as the rules read it.
 
-    Metrics are those of `metrics.jsonl`. Rollouts are some of the newest, where somebody has read them from the store:
-    they serve as examples, and for what older runs have no metric for.
+    The metrics are those of `metrics.jsonl`. The rollouts, if any, are some of the newest of the store: they serve as
+    examples, and replace metrics that older runs lack.
     """
 
     steps: Sequence[StepNumbers]
@@ -111,7 +111,7 @@ class RunView:
     """Measurements in order."""
     rollouts: Sequence[RolloutFacts] = ()
     adapter: str = ""
-    """The adapter that the steps are about, where several are trained."""
+    """Name of the adapter of the steps, if several are trained."""
     probes: Sequence[tuple[float, float]] = ()
     """pass@1 and pass@8 of the probes of the warm-up, in order."""
 
@@ -126,7 +126,7 @@ class RunView:
         """Return the view of a run from the rows of its metrics.
 
         Args:
-            eval_size: number of tasks of a measurement, where that is known.
+            eval_size: number of tasks of a measurement, if known.
         """
         steps: list[StepNumbers] = []
         measured: list[Measured] = []
@@ -144,8 +144,8 @@ class RunView:
         return cls(steps, measured, rollouts, probes=probes)
 
     def parts(self) -> list[RunView]:
-        """Return the view itself and, where several adapters are trained, one for each, in which its metrics have their
-        plain names."""
+        """Return the view itself and, if several adapters are trained, a view of each adapter with its metrics under
+        their plain names."""
         ending = f"/{_GROUPS}"
         names = [name for one in self.steps for name in one.numbers if name.endswith(ending)]
         adapters = dict.fromkeys(name.removesuffix(ending) for name in names)
@@ -165,7 +165,7 @@ class RunView:
         return self._with(names)[:count]
 
     def examples(self, of: Iterable[RolloutFacts], count: int = 3) -> tuple[str, ...]:
-        """Return ids of some of these rollouts."""
+        """Return the ids of the first of these rollouts."""
         return tuple(one.rollout_id for one in of)[:count]
 
     def _with(self, names: Sequence[str]) -> list[tuple[float, ...]]:
@@ -177,9 +177,9 @@ class RunView:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean of some numbers; NaN of none."""
-    found = list(values)
-    return sum(found) / len(found) if found else math.nan
+    """Return the mean of numbers; NaN without numbers."""
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def _within(numbers: Mapping[str, float], prefix: str) -> dict[str, float]:

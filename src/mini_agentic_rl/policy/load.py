@@ -43,6 +43,13 @@ def resolve_device(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
+        if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+            raise PolicyError(
+                f"torch {torch.__version__} is a CPU build, which has no {device}: install a CUDA build (on Linux "
+                "pip install --force-reinstall torch, elsewhere see https://pytorch.org/get-started/locally), or use "
+                "`device=cpu`",
+                setting="device",
+            )
         raise PolicyError(f"torch sees no CUDA device for {device!r}: use `device=cpu`", setting="device")
     return torch.device(device)
 

@@ -88,7 +88,7 @@ class EngineSettings(Settings):
 class LearnerSettings(Settings):
     """The optimizer and what bounds its memory."""
 
-    learning_rate: float = Field(default=5e-4, gt=0)
+    learning_rate: float = Field(default=5e-4, gt=0, le=1)
     """Peak learning rate; full fine-tuning wants about a tenth of what LoRA wants."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decoupled weight decay."""

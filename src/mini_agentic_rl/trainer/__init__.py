@@ -10,7 +10,7 @@
 
 Results:
 
-    evaluations.py       every answer of every measurement; accuracies, comparisons, the table of a sweep
+    evaluations.py       every answer of every measurement; accuracies, comparisons
     statistics.py        intervals, pass@k, maj@k, paired tests
     summary.py           `summary.json` and the verdict: whether rewards improved the policy on held-out tasks
     report.py            `report.html`

@@ -5,7 +5,6 @@ from .evaluations import accuracy_rows as accuracy_rows
 from .evaluations import check_rows as check_rows
 from .evaluations import compare_runs as compare_runs
 from .evaluations import load_run as load_run
-from .evaluations import sweep_rows as sweep_rows
 from .recorded_run import Checkpoint as Checkpoint
 from .recorded_run import RecordedRun as RecordedRun
 from .recorded_run import record_run as record_run

@@ -1,7 +1,7 @@
-"""The nouns of the framework: tasks become rollouts, a rollout is tried in attempts, attempts leave spans.
+"""Data models: tasks become rollouts, a rollout is tried in attempts, attempts record spans.
 
-Types do no I/O: the room that writes spans registers here how the mark of a trainable agent is recorded where the
-algorithm sees it.
+The models do no I/O: the code that writes spans registers here how a trainable agent is recorded
+(`on_trainable_agent`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 
 from .spans import Span, SpanCoreFields
 
-if TYPE_CHECKING:  # a hook sees objects of higher floors; only their names are needed here
+if TYPE_CHECKING:  # hooks get objects of higher layers, of which only the names are needed here
     from opentelemetry.sdk.trace import ReadableSpan
 
     LitAgent = Any
@@ -36,22 +36,22 @@ RolloutRawResult: TypeAlias = Union[  # noqa: UP007  # "ReadableSpan" is a name 
 """Result of an agent: nothing, its final reward, or spans to add to the trace."""
 
 Metadata: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
-"""A dictionary, always: None, which agent-lightning writes for no metadata, becomes an empty one."""
+"""Dictionary; None, which agent-lightning writes without metadata, becomes an empty one."""
 
 TERMINAL_ROLLOUT_STATUSES: frozenset[RolloutStatus] = frozenset({"succeeded", "failed", "cancelled"})
 
 REWARD_KEY = "reward"
-"""Key in a rollout's metadata: its final reward, where the agent or a hook sets one there."""
+"""Key in a rollout's metadata: its final reward, if the agent or a hook sets it there."""
 OUTPUT_KEY = "output"
 """Key in a rollout's metadata: the answer of the agent."""
 TRACES_KEY = "traces"
-"""Key in a rollout's metadata: spans that the agent made itself."""
+"""Key in a rollout's metadata: spans that the agent created."""
 
 
 class RolloutConfig(BaseModel):
-    """Limits of a rollout's attempts, and when it is tried again."""
+    """Limits of a rollout's attempts, and when it is retried."""
 
-    timeout_seconds: float | None = Field(default=None, gt=0, description="An attempt older than this is timed out.")
+    timeout_seconds: float | None = Field(default=None, gt=0, description="An attempt older than this times out.")
     unresponsive_seconds: float | None = Field(
         default=None, gt=0, description="An attempt silent for longer than this is unresponsive."
     )
@@ -64,8 +64,7 @@ class RolloutConfig(BaseModel):
 class Rollout(BaseModel):
     """A task to be run, and its progress.
 
-    An agent may also make one to return it, of nothing but its input and its output: `Rollout(input=…, output=…)`. Such
-    a rollout has no id; it carries the agent's answer about the rollout that it was given.
+    An agent may also return its answer as `Rollout(input=…, output=…)`, a rollout without an id.
     """
 
     rollout_id: str
@@ -90,7 +89,7 @@ class Rollout(BaseModel):
 
     @property
     def output(self) -> Any:
-        """Answer of the agent, where it gives one: `metadata["output"]`, or None."""
+        """Answer of the agent: `metadata["output"]`, or None."""
         return self.metadata.get(OUTPUT_KEY)
 
     @output.setter
@@ -98,15 +97,15 @@ class Rollout(BaseModel):
         self.metadata[OUTPUT_KEY] = value
 
     def mark_agent_as_trainable(self, agent_id: str) -> None:
-        """Train the LLM calls of this agent. Once an agent is marked, calls of unmarked ones are not trained.
+        """Train the LLM calls of this agent. Once an agent is marked, calls of unmarked agents are not trained.
 
-        Called from inside the rollout, the mark is recorded as a span, so it reaches an algorithm in any process.
+        Inside a rollout the mark is recorded as a span, so that an algorithm in any process reads it.
 
         Args:
-            agent_id: name of the agent, as its spans carry it (`gen_ai.agent.name`).
+            agent_id: name of the agent in its spans (`gen_ai.agent.name`).
 
         Raises:
-            ValueError: the name is empty or no string.
+            ValueError: the name is empty or not a string.
         """
         mark_trainable_agent(self.metadata, agent_id)
 
@@ -140,7 +139,7 @@ class AttemptedRollout(Rollout):
 
 
 class EnqueueRolloutRequest(BaseModel):
-    """One rollout to put into the queue."""
+    """A rollout to put into the queue."""
 
     input: TaskInput
     mode: RolloutMode | None = None
@@ -164,9 +163,8 @@ class Worker(BaseModel):
 
 
 class Triplet(BaseModel):
-    """One LLM call as (prompt, response, reward). Prompt and response hold `token_ids` and `raw_content`, the prompt
-    also the `image_urls` of its messages, the response the `logprobs` where they are known.
-    """
+    """An LLM call as (prompt, response, reward). Prompt and response have `token_ids` and `raw_content`, the prompt
+    also the `image_urls` of its messages, the response the `logprobs` if they are known."""
 
     prompt: Any
     response: Any
@@ -175,9 +173,9 @@ class Triplet(BaseModel):
 
 
 class Task(BaseModel):
-    """A task together with the rollout that runs it, for a parameter of an agent or a hook that is annotated `Task`.
+    """A task with the rollout that runs it, for parameters of agents and hooks that are annotated `Task`.
 
-    The row of the data set is `input`; its columns can also be had from the task itself (`task["question"]`).
+    `input` is the row of the data set; `task["question"]` is short for `task.input["question"]`.
     """
 
     rollout_id: str
@@ -225,29 +223,29 @@ class PaginatedResult(BaseModel, Sequence[T], Generic[T]):
 
 
 class Dataset(Protocol[T_co]):
-    """Anything with a length and rows by index: a list, a `datasets.Dataset`, ours."""
+    """Rows with a length and an index: a list, a `datasets.Dataset`, or one of ours."""
 
     def __getitem__(self, index: int, /) -> T_co: ...
     def __len__(self) -> int: ...
 
 
 TRAINABLE_AGENTS_KEY: Final = "trainable_agents"
-"""Key in a rollout's metadata: the agents that are marked as trainable, in the order of their marks."""
+"""Key in a rollout's metadata: the agents marked as trainable, in order."""
 
 _recorders: list[Callable[[str], None]] = []
 
 
 def on_trainable_agent(recorder: Callable[[str], None]) -> None:
-    """Call `recorder` with the name of every agent that is marked from now on."""
+    """Call `recorder` with the name of every agent that is marked in the future."""
     if recorder not in _recorders:
         _recorders.append(recorder)
 
 
 def mark_trainable_agent(metadata: dict[str, Any], agent_id: str) -> None:
-    """Mark an agent as trainable in the metadata of its rollout, and tell the recorders.
+    """Mark an agent as trainable in the metadata of its rollout, and call the recorders.
 
     Raises:
-        ValueError: the name is empty or no string.
+        ValueError: the name is empty or not a string.
     """
     if not isinstance(agent_id, str) or not agent_id:
         raise ValueError(f"mark_agent_as_trainable takes the name of an agent, not {agent_id!r}")
@@ -259,19 +257,20 @@ def mark_trainable_agent(metadata: dict[str, Any], agent_id: str) -> None:
 
 
 def trainable_agents_in(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the agents that are marked in a rollout's metadata."""
+    """Return the agents marked as trainable in a rollout's metadata."""
     marked = metadata.get(TRAINABLE_AGENTS_KEY) or []
     return [marked] if isinstance(marked, str) else [str(name) for name in marked]
 
 
 class ParallelWorkerBase:
-    """Base of what several workers use at once. Override the steps of its life that you need; each does nothing here.
+    """Base of objects that several workers use at once. Override the life-cycle methods that you need; they do nothing
+    here.
 
-    `init` comes first and `teardown` last; `init_worker` and `teardown_worker` stand around the work of one worker.
+    `init` is called first and `teardown` last; `init_worker` and `teardown_worker` enclose the work of a worker.
     """
 
     worker_id: Any = None
-    """Number of the worker that uses it; None before `init_worker`."""
+    """Number of the worker; None before `init_worker`."""
 
     def init(self, *args: Any, **kwargs: Any) -> None:
         """Get ready, before any worker."""
@@ -291,26 +290,25 @@ class ParallelWorkerBase:
 
 
 class Hook(ParallelWorkerBase):
-    """Code of the user's that runs around each rollout.
+    """User code that runs around each rollout.
 
-    Override what you need. Every method is called with keyword arguments and may be sync or async.
+    Override the methods that you need. Every method is called with keyword arguments and may be sync or async.
 
-    A method receives the arguments that it names, out of those listed here plus `task` (the rollout's input; a
-    parameter that is annotated `Task` gets one with the row in its `input`), so the shorter `on_rollout_end(self,
-    rollout, task)` works as well. The final reward of the rollout is the number that `on_trace_end` or `on_rollout_end`
-    returns, or else the one to which it sets `rollout.metadata["reward"]`; a later hook's replaces an earlier one's.
-    What `on_trace_end` emits stands before the reward that the agent returns, which is then the final one; what
-    `on_rollout_end` emits stands behind it.
+    A method gets the arguments that it names, out of those below and `task` (the rollout's input, or a `Task` for a
+    parameter with that annotation), so `on_rollout_end(self, rollout, task)` works too. The final reward of the rollout
+    is the number that `on_trace_end` or `on_rollout_end` returns, or sets as `rollout.metadata["reward"]`; a later hook
+    replaces the reward of an earlier one. Rewards that `on_trace_end` emits are recorded before the reward that the
+    agent returns, which is then final; those that `on_rollout_end` emits are recorded after it.
     """
 
     async def on_rollout_start(self, *, agent: LitAgent, runner: Runner, rollout: Rollout) -> Any:
-        """Run before anything of the attempt has run."""
+        """Run before the attempt."""
 
     async def on_trace_start(self, *, agent: LitAgent, runner: Runner, tracer: Tracer, rollout: Rollout) -> Any:
-        """Run inside the trace, before the agent is called; spans made here belong to the attempt."""
+        """Run inside the trace, before the agent is called; spans created here belong to the attempt."""
 
     async def on_trace_end(self, *, agent: LitAgent, runner: Runner, tracer: Tracer, rollout: Rollout) -> Any:
         """Run inside the trace, after the agent has returned or raised."""
 
     async def on_rollout_end(self, *, agent: LitAgent, runner: Runner, rollout: Rollout, spans: Sequence[Span]) -> Any:
-        """Run after the trace: every span of the attempt is in the store. The usual place to score a rollout."""
+        """Run after the trace, when every span of the attempt is in the store; the usual place to score a rollout."""

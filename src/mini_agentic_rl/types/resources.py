@@ -1,4 +1,4 @@
-"""Resources: the named, versioned things that an algorithm tunes and an agent uses."""
+"""Resources: named, versioned objects that an algorithm tunes and an agent uses."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ OPENAI_ENDPOINT: Final = "https://api.openai.com/v1"
 
 
 class Resource(BaseModel):
-    """Anything an algorithm can hand to an agent under a name."""
+    """Base of the objects that an algorithm gives to an agent under a name."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
     resource_type: Any
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Show the fields without the passwords and keys that a URL or a setting among them may hold."""
+        """Show the fields without the passwords and keys of URLs and settings."""
         for name, value in super().__repr_args__():
             yield name, without_secrets_within(value)
 
 
 class LLM(Resource):
-    """An OpenAI-compatible endpoint and the model to ask for there."""
+    """An OpenAI-compatible endpoint and the name of a model there."""
 
     resource_type: Literal["llm"] = "llm"
     endpoint: str = Field(default=OPENAI_ENDPOINT, description="Base URL, ending in /v1 as a rule.")
@@ -56,7 +56,7 @@ class LLM(Resource):
 
 
 class ProxyLLM(LLM):
-    """An endpoint behind our gateway: each attempt of each rollout has its own URL there."""
+    """An endpoint of our gateway, with a URL of its own for each attempt of each rollout."""
 
     resource_type: Literal["proxy_llm"] = "proxy_llm"  # type: ignore[assignment]  # the tag of the union below
     endpoint: str = Field(description="Base URL of the gateway.")
@@ -65,7 +65,7 @@ class ProxyLLM(LLM):
         """Return the rollout's own URL, `…/rollout/{rollout_id}/attempt/{attempt_id}/v1`; the plain one without ids.
 
         Raises:
-            ValueError: only one of the two ids was given, or one is no text.
+            ValueError: only one of the two ids was given, or one is not a string.
         """
         if rollout_id is None and attempt_id is None:
             return self.endpoint
@@ -93,11 +93,11 @@ class ProxyLLM(LLM):
 
 
 MAX_WIDTH: Final = 10_000
-"""Characters to which an f-string template may pad a value; also its digits."""
+"""Largest width, and precision, to which an f-string template may format a value."""
 
 
 class PromptTemplateError(UserError, KeyError, ValueError):
-    """A template of the engine "f-string" that cannot be filled in as it is written."""
+    """Report that a template of the engine "f-string" cannot be filled in."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(
@@ -106,7 +106,7 @@ class PromptTemplateError(UserError, KeyError, ValueError):
 
 
 class _BoundedFormatter(string.Formatter):
-    """`str.format` for templates that somebody else wrote."""
+    """`str.format` for untrusted templates."""
 
     def parse(self, format_string: str) -> Iterator[tuple[str, str | None, str | None, str | None]]:
         try:
@@ -149,8 +149,8 @@ class PromptTemplate(Resource):
         Raises:
             PromptTemplateError: an f-string template names a value that was not given, or its braces do not match. It
                 is a KeyError and a ValueError.
-            ValueError: the template is none, pads a value to more than `MAX_WIDTH` characters, or reads a private
-                attribute of one. Models write templates, and `{task.__class__…}` would show them this process.
+            ValueError: the template is invalid, pads a value to more than `MAX_WIDTH` characters, or reads a private
+                attribute: models write templates, and `{task.__class__…}` would expose this process.
             MissingPackageError: the engine's package is not installed.
         """
         if self.engine == "f-string":

@@ -1,4 +1,4 @@
-"""Spans as they are stored: OpenTelemetry's, plus the rollout, the attempt and an order that survives clock skew."""
+"""Spans as they are stored: OpenTelemetry's with rollout, attempt and an order that is independent of clocks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TraceStatus(BaseModel):
 
 
 class Event(BaseModel):
-    """Something that happened at one instant of a span."""
+    """An event at one instant of a span."""
 
     name: str
     attributes: Attributes = Field(default_factory=dict)
@@ -81,7 +81,7 @@ class Link(BaseModel):
 
 
 class OtelResource(BaseModel):
-    """Description of what produced the span."""
+    """Description of the source of a span."""
 
     attributes: Attributes = Field(default_factory=dict)
     schema_url: str = ""
@@ -92,7 +92,7 @@ class OtelResource(BaseModel):
 
 
 class SpanCoreFields(BaseModel):
-    """Fields of a span that a caller decides; ids and order are added by the tracer and the store."""
+    """Fields of a span that a caller sets; the tracer and the store add ids and order."""
 
     name: str
     attributes: Attributes = Field(default_factory=dict)
@@ -124,7 +124,7 @@ class SpanRecordingContext(Protocol):
 
 
 class Span(BaseModel):
-    """One span of one attempt. Unknown fields are kept."""
+    """A span of an attempt. Unknown fields are kept."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -193,7 +193,7 @@ class Span(BaseModel):
         events: list[Event] | None = None,
         links: list[Link] | None = None,
     ) -> Span:
-        """Make a span by hand. Ids that are not given are drawn at random, times are now, the status is OK."""
+        """Create a span. By default its ids are random, its times are now, and its status is OK."""
         now = time.time()
         return cls(
             rollout_id=rollout_id or "",
@@ -225,7 +225,7 @@ class Span(BaseModel):
         parent_id: str | None = None,
         resource: OtelResource | None = None,
     ) -> Span:
-        """Make a span from what a caller decided about it."""
+        """Create a span from the fields that a caller set."""
         return cls.from_attributes(
             **vars(core),
             rollout_id=rollout_id,
@@ -247,7 +247,7 @@ SpanLike: TypeAlias = Union["ReadableSpan", Span]  # a name in quotes has no `|`
 
 
 class SpanNames(str, Enum):
-    """Names that agent-lightning moved to `semconv`; code for 0.2 and early 0.3 still takes them from here."""
+    """Names of agent-lightning 0.2 and early 0.3, which are now in `semconv`."""
 
     REWARD = "agentlightning.reward"
     MESSAGE = "agentlightning.message"
@@ -260,7 +260,7 @@ class SpanNames(str, Enum):
 
 
 class SpanAttributeNames(str, Enum):
-    """Attributes of agent-lightning 0.2, kept for the code that names them."""
+    """Attribute names of agent-lightning 0.2."""
 
     MESSAGE = "message"
     OBJECT = "object"

@@ -1,7 +1,7 @@
-"""Agent-lightning's switches of instrumentation, for code that turns them on; there is nothing to turn on here.
+"""Agent-lightning's instrumentation functions, which have no effect here.
 
-The gateway records the calls of models with their tokens, whatever library makes them. Libraries that are instrumented
-with OpenTelemetry are recorded after `mini_agentic_rl.init`.
+The gateway records all LLM calls with their tokens, whatever library makes them. Spans of libraries with OpenTelemetry
+instrumentation are recorded after `mini_agentic_rl.init`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _REASON = "the gateway records the calls of models; for spans of other libraries
 
 
 def instrument_all() -> None:
-    """Say that nothing needs to be instrumented."""
+    """Log that nothing needs to be instrumented."""
     logger.info("nothing is instrumented: %s", _REASON)
 
 
@@ -27,6 +27,6 @@ uninstrument_agentops = uninstrument_litellm = uninstrument_vllm = uninstrument_
 
 
 def enable_agentops_service(enabled: bool = True) -> None:
-    """Say that nothing is sent to the AgentOps service, whatever was asked for."""
+    """Log that nothing is sent to the AgentOps service."""
     if enabled:
         logger.warning("nothing is sent to the AgentOps service: %s", _REASON)

@@ -18,7 +18,7 @@ from typer.core import TyperOption
 from typer.main import get_command
 
 from ...commands.command_line import app
-from ...commands.options import USER_ERROR, PagedCommand
+from ...commands.options import USER_ERROR, SettingsCommand
 from ...config import called_here, misspelt
 from ...errors import UserError
 from ...visible_text import visible
@@ -123,9 +123,9 @@ def _command_line(
     return line
 
 
-def _command(name: str) -> PagedCommand:
+def _command(name: str) -> SettingsCommand:
     commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
-    found: PagedCommand = commands[name]
+    found: SettingsCommand = commands[name]
     return found
 
 
@@ -141,7 +141,7 @@ def _options(command: str) -> dict[str, bool]:
 
 def _page(
     name: str, names: Mapping[str, str], defaults: Mapping[str, str], found: Mapping[str, str], own: Mapping[str, str]
-) -> PagedCommand:
+) -> SettingsCommand:
     """Return the command with what the script says of its options, to print its help page."""
     command = copy.copy(_command(name))
     command.params = [copy.copy(parameter) for parameter in command.params]

@@ -10,6 +10,11 @@ from ...commands.options import SERVE, settings_command
 from ...processes import serve_until_signal
 from . import TinkerSettings
 
+_SHORT_HELP = (
+    *("model", "dtype", "device", "quantization", "served_names", "output_dir", "max_trained_adapters", "max_rank"),
+    *("max_batch_tokens", "cache_mib", "host", "port", "api_key", "api_key_file"),
+)
+
 
 def serve_tinker(settings: TinkerSettings) -> None:
     """Serve the Tinker API: its clients train adapters of their own on one model here, and sample with them."""
@@ -27,4 +32,4 @@ def serve_tinker(settings: TinkerSettings) -> None:
 
 def add_tinker_command(app: typer.Typer) -> None:
     """Add `tinker` to the commands of the package."""
-    settings_command(app, "tinker", TinkerSettings, panel=SERVE)(serve_tinker)
+    settings_command(app, "tinker", TinkerSettings, panel=SERVE, short_help=_SHORT_HELP)(serve_tinker)

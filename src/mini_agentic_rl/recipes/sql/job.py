@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import httpx
 import typer
 
-from ...commands import TrainConfig, current_role, train_and_show
+from ...commands import TRAIN_SHORT_HELP, TrainConfig, current_role, train_and_show
 from ...commands.options import TRAIN, settings_command
 from ...config import LightningEnvVar, resolve_bool_env_var, resolve_str_env_var
 from ...datasets import SHORT_IMITATION
@@ -40,7 +40,6 @@ their prompt are about 1,000 tokens."""
 class SqlTrainConfig(TrainConfig):
     """The configuration of `train-sql`: all that `train` has, with the SQL agent."""
 
-    command: ClassVar[str] = "train-sql"
     defaults: ClassVar[Mapping[str, Any]] = {
         **TrainConfig.defaults,
         **SQL_DEFAULTS,
@@ -199,4 +198,5 @@ def train_sql(settings: SqlTrainConfig) -> None:
 
 def add_sql_command(app: typer.Typer) -> None:
     """Add `train-sql` to the commands of the package."""
-    settings_command(app, "train-sql", SqlTrainConfig, panel=TRAIN)(train_sql)
+    short_help = (*TRAIN_SHORT_HELP, "database", "reward_model_url", "ci_fast")
+    settings_command(app, "train-sql", SqlTrainConfig, panel=TRAIN, short_help=short_help)(train_sql)
