@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from functools import partial
 from typing import Any
 
 import pytest
@@ -360,62 +359,6 @@ async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_
         assert own is not contract
         assert inspect.signature(own) == inspect.signature(contract)
     assert {"dequeue_rollout", "wait_for_work", "query_spans", "close"} <= set(STORE_METHODS)
-
-
-@pytest.mark.parametrize("paged", [False, True], ids=["own", "paged"])
-async def test_a_walk_meets_each_rollout_once_whatever_comes_meanwhile(store: LightningStore, paged: bool) -> None:
-    walking = partial(LightningStore.walk_rollouts, store) if paged else store.walk_rollouts
-    ids = [(await store.start_rollout(number)).rollout_id for number in range(9)]
-    for rollout_id in ids[2:5]:
-        await store.update_attempt(rollout_id, "latest", status="failed")
-
-    async def walked(limit: int, **asked: Any) -> list[str]:
-        found: list[str] = []
-        while True:
-            step = await walking(found[-1] if found else None, limit=limit, **asked)
-            found += [one.rollout_id for one in step]
-            if len(step) < limit:
-                return found
-            ids.append((await store.start_rollout("later")).rollout_id)
-
-    assert await walked(4, sort_order="desc") == ids[8::-1]
-    assert await walked(2, status_in=["failed"]) == ids[2:5]
-    now = ids[::-1]
-    assert await walked(2, status_in=["failed", "preparing"], sort_order="desc") == now
-    await store.delete_rollouts([ids[0], ids[5]])
-    left = [one for one in ids if one not in (ids[0], ids[5])]
-    assert await walked(100) == left
-    (after,) = await walking(ids[4], limit=1)
-    assert after == await store.get_rollout_by_id(ids[6])
-    assert isinstance(after, AttemptedRollout)
-    assert list(await walking(ids[4], limit=0)) == []
-    with pytest.raises(ValueError, match=ids[5]):
-        await walking(ids[5])
-
-
-async def test_spans_with_rewards_are_read_of_many_rollouts_at_once(store: LightningStore) -> None:
-    again = RolloutConfig(max_attempts=2, retry_condition=["failed"])
-    first, second, bare = [await store.start_rollout(name, config=again) for name in ("a", "b", "c")]
-    given = {"agentlightning.reward.0.value": 1.0}
-    await store.add_many_spans([span_of(first, 1, name="note", attributes=given), span_of(bare)])
-    await store.update_attempt(first.rollout_id, "latest", status="failed")
-    retried = await store.start_attempt(first.rollout_id)
-    kept = [
-        span_of(retried, 9, name="z", attributes=given | {"n": 2}),
-        span_of(retried, 5, name="judge", attributes={"agentops.task.output": '{"type": "reward", "value": 1}'}),
-        span_of(second, 2, name="old", attributes={"reward": 0.5}),
-    ]
-    others = [
-        span_of(retried, 6, name="openai.chat.completion", attributes={"said": "a reward"}),
-        span_of(second, 3, name="note", attributes={"said": "nothing"}, events=[{"name": "reward"}]),
-    ]
-    await store.add_many_spans([*kept, *others])
-    ids = [first.rollout_id, "never", second.rollout_id, bare.rollout_id, first.rollout_id]
-    found: dict[str, list[Span]] = {}
-    for span in await store.get_reward_spans(ids):
-        found.setdefault(span.rollout_id, []).append(span)
-    assert found == {first.rollout_id: [kept[1], kept[0]], second.rollout_id: [kept[2]]}
-    assert list(await store.get_reward_spans([])) == []
 
 
 async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: LightningStore) -> None:

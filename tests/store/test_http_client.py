@@ -439,20 +439,3 @@ asyncio.run(main())
     with pytest.raises(LightningStoreError, match="did not answer"):
         await waiting
     await client.close()
-
-
-async def test_what_an_older_server_does_not_serve_is_done_by_what_it_does(
-    server: LightningStoreServer, client: LightningStoreClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    newer, find = {"walks/rollouts", "spans/rewards"}, routes.find
-    monkeypatch.setattr(routes, "find", lambda method, path: None if path in newer else find(method, path))
-    started = [await client.start_rollout(number) for number in range(3)]
-    ids = [one.rollout_id for one in started]
-    rewarded = span_of(started[1], attributes={"agentlightning.reward.0.value": 1.0})
-    await client.add_many_spans([rewarded, span_of(started[1], 2), span_of(started[2])])
-    assert await client.get_reward_spans(ids) == [rewarded]
-    assert [one.rollout_id for one in await client.walk_rollouts(ids[0])] == ids[1:]
-    assert [one.rollout_id for one in await client.walk_rollouts(ids[2], sort_order="desc", limit=1)] == [ids[1]]
-    await server.delete_rollouts([ids[0]])
-    with pytest.raises(ValueError, match=ids[0]):
-        await client.walk_rollouts(ids[0])

@@ -155,7 +155,7 @@ def _in_slow_write(url: str, seconds: float, writes: threading.Event, **options:
         store = SqlLightningStore(url, **options)
 
         def slowly(ledger: Ledger) -> list[Rollout]:
-            made = ledger.enqueue([EnqueueRolloutRequest(input="slow")])
+            made = ledger.enqueue_many_rollouts([EnqueueRolloutRequest(input="slow")])
             writes.set()
             time.sleep(seconds)
             return made

@@ -16,13 +16,10 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
-from weakref import WeakKeyDictionary
 
 from ..errors import UserError
-from ..semconv import CompletionSpanAttributes
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -40,6 +37,7 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
+from .listing import GroupPage, RolloutPage
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -92,6 +90,7 @@ class LightningStoreStatistics(TypedDict, total=False):
 
     name: str
     total_rollouts: int
+    rollouts_by_status: dict[str, int]
     total_attempts: int
     total_spans: int
     total_resources: int
@@ -106,33 +105,7 @@ def check_heartbeats(heartbeats: Collection[str]) -> None:
         raise ValueError(f"{len(heartbeats)} heartbeats: at most {WORKERS_AT_ONCE} at once")
 
 
-LLM_CALL_SPAN: Final = CompletionSpanAttributes.SPAN_NAME
-"""Name of the spans of LLM calls, which are the longest of all and never carry a reward."""
-REWARD_WORD: Final = "reward"
-"""Text in the name or the value of an attribute of every span that carries a reward."""
-
-
-def reward_candidates(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans that may carry a reward, in the order given; `emitter` decides which of them do."""
-    return [
-        span
-        for span in spans
-        if span.name != LLM_CALL_SPAN
-        and any(
-            REWARD_WORD in name or (isinstance(value, str | Mapping) and REWARD_WORD in str(value))
-            for name, value in span.attributes.items()
-        )
-    ]
-
-
 _WORK_CHECK_SECONDS: Final = 0.1
-_WALK_SEARCH: Final = 500
-"""Rollouts in one page of the search for an offset."""
-_WALK_OFFSETS_KEPT: Final = 1000
-_WALK_OFFSETS: Final[WeakKeyDictionary[LightningStore, OrderedDict[tuple[str, tuple[str, ...], str], int]]] = (
-    WeakKeyDictionary()
-)
-"""Offsets at which steps of a walk ended, by order, statuses and rollout id."""
 
 
 class LightningStore:
@@ -295,35 +268,38 @@ class LightningStore:
         """
         raise NotImplementedError
 
-    async def walk_rollouts(
+    async def list_rollouts(
         self,
-        beyond: str | None = None,
         *,
         status_in: Sequence[RolloutStatus] | None = None,
-        sort_order: Literal["asc", "desc"] = "asc",
+        mode: str | None = None,
+        step: int | None = None,
+        group: str | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
+        worker_contains: str | None = None,
+        input_contains: str | None = None,
+        text: str | None = None,
+        before: int | None = None,
         limit: int = 100,
-    ) -> Sequence[Rollout]:
-        """Return the next rollouts of a walk through all of them, as they were created or (desc) from the newest on.
+    ) -> RolloutPage:
+        """Return the newest rollouts that meet all conditions of a `RolloutFilter`, with their rewards.
 
-        It goes on beyond the rollout of this id; fewer than `limit` are the last, and what comes meanwhile shifts none.
+        Args:
+            before: Position below which the page begins: `next` of an earlier page.
+            limit: At most `MAX_LISTED`.
 
         Raises:
-            ValueError: there is no rollout `beyond`: it was deleted since.
+            ValueError: `before` or `limit` is out of range.
         """
-        # This fallback is for stores that offer only pages. It remembers at which offset a step ended, so that the next
-        # step need not search from the beginning.
-        offsets = _WALK_OFFSETS.setdefault(self, OrderedDict())
-        statuses = tuple(status_in or ())
-        offset = 0
-        if beyond is not None:
-            guess = offsets.get((sort_order, statuses, beyond), 0)
-            offset = 1 + await _offset_of(self, beyond, status_in, sort_order, guess)
-        page = await self.query_rollouts(status_in=status_in, sort_order=sort_order, limit=limit, offset=offset)
-        if len(page):
-            offsets[sort_order, statuses, page[-1].rollout_id] = offset + len(page) - 1
-            while len(offsets) > _WALK_OFFSETS_KEPT:
-                offsets.popitem(last=False)
-        return list(page)
+        raise NotImplementedError
+
+    async def list_groups(self, *, before: int | None = None, limit: int = 100) -> GroupPage:
+        """Return the newest groups of rollouts, each with the rewards of all its rollouts.
+
+        Args and Raises: see `list_rollouts`.
+        """
+        raise NotImplementedError
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """Return the rollout, as an `AttemptedRollout` if it has an attempt, or None if there is no such rollout."""
@@ -372,16 +348,6 @@ class LightningStore:
             ValueError: `sort_by` names no field of a span.
         """
         raise NotImplementedError
-
-    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        """Return the spans that may carry a reward, of the latest attempts of rollouts; those of a rollout in order.
-
-        The last one that does has the reward of its rollout; a rollout that is not there has none.
-        """
-        spans: list[Span] = []
-        for rollout_id in dict.fromkeys(rollout_ids):
-            spans += reward_candidates(await self.query_spans(rollout_id, "latest"))
-        return spans
 
     async def update_rollout(
         self,
@@ -501,32 +467,6 @@ class LightningStore:
 
     async def close(self) -> None:
         """Release what the store holds. Closing twice is harmless; any other call after it is an error."""
-
-
-async def _offset_of(
-    store: LightningStore,
-    rollout_id: str,
-    statuses: Sequence[RolloutStatus] | None,
-    order: Literal["asc", "desc"],
-    guess: int,
-) -> int:
-    """Return the offset of a rollout among those of some statuses; look around `guess` first.
-
-    Raises:
-        ValueError: there is no such rollout.
-    """
-    start = max(0, guess - _WALK_SEARCH // 2)
-    guessed = start > 0
-    while True:
-        page = await store.query_rollouts(status_in=statuses, sort_order=order, limit=_WALK_SEARCH, offset=start)
-        for offset, rollout in enumerate(page, start):
-            if rollout.rollout_id == rollout_id:
-                return offset
-        start += len(page)
-        if guessed:
-            start, guessed = 0, False
-        elif not len(page) or start >= page.total:
-            raise ValueError(f"no rollout {rollout_id}")
 
 
 STORE_METHODS: Final = tuple(

@@ -52,7 +52,7 @@ class DatabaseStore(LedgerStore):
     Args:
         name: Name of the store in messages: a path, or a URL without its password.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
-            Waiting calls check whenever a limit is reached.
+            Waiting calls check whenever a limit is reached. Infinity: ordinary calls check none.
         arguments: Keyword arguments with which a pickled store opens the same database in another process.
     """
 
@@ -61,7 +61,7 @@ class DatabaseStore(LedgerStore):
         self._name = name
         self._arguments = arguments
         self._scan_debounce_seconds = scan_debounce_seconds
-        self._last_scan = float("-inf")
+        self._last_scan = 0.0
         self._process = os.getpid()
         self._closing = False
         self._failure: StorageFailedError | None = None
@@ -154,7 +154,7 @@ class DatabaseStore(LedgerStore):
                 await self._write(lambda ledger: None, check_health=True)
         return await self._ask(operation)
 
-    async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
+    async def _look(self, look: Callable[[Tables], T]) -> tuple[T, float]:
         if self._failure is not None:
             raise StorageFailedError(str(self._failure)) from self._failure
         with self._watch_lock:
@@ -163,7 +163,7 @@ class DatabaseStore(LedgerStore):
                 watcher = threading.Thread(target=self._watch, name="store-watch", daemon=True)
                 watcher.start()
                 self._watcher = watcher
-        return await super()._look(operation)
+        return await super()._look(look)
 
     async def _ask(self, operation: Callable[[Ledger], T]) -> T:
         self._check_process()
@@ -276,7 +276,7 @@ class DatabaseStore(LedgerStore):
         time.sleep(min(_RETRY_SECONDS, (time.monotonic() - started) / _LOOK_SHARE))
 
     def _scan_is_due(self) -> bool:
-        return time.monotonic() - self._last_scan >= self._scan_debounce_seconds
+        return time.monotonic() >= self._last_scan + self._scan_debounce_seconds
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

@@ -25,12 +25,12 @@ from ..types import (
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
-    RolloutStatus,
     Span,
     Worker,
 )
 from .base import LightningStoreError, LightningStoreStatistics
 from .lifecycle import construct
+from .listing import GroupPage, RolloutFilter, RolloutPage, span_reward, step_and_group
 
 T = TypeVar("T")
 
@@ -62,8 +62,11 @@ class Tables(Protocol):
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
         """Store the new state of a rollout."""
 
-    def delete_rollout(self, rollout_id: str) -> bool:
-        """Remove a rollout with its attempts and spans; False if there is none."""
+    def delete_spans(self, rollout_id: str, limit: int) -> int:
+        """Delete at most `limit` spans of a rollout and return how many, where `delete_rollout` takes long for many."""
+
+    def delete_rollout(self, rollout_id: str) -> None:
+        """Delete a rollout with its attempts and spans."""
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         """Return one attempt of a rollout."""
@@ -110,11 +113,11 @@ class Tables(Protocol):
     def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
         """Return the items of some handles, in this order, as they are now, without those deleted since."""
 
-    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
-        """Return the rollouts of a step with their latest attempts; None if there is none that it begins beyond."""
+    def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
+        """Return a page of the rollouts that match, after a look at `wanted.max_examined` rollouts at most."""
 
-    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        """Return the `reward_candidates` of the latest attempts; those of one rollout in their order."""
+    def list_groups(self, before: int | None, limit: int) -> GroupPage:
+        """Return a page of groups."""
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         """Return the rollouts that have ended, in the order given, and the ids that name nothing."""
@@ -241,19 +244,6 @@ class Query:
         return combine(condition.holds(item) for condition in self.filters)
 
 
-@dataclass(frozen=True)
-class WalkStep:
-    """A step of a walk through all rollouts."""
-
-    beyond: str | None
-    """Id of the rollout after which it begins."""
-    statuses: tuple[RolloutStatus, ...] | None
-    """Only rollouts in one of these."""
-    descending: bool
-    """True if it goes from the newest on."""
-    limit: int
-
-
 def conditions(arguments: dict[str, Any]) -> tuple[Condition, ...]:
     """Build conditions from arguments of a query: `FIELD`, `FIELD_contains` or `FIELD_in`; None is no condition."""
     found = []
@@ -357,8 +347,11 @@ def to_json(value: Any) -> str:
 
 def rollout_columns(rollout: Rollout) -> Values:
     """Return the columns of a rollout."""
+    step, group = step_and_group(rollout.metadata)
     return {
         **{name: getattr(rollout, name) for name in SORTABLE["rollout"]},
+        "step": step,
+        "group_id": group,
         "input_json": to_json(rollout.input),
         "config_json": rollout.config.model_dump_json(),
         "metadata_json": to_json(rollout.metadata),
@@ -414,6 +407,7 @@ def attempt_of(row: Row, prefix: str = "") -> Attempt:
 def span_columns(span: Span) -> Values:
     """Return the columns of a span. What has no column of its own goes into `body_json`."""
     values: Values = {name: getattr(span, name) for name in _SPAN_COLUMNS}
+    values["reward"] = span_reward(span)
     values["body_json"] = body_json(span)
     return values
 

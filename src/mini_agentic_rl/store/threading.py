@@ -91,20 +91,26 @@ def forward_methods(store: type[ForwardingStore], names: Iterable[str] = STORE_M
     """Define each of the named methods that the class does not define itself."""
     for name in names:
         if name not in vars(store):
-            setattr(store, name, _forwarding(store, name))
+            setattr(store, name, as_in_contract(_forwarding(name), store, name))
 
 
-def _forwarding(store: type[ForwardingStore], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    contract = getattr(LightningStore, name)
-
+def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def forward(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
         return await self._forward(name, args, kwargs)
 
-    forward.__name__ = name
-    forward.__qualname__ = f"{store.__name__}.{name}"
-    forward.__doc__ = contract.__doc__
-    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
     return forward
+
+
+def as_in_contract(
+    method: Callable[..., Coroutine[Any, Any, Any]], store: type[LightningStore], name: str
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Give a method of `store` the name, docstring and signature of a method of the contract, and return it."""
+    contract = getattr(LightningStore, name)
+    method.__name__ = name
+    method.__qualname__ = f"{store.__name__}.{name}"
+    method.__doc__ = contract.__doc__
+    method.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
+    return method
 
 
 class LightningStoreThreaded(ForwardingStore):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import math
 import threading
@@ -10,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import UserError
-from ...store import RUN_STORE_FILE, LightningStore, SqlLightningStore
+from ...store import RUN_STORE_FILE, InMemoryLightningStore, LightningStore, SqlLightningStore
 from ...trainer import RunFolder, wilson_interval
-from .browse import Browser, SqliteBrowser, StoreBrowser
+from .rollouts import StoreCounts
 from .views import TokenTexts, find_texts
 
 # The curves of a run, from its `metrics.jsonl`, of which only what was added since the last look is read.
@@ -107,22 +109,98 @@ def thinned(steps: Sequence[float], values: Sequence[float | None]) -> list[list
 
 
 class ShownRun:
-    """One run.
+    """One run: the folder that it writes, or a store without a folder.
 
     Args:
-        name: what it is called in addresses; no two runs of a dashboard share one.
-        browser: reads its store.
-        folder: where it writes; None where only a store is known.
+        name: Its name in addresses; no two runs of a dashboard share one.
+        folder: Folder of the run. Its store is opened read-only as soon as the file exists.
+        store: An open store, of a run without a folder.
+        owned: Close this store with the run.
     """
 
-    def __init__(self, name: str, browser: Browser, folder: Path | None = None) -> None:
+    def __init__(
+        self, name: str, folder: Path | None = None, *, store: LightningStore | None = None, owned: bool = False
+    ) -> None:
         self.name = name
-        self.browser = browser
         self.folder = None if folder is None else RunFolder(folder)
-        self.curves = None if folder is None else Curves(self.folder.metrics_path if self.folder else folder)
+        self.curves = None if self.folder is None else Curves(self.folder.metrics_path)
+        self._store = store
+        self._owned = owned or store is None
+        self._store_path = store.path if isinstance(store, SqlLightningStore) else None
+        if folder is not None:
+            self._store_path = folder / RUN_STORE_FILE
+        self._opened_file: tuple[int, int] | None = None
+        """Device and inode of the store file that is open."""
+        self._lock = threading.Lock()
+        self._counts = StoreCounts()
         self._texts: TokenTexts | None = None
         self._looked = False
         self._intervals: tuple[tuple[int, int], list[dict[str, Any]]] = ((0, 0), [])
+
+    async def store(self) -> LightningStore:
+        """Return the store of the run; an empty one while the run has none.
+
+        Raises:
+            LightningStoreError: it cannot be read.
+        """
+        if self.folder is not None:
+            await asyncio.to_thread(self._open)
+        return self._store or InMemoryLightningStore()
+
+    def _open(self) -> None:
+        """Open the store file of the folder, again if another file has taken its place."""
+        path = self._store_path
+        assert path is not None  # there is a folder
+        with self._lock:
+            try:
+                stat = path.stat()
+                file: tuple[int, int] | None = (stat.st_dev, stat.st_ino)
+            except OSError:
+                file = None
+            if file == self._opened_file:
+                return
+            if self._store is not None:
+                asyncio.run(self._store.close())
+                self._store = None
+            if file is not None:
+                self._store = SqlLightningStore(path, read_only=True, busy_timeout_seconds=5.0)
+            self._opened_file = file
+
+    async def close(self) -> None:
+        """Close the store if the run has opened it, or owns it."""
+        if self._store is not None and self._owned:
+            await self._store.close()
+
+    async def totals(self) -> dict[str, Any]:
+        """Return the numbers of rollouts, of rollouts by status, and of spans."""
+        counts = await self._counts.of(await self.store())
+        return {
+            "status": counts.get("rollouts_by_status", {}),
+            "rollouts": counts.get("total_rollouts", 0),
+            "spans": counts.get("total_spans", 0),
+        }
+
+    async def mark(self) -> str:
+        """Return a text that changes when the run or its store has changed."""
+        marks = [await asyncio.to_thread(self._files_mark)]
+        if self._store_path is None:
+            store = await self.store()
+            newest = await store.list_rollouts(limit=1)
+            marks += [json.dumps(await self.totals()), *(f"{one.rollout_id} {one.status}" for one in newest.items)]
+        return " ".join(marks)
+
+    def _files_mark(self) -> str:
+        paths: list[Path] = []
+        if self.folder is not None:
+            paths += [self.folder.metrics_path, self.folder.summary_path]
+        if self._store_path is not None:
+            paths += [self._store_path, self._store_path.with_name(f"{self._store_path.name}-wal")]
+        marks = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                marks.append(f"{stat.st_mtime_ns}.{stat.st_size}")
+        return " ".join(marks)
 
     def facts(self) -> dict[str, Any]:
         """Return what its folder says of it: its state, settings and summary, and where it was resumed."""
@@ -175,7 +253,7 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
             raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
         name = _free(path.resolve().name, [one.name for one in found])
-        found.append(ShownRun(name, SqliteBrowser(path / RUN_STORE_FILE), path))
+        found.append(ShownRun(name, path))
     return found
 
 
@@ -186,9 +264,7 @@ def store_source(store: LightningStore, name: str = "store", *, owned: bool = Fa
         store: an open one.
         owned: close it with the dashboard.
     """
-    if isinstance(store, SqlLightningStore) and store.path is not None:
-        return ShownRun(name, SqliteBrowser(store.path))
-    return ShownRun(name, StoreBrowser(store, owned=owned))
+    return ShownRun(name, store=store, owned=owned)
 
 
 def intervals_of(path: Path) -> list[dict[str, Any]]:

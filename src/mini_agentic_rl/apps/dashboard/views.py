@@ -11,13 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from ...adapter import SHOWN, TrainedCalls, conversations, spans_to_records, text_of
-from ...algorithm import UNTRAINED_KEY
 from ...emitter import find_final_reward, find_reward_spans, get_rewards_from_span, is_rollout_reward
 from ...semconv import AGL_LEARNER
 from ...semconv import LearnerSpanAttributes as Key
 from ...tokens import CompletionRecord, TokenTree
 from ...types import Attempt, Rollout, Span
-from .browse import RolloutRow
+from .rollouts import RolloutRow, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -219,6 +218,7 @@ def rollout_view(
     latest = attempts[-1] if attempts else None
     latest_spans = [span for span in spans if latest is not None and span.attempt_id == latest.attempt_id]
     metadata = rollout.metadata or {}
+    reason = reason_of(metadata, latest)
     return {
         "id": rollout.rollout_id,
         "status": rollout.status,
@@ -232,16 +232,11 @@ def rollout_view(
         "config": rollout.config.model_dump(mode="json"),
         "reward": find_final_reward(latest_spans),
         "rewards": _rewards(spans),
-        "why": _why(metadata, latest),
+        "why": None if reason is None else reason[:SHOWN],
         "attempts": [_attempt(attempt, spans) for attempt in attempts],
         "conversations": conversations(spans, shown=shown),
         "spans": [_span(span) for span in spans],
     }
-
-
-def _why(metadata: Mapping[str, Any], latest: Attempt | None) -> str | None:
-    why = metadata.get(UNTRAINED_KEY) or (None if latest is None else latest.metadata.get("error"))
-    return None if why is None else str(why)[:SHOWN]
 
 
 def _attempt(attempt: Attempt, spans: Sequence[Span]) -> dict[str, Any]:

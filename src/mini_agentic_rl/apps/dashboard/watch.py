@@ -137,7 +137,7 @@ async def _look(source: ShownRun) -> Glance:
     else:
         state = "running" if is_written(path) and silent < _STALE_SECONDS else "interrupted"
     try:
-        totals = await source.browser.totals()
+        totals = await source.totals()
     except UserError:  # of a store of an older version, which the doctor tells
         totals = {}
     return Glance(state, facts, rows, totals, await examine(source))

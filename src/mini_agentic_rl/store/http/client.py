@@ -19,14 +19,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import httpx
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
-from ...types import AttemptedRollout, Rollout, RolloutStatus, Span
+from ...types import AttemptedRollout, Rollout, Span
 from ..base import STORE_METHODS, LightningStoreCapabilities, LightningStoreError
 from ..threading import ForwardingStore, LoopThread, forward_methods
 from . import routes
@@ -256,8 +256,6 @@ _HEARTBEATS: Final = routes.route_of("update_many_workers")
 _ENDS: Final = routes.route_of("wait_for_rollouts")
 _ONE_SPAN: Final = routes.route_of("add_span")
 _SPANS: Final = routes.route_of("add_many_spans")
-_WALK: Final = routes.route_of("walk_rollouts")
-_REWARDS: Final = routes.route_of("get_reward_spans")
 _NUMBER: Final = routes.route_of("get_next_span_sequence_id")
 _NUMBERS: Final = routes.route_of("get_many_span_sequence_ids")
 _GIVING_BACK_SECONDS: Final = 5.0
@@ -387,24 +385,6 @@ class LightningStoreClient(ForwardingStore):
 
         new_spans: list[Span] = await self._if_served(_SPANS, {"spans": spans}, one_by_one)
         return new_spans
-
-    async def walk_rollouts(
-        self,
-        beyond: str | None = None,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        sort_order: Literal["asc", "desc"] = "asc",
-        limit: int = 100,
-    ) -> Sequence[Rollout]:
-        asked: dict[str, Any] = {"status_in": status_in, "sort_order": sort_order, "limit": limit}
-        otherwise = partial(super().walk_rollouts, beyond, **asked)
-        rollouts: list[Rollout] = await self._if_served(_WALK, {"beyond": beyond, **asked}, otherwise)
-        return rollouts
-
-    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        otherwise = partial(super().get_reward_spans, rollout_ids)
-        spans: list[Span] = await self._if_served(_REWARDS, {"rollout_ids": list(rollout_ids)}, otherwise)
-        return spans
 
     async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
         otherwise = partial(super().update_many_workers, heartbeats)

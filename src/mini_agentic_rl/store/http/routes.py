@@ -321,7 +321,8 @@ ROUTES: Final = (
     Route("POST", "rollouts/search", "query_rollouts"),
     Route("GET", "rollouts", "query_rollouts"),
     Route("POST", "rollouts/delete", "delete_rollouts", changes=True),
-    Route("POST", "walks/rollouts", "walk_rollouts"),
+    Route("POST", "listings/rollouts", "list_rollouts"),
+    Route("POST", "listings/groups", "list_groups"),
     Route("GET", "rollouts/{rollout_id}", "get_rollout_by_id"),
     Route("POST", "rollouts/{rollout_id}", "update_rollout", changes=True),
     Route("POST", "rollouts/{rollout_id}/attempts", "start_attempt", status=201, changes=True),
@@ -343,15 +344,14 @@ ROUTES: Final = (
     Route("POST", "spans/batch", "add_many_spans", status=201, changes=True, answer="positions"),
     Route("POST", "spans/search", "query_spans"),
     Route("GET", "spans", "query_spans"),
-    Route("POST", "spans/rewards", "get_reward_spans"),
     Route("POST", "spans/next", "get_next_span_sequence_id", changes=True, answer="sequence_id"),
     Route("POST", "spans/next/batch", "get_many_span_sequence_ids", changes=True),
     Route("POST", "waits/rollouts", "wait_for_rollouts", waits=True),
     Route("POST", "waits/work", "wait_for_work", waits=True),
 )
 """Of two routes that fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
-`spans/rewards`, `spans/next/batch`, `rollouts/delete`, `walks/rollouts`, `heartbeats` and `waits/work` are our own;
-the others are agent-lightning's."""
+`spans/next/batch`, `rollouts/delete`, `listings/…`, `heartbeats` and `waits/work` are our own; the others are
+agent-lightning's."""
 
 
 def route_of(call: str) -> Route:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
@@ -101,30 +101,42 @@ class SqliteBackend(SqlBackend):
 
     A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.
 
+    Args:
+        path: The file.
+        busy_timeout_seconds: Seconds to wait for another writer.
+        synchronous: SQLite's setting of this name.
+        read_only: Open an existing file for reading, also in a folder without the right to write.
+
     Raises:
         LightningStoreError: the folder cannot be made.
     """
 
     alone = True
 
-    def __init__(self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous) -> None:
-        try:
-            make_private_folder(path.parent)
-        except OSError as error:
-            raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
-        # It keeps conversations, and the keys that agents need. SQLite gives its log the rights of the file.
-        for one in (path, *(log for end in ("-wal", "-shm") if (log := path.with_name(path.name + end)).exists())):
-            with contextlib.suppress(OSError):  # another's file, or none: SQLite says which
-                make_private_file(one)
+    def __init__(
+        self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous, *, read_only: bool = False
+    ) -> None:
         self._busy_timeout_seconds = busy_timeout_seconds
-        engine = create_engine(
-            URL.create("sqlite", database=str(path)),
-            connect_args={"timeout": busy_timeout_seconds, "check_same_thread": False},
-            pool_size=READERS + 2,
-        )
+        options: dict[str, Any] = {"timeout": busy_timeout_seconds, "check_same_thread": False}
+        if read_only:
+            address = f"{path.resolve().as_uri()}?mode=ro"
+            if not _is_readable(address):
+                address += "&immutable=1"  # a log file cannot be created beside it, so nobody writes
+            engine = create_engine(
+                "sqlite://",
+                creator=lambda: sqlite3.connect(address, uri=True, **options),
+                poolclass=QueuePool,
+                pool_size=READERS + 2,
+            )
+        else:
+            _make_private(path)
+            url = URL.create("sqlite", database=str(path))
+            engine = create_engine(url, connect_args=options, pool_size=READERS + 2)
 
         def configure(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
             connection.isolation_level = None  # transactions begin where `begin` says, not where the driver guesses
+            if read_only:
+                return
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={synchronous}")
             # What is deleted is overwritten: it may be somebody's conversation, deleted because they asked for it.
@@ -199,6 +211,30 @@ class SqliteBackend(SqlBackend):
             advice = "SQLite refused"
         kind = StorageFailedError if "full" in reason or "disk I/O" in reason else LightningStoreError
         return kind(f"the store {self.name}: {advice} ({reason})")
+
+
+def _make_private(path: Path) -> None:
+    """Create the folder of a store, and make its files readable for this user alone: they keep conversations and keys.
+
+    SQLite gives its log the rights of the file.
+    """
+    try:
+        make_private_folder(path.parent)
+    except OSError as error:
+        raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
+    logs = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+    for file in (path, *(log for log in logs if log.exists())):
+        with contextlib.suppress(OSError):  # the file of another user, or none: SQLite says which
+            make_private_file(file)
+
+
+def _is_readable(address: str) -> bool:
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            return False
+    return True
 
 
 def _begin_sqlite(connection: Connection) -> None:

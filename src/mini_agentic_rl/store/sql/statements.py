@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     TextClause,
     and_,
+    case,
     func,
     literal,
     or_,
@@ -36,7 +37,8 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from ...types import Attempt, Rollout
 from .. import lifecycle
-from ..tables import OBJECT_OF, Condition, Kind, Query, Row, Values, WalkStep, attempt_of, rollout_of
+from ..listing import RolloutFilter, json_spellings
+from ..tables import OBJECT_OF, Condition, Kind, Query, Row, Values, attempt_of, rollout_of
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
@@ -238,17 +240,80 @@ def _cut(statement: Select[Any], query: Query, order: list[ColumnElement[Any]]) 
     return statement.offset(query.offset) if query.offset else statement
 
 
-def step_of(step: WalkStep, number: int | None) -> Select[Any]:
-    """Select the rows of a step that begins beyond the rollout of this number, in order."""
-    column = ROLLOUTS.c.number
-    order = column.desc() if step.descending else column.asc()
-    page = select(column).order_by(order).limit(step.limit)
-    if step.statuses is not None:
-        page = page.where(_test(Condition("status", "one_of", step.statuses), ROLLOUTS))
-    if number is not None:
-        page = page.where(column < number if step.descending else column > number)
-    chosen = page.subquery()
-    return ROLLOUTS_WITH_LATEST.where(column.in_(select(chosen.c.number))).order_by(order)
+def listing_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select[Any]:
+    """Select the rows of a page of rollouts, the newest first, of those that `examined_of` selects."""
+    rollouts, attempts = ROLLOUTS.c, ATTEMPTS.c
+    examined = examined_of(wanted, before).subquery()
+    page = ROLLOUTS_WITH_LATEST.where(rollouts.number.in_(select(examined.c.number)))
+    if wanted.status_in is not None:
+        page = page.where(rollouts.status.in_(wanted.status_in))
+    for column, value in (
+        (rollouts.mode, wanted.mode),
+        (rollouts.step, wanted.step),
+        (rollouts.group_id, wanted.group),
+    ):
+        if value is not None:
+            page = page.where(column == value)
+    if wanted.reward_min is not None:
+        page = page.where(rollouts.reward >= wanted.reward_min)
+    if wanted.reward_max is not None:
+        page = page.where(rollouts.reward <= wanted.reward_max)
+    if wanted.worker_contains is not None:
+        page = page.where(contains(attempts.worker_id, wanted.worker_contains))
+    if wanted.input_contains is not None:
+        page = page.where(_contains_text(wanted.input_contains, rollouts.input_json))
+    if wanted.text is not None:
+        spans = select(SPANS.c.number).where(
+            SPANS.c.rollout_id == rollouts.rollout_id, _contains_text(wanted.text, SPANS.c.body_json)
+        )
+        own = (rollouts.rollout_id, rollouts.input_json, rollouts.metadata_json, attempts.metadata_json)
+        page = page.where(or_(_contains_text(wanted.text, *own), spans.exists()))
+    return page.order_by(rollouts.number.desc()).limit(limit)
+
+
+def examined_of(wanted: RolloutFilter, before: int | None) -> Select[Any]:
+    """Select the numbers of the rollouts that a listing looks at, the newest first, by the narrowest index."""
+    rollouts = ROLLOUTS.c
+    numbers = select(rollouts.number).order_by(rollouts.number.desc()).limit(wanted.max_examined)
+    if before is not None:
+        numbers = numbers.where(rollouts.number < before)
+    if wanted.group is not None:
+        return numbers.where(rollouts.group_id == wanted.group)
+    if wanted.step is not None:
+        return numbers.where(rollouts.step == wanted.step)
+    if wanted.status_in is not None and len(wanted.status_in) == 1:
+        return numbers.where(rollouts.status == wanted.status_in[0])
+    return numbers
+
+
+def extent_of(examined: Select[Any]) -> Select[Any]:
+    """Select the least number (`last`) and the count of a selection of numbers."""
+    numbers = examined.subquery()
+    return select(func.min(numbers.c.number).label("last"), func.count().label("count")).select_from(numbers)
+
+
+def _contains_text(text: str, *columns: ColumnElement[Any]) -> ColumnElement[bool]:
+    spellings = set(json_spellings(text))
+    return or_(*(contains(func.coalesce(column, ""), spelling) for column in columns for spelling in spellings))
+
+
+def groups_of(before: int | None, limit: int) -> Select[Any]:
+    """Select the rollouts of a page of groups: the newest group first, its oldest rollout first."""
+    newest, older, member = ROLLOUTS.alias(), ROLLOUTS.alias(), ROLLOUTS.alias()
+    is_first = (
+        ~select(older.c.number).where(older.c.group_id == newest.c.group_id, older.c.number < newest.c.number).exists()
+    )
+    firsts = select(newest.c.number, newest.c.group_id).where(newest.c.group_id.is_not(None), is_first)
+    if before is not None:
+        firsts = firsts.where(newest.c.number < before)
+    page = firsts.order_by(newest.c.number.desc()).limit(limit).subquery()
+    # The task is read of the first rollout alone: it may be long.
+    task = case((member.c.number == page.c.number, member.c.input_json)).label("input_json")
+    return (
+        select(page.c.number.label("first"), member.c.group_id, member.c.step, member.c.reward, task)
+        .join_from(page, member, member.c.group_id == page.c.group_id)
+        .order_by(page.c.number.desc(), member.c.number)
+    )
 
 
 def total_of(query: Query) -> Select[Any]:

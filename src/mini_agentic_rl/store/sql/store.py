@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,7 +24,7 @@ from ..database_store import DatabaseStore
 from ..ledger import Changes
 from ..tables import Tables
 from .backends import WRITES, PostgresBackend, SqlBackend, SqliteBackend, Synchronous
-from .schema import prepare
+from .schema import SCHEMA_VERSION, prepare, version_of
 from .tables import SqlTables
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ class SqlLightningStore(DatabaseStore):
         busy_timeout_seconds: Seconds that a call waits for another process to finish writing.
         synchronous: Of a SQLite file. `normal`: what was acknowledged survives the process. `full`: it survives a power
             cut as well, at the price of a disk flush for every transaction.
+        read_only: Of a SQLite file that exists: change no record, and check no attempt against its limits. A file of an
+            older version is upgraded first.
 
     Raises:
         LightningStoreError: the database cannot be used; the message says why. Any later call may raise it as well.
@@ -59,24 +62,32 @@ class SqlLightningStore(DatabaseStore):
         scan_debounce_seconds: float = 0.5,
         busy_timeout_seconds: float = 30.0,
         synchronous: Synchronous = "normal",
+        read_only: bool = False,
     ) -> None:
         target = _path_or_url(path_or_url)
         self.path = target if isinstance(target, Path) else None
         """Path of the file; None if the store is in a PostgreSQL database."""
         self._backend: SqlBackend
         if isinstance(target, Path):
-            self._backend = SqliteBackend(target, busy_timeout_seconds, synchronous)
+            self._backend = SqliteBackend(target, busy_timeout_seconds, synchronous, read_only=read_only)
         else:
+            if read_only:
+                raise ValueError("read_only=True: only a SQLite file is opened read-only")
             self._backend = PostgresBackend(target, busy_timeout_seconds)
         arguments = {
             "path_or_url": target if isinstance(target, Path) else target.render_as_string(hide_password=False),
             "scan_debounce_seconds": scan_debounce_seconds,
             "busy_timeout_seconds": busy_timeout_seconds,
             "synchronous": synchronous,
+            "read_only": read_only,
         }
-        super().__init__(self._backend.name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
+        super().__init__(
+            self._backend.name,
+            scan_debounce_seconds=math.inf if read_only else scan_debounce_seconds,
+            arguments=arguments,
+        )
         self._connection: Connection | None = None
-        self._in_writing_thread(self._prepare)
+        self._in_writing_thread(self._upgrade if read_only else self._prepare)
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
         """Remove rollouts as `LightningStore.delete_rollouts` does, from the log of the database as well.
@@ -118,6 +129,13 @@ class SqlLightningStore(DatabaseStore):
 
     def _prepare(self) -> None:
         self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._backend.alone))
+
+    def _upgrade(self) -> None:
+        """Bring a file that is opened read-only to the newest version."""
+        with self._backend.engine.connect() as connection, connection.begin():
+            version = version_of(connection, self._name)
+        if version < SCHEMA_VERSION and self.path is not None:
+            SqlLightningStore(self.path)._close()
 
     def _in_transaction(self, work: Callable[[Connection], None]) -> None:
         connection = self._begun()

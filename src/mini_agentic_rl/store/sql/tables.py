@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, null, select, update
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
-from ..base import LLM_CALL_SPAN, REWARD_WORD, LightningStoreStatistics, reward_candidates
+from ..base import LightningStoreStatistics
+from ..listing import GroupPage, RolloutFilter, RolloutGroup, RolloutPage
 from ..tables import (
     MOST_OUTCOMES,
     Kind,
     Query,
     Row,
     Values,
-    WalkStep,
     attempt_columns,
     attempt_of,
     content_changed,
@@ -28,7 +29,6 @@ from ..tables import (
     resources_of,
     rollout_columns,
     span_columns,
-    span_of,
     worker_columns,
     worker_of,
 )
@@ -38,15 +38,17 @@ from .statements import (
     Statement,
     StatementRunner,
     any_of,
-    contains,
+    examined_of,
+    extent_of,
+    groups_of,
     insert_new,
     insert_or_replace,
     item_of,
+    listing_of,
     numbers_of,
     page_of,
     rollout_and_latest,
     rows_of,
-    step_of,
     stored_columns,
     total_of,
 )
@@ -83,12 +85,38 @@ _HAS_QUEUED: Final = Statement(select(ROLLOUTS.c.number).where(_IS_QUEUED).limit
 _LAST_QUEUED: Final = Statement(select(func.max(ROLLOUTS.c.queue_position)).where(_IS_QUEUED))
 _INSERT_ROLLOUT: Final = _insert(ROLLOUTS)
 _EDIT_ROLLOUT: Final = _set(
-    ROLLOUTS, _THE_ROLLOUT, "mode", "resources_id", "input_json", "config_json", "metadata_json"
+    ROLLOUTS,
+    _THE_ROLLOUT,
+    *("mode", "resources_id", "input_json", "config_json", "metadata_json", "step", "group_id"),
 )
 _MOVE_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status", "end_time", "queue_position")
 _MOVE_QUEUED_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status")
-_COUNT_ATTEMPT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "attempts")
+_COUNT_ATTEMPT: Final = Statement(
+    update(ROLLOUTS).where(_THE_ROLLOUT).values(attempts=bindparam("attempts"), reward=null())
+)
+_SET_REWARD: Final = Statement(
+    update(ROLLOUTS)
+    .where(
+        _THE_ROLLOUT,
+        ROLLOUTS.c.attempts == select(ATTEMPTS.c.sequence_id).where(_THE_ATTEMPT).scalar_subquery(),
+    )
+    .values(
+        reward=select(SPANS.c.reward)
+        .where(
+            SPANS.c.rollout_id == bindparam("the_rollout"),
+            SPANS.c.attempt_id == bindparam("the_attempt"),
+            SPANS.c.reward.is_not(None),
+        )
+        .order_by(SPANS.c.sequence_id.desc(), SPANS.c.number.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+)
 
+_SOME_SPANS: Final = select(SPANS.c.number).where(SPANS.c.rollout_id == bindparam("the_rollout"))
+_DELETE_SOME_SPANS: Final = Statement(
+    delete(SPANS).where(SPANS.c.number.in_(_SOME_SPANS.limit(bindparam("count")).scalar_subquery()))
+)
 _DELETED: Final = tuple(
     Statement(delete(table).where(table.c.rollout_id == bindparam("the_rollout")))
     for table in (SPANS, ATTEMPTS, ROLLOUTS)
@@ -124,17 +152,6 @@ _KNOWN_SPANS: Final = Statement(
         any_of(SPANS.c.span_id, bindparam("the_spans")),
     )
 )
-_MAY_REWARD: Final = Statement(
-    select(SPANS)
-    .join(ATTEMPTS, and_(ATTEMPTS.c.rollout_id == SPANS.c.rollout_id, ATTEMPTS.c.attempt_id == SPANS.c.attempt_id))
-    .join(ROLLOUTS, and_(ROLLOUTS.c.rollout_id == ATTEMPTS.c.rollout_id, ROLLOUTS.c.attempts == ATTEMPTS.c.sequence_id))
-    .where(
-        any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts")),
-        SPANS.c.name != bindparam("never"),
-        contains(SPANS.c.body_json, bindparam("word")),
-    )
-    .order_by(SPANS.c.sequence_id, SPANS.c.number)
-)
 _INSERT_SPAN: Final = Statement(insert_new(SPANS, ("rollout_id", "attempt_id", "span_id")))
 _ONE_RESOURCES: Final = Statement(select(RESOURCES).where(RESOURCES.c.resources_id == bindparam("the_resources")))
 _LATEST_RESOURCES: Final = Statement(select(RESOURCES).order_by(RESOURCES.c.write_number.desc()).limit(1))
@@ -160,6 +177,7 @@ _COUNTS: Final = Statement(
         )
     )
 )
+_COUNTS_BY_STATUS: Final = Statement(select(ROLLOUTS.c.status, func.count().label("count")).group_by(ROLLOUTS.c.status))
 
 
 class SqlTables:
@@ -199,7 +217,8 @@ class SqlTables:
         rows = []
         for index, rollout in enumerate(rollouts):
             queued = rollout.status in lifecycle.QUEUED_STATUSES
-            rows.append(rollout_columns(rollout) | {"attempts": 0, "queue_position": end + index if queued else None})
+            position = end + index if queued else None
+            rows.append(rollout_columns(rollout) | {"attempts": 0, "reward": None, "queue_position": position})
         self._session.run_many(_INSERT_ROLLOUT, rows)
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
@@ -216,9 +235,12 @@ class SqlTables:
         if content_changed(old, new):
             self._session.run(_EDIT_ROLLOUT, the_rollout | rollout_columns(new))
 
-    def delete_rollout(self, rollout_id: str) -> bool:
-        counts = [self._session.run(statement, {"the_rollout": rollout_id}) for statement in _DELETED]
-        return bool(counts[-1])
+    def delete_spans(self, rollout_id: str, limit: int) -> int:
+        return self._session.run(_DELETE_SOME_SPANS, {"the_rollout": rollout_id, "count": limit})
+
+    def delete_rollout(self, rollout_id: str) -> None:
+        for statement in _DELETED:
+            self._session.run(statement, {"the_rollout": rollout_id})
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         ids = {"the_rollout": rollout_id, "the_attempt": attempt_id}
@@ -255,19 +277,23 @@ class SqlTables:
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
         ids: Values = {"the_rollout": rollout_id, "the_attempt": attempt_id}
         if len(spans) == 1:
-            new = list(spans) if self._session.run(_INSERT_SPAN, span_columns(spans[0])) else []
+            rows = [span_columns(spans[0])]
+            new = list(spans) if self._session.run(_INSERT_SPAN, rows[0]) else []
         else:
             first_of: dict[str, Span] = {}
             for span in spans:
                 first_of.setdefault(span.span_id, span)
-            found = self._session.rows(_KNOWN_SPANS, ids | {"the_spans": json.dumps(list(first_of))})
-            known = {row["span_id"] for row in found}
+            stored = self._session.rows(_KNOWN_SPANS, ids | {"the_spans": json.dumps(list(first_of))})
+            known = {row["span_id"] for row in stored}
             new = [span for span_id, span in first_of.items() if span_id not in known]
-            self._session.run_many(_INSERT_SPAN, [span_columns(span) for span in new])
+            rows = [span_columns(span) for span in new]
+            self._session.run_many(_INSERT_SPAN, rows)
         reached = max((span.sequence_id for span in new), default=-1)
         if reached > self._last_numbers.get(attempt_id, -1):
             self._session.run(_RAISE_NUMBER, ids | {"reached": reached})
             self._last_numbers[attempt_id] = reached
+        if any(row["reward"] is not None for row in rows):
+            self._session.run(_SET_REWARD, ids)
         return new
 
     def latest_resources(self) -> ResourcesUpdate | None:
@@ -305,18 +331,30 @@ class SqlTables:
         total = len(items) if whole else self._session.select(total_of(query))[0]["total"]
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
-    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
-        number = None
-        if step.beyond is not None:
-            number = self._session.scalar(_NUMBER, {"the_rollout": step.beyond})
-            if number is None:
-                return None
-        rows = self._session.select(step_of(step, number))
-        return readable(partial(item_of, "rollout"), rows)
+    def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
+        rows = self._session.select(listing_of(wanted, before, limit))
+        items = readable(lambda row: (item_of("rollout", row), row["reward"]), rows)
+        position = rows[-1]["number"] if rows else None
+        if len(rows) < limit:
+            (extent,) = self._session.select(extent_of(examined_of(wanted, before)))
+            position = extent["last"] if extent["count"] == wanted.max_examined else None
+        return RolloutPage.model_construct(
+            items=[item for item, _ in items], rewards=[reward for _, reward in items], next=position
+        )
 
-    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": LLM_CALL_SPAN, "word": REWARD_WORD}
-        return reward_candidates(readable(span_of, self._session.rows(_MAY_REWARD, wanted)))
+    def list_groups(self, before: int | None, limit: int) -> GroupPage:
+        groups: dict[str, RolloutGroup] = {}
+        position = None
+        for row in self._session.select(groups_of(before, limit)):
+            position = row["first"]
+            group = groups.get(row["group_id"])
+            if group is None:
+                group = RolloutGroup.model_construct(group=row["group_id"], step=row["step"], rewards=[], input=None)
+                with contextlib.suppress(ValueError):  # a damaged row
+                    group.input = json.loads(row["input_json"])
+                groups[row["group_id"]] = group
+            group.rewards.append(row["reward"])
+        return GroupPage.model_construct(items=list(groups.values()), next=position if len(groups) == limit else None)
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = self._session.rows(_SOME_STATUSES, {"the_rollouts": json.dumps(list(rollout_ids))})
@@ -328,7 +366,8 @@ class SqlTables:
 
     def counts(self) -> LightningStoreStatistics:
         (totals,) = self._session.rows(_COUNTS, {})
-        return cast("LightningStoreStatistics", totals)
+        by_status = {row["status"]: row["count"] for row in self._session.rows(_COUNTS_BY_STATUS, {})}
+        return cast("LightningStoreStatistics", {**totals, "rollouts_by_status": by_status})
 
     def outcome(self, key: str) -> str | None:
         kept: str | None = self._session.scalar(_OUTCOME, {"the_key": key})
