@@ -17,6 +17,7 @@ import asyncio
 import base64
 import logging
 from array import array
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
 from ...semconv import LightningResourceAttributes
-from ...types import Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from ...types import AttemptedRollout, Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from ..base import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -186,24 +187,54 @@ def _slices(found: FoundSpans) -> Iterator[list[FoundSpan]]:
 
 
 async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Refusals) -> None:
-    """Store spans, numbered where they are not.
+    """Store the spans of known attempts, numbered where they are not, in one write for all attempts.
 
     Raises:
         LightningStoreError: the store cannot take them now.
     """
-    by_attempt: dict[tuple[str, str], list[Span]] = {}
+    unknown = await _unknown_attempts(store, {(span.rollout_id, span.attempt_id) for span in spans})
+    known: list[Span] = []
     for span in spans:
-        by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
-    for ids, of_attempt in by_attempt.items():
-        try:
-            unnumbered = [span for span in of_attempt if span.sequence_id == _TO_BE_NUMBERED]
-            if unnumbered:
-                numbers = await store.get_many_span_sequence_ids([ids] * len(unnumbered))
-                for span, number in zip(unnumbered, numbers, strict=True):
-                    span.sequence_id = number
-            await store.add_many_spans(of_attempt)
-        except ValueError as error:
-            refused.add(str(error), len(of_attempt))
+        if (span.rollout_id, span.attempt_id) in unknown:
+            refused.add(f"no attempt {span.attempt_id} of rollout {span.rollout_id}")
+        else:
+            known.append(span)
+    try:
+        await _store_known(store, known)
+    except ValueError:  # the store refuses a span, or an attempt was deleted meanwhile
+        by_attempt: dict[tuple[str, str], list[Span]] = {}
+        for span in known:
+            by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+        for of_attempt in by_attempt.values():
+            try:
+                await _store_known(store, of_attempt)
+            except ValueError as error:
+                refused.add(str(error), len(of_attempt))
+
+
+async def _unknown_attempts(store: LightningStore, attempts: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the (rollout id, attempt id) pairs that are not in the store."""
+    wanted: defaultdict[str, set[str]] = defaultdict(set)
+    for rollout_id, attempt_id in attempts:
+        wanted[rollout_id].add(attempt_id)
+    known: set[tuple[str, str]] = set()
+    for rollout in await store.query_rollouts(rollout_id_in=list(wanted)):
+        if isinstance(rollout, AttemptedRollout):
+            known.add((rollout.rollout_id, rollout.attempt.attempt_id))
+            if not wanted[rollout.rollout_id] <= {rollout.attempt.attempt_id}:
+                earlier = await store.query_attempts(rollout.rollout_id)
+                known.update((rollout.rollout_id, attempt.attempt_id) for attempt in earlier)
+    return attempts - known
+
+
+async def _store_known(store: LightningStore, spans: Sequence[Span]) -> None:
+    unnumbered = [span for span in spans if span.sequence_id == _TO_BE_NUMBERED]
+    if unnumbered:
+        ids = [(span.rollout_id, span.attempt_id) for span in unnumbered]
+        for span, number in zip(unnumbered, await store.get_many_span_sequence_ids(ids), strict=True):
+            span.sequence_id = number
+    if spans:
+        await store.add_many_spans(spans)
 
 
 def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
