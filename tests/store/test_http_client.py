@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import pickle
 import subprocess
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -344,22 +343,6 @@ async def test_what_cannot_be_sent_is_named(client: LightningStoreClient) -> Non
     with pytest.raises(ValueError, match="cannot be sent"):
         await client.start_rollout(circle)
     assert (await client.statistics())["total_rollouts"] == 0
-
-
-async def test_one_client_serves_many_threads_and_event_loops(client: LightningStoreClient) -> None:
-    queued = await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(20)])
-    claims: list[str] = []
-
-    async def claim() -> None:
-        while (rollout := await client.dequeue_rollout("w")) is not None:
-            claims.append(rollout.rollout_id)
-
-    threads = [threading.Thread(target=lambda: asyncio.run(claim())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        await asyncio.to_thread(thread.join)
-    assert sorted(claims) == sorted(rollout.rollout_id for rollout in queued)
 
 
 def _claim_one(store: LightningStore, answers: multiprocessing.Queue[tuple[str, str | None]]) -> None:

@@ -56,13 +56,6 @@ class SlowStore(InMemoryLightningStore):
         return list(await super().enqueue_many_rollouts(rollouts))
 
 
-async def test_a_client_that_is_one_too_many_comes_again(serve: Serve) -> None:
-    server, client = await serve(SlowStore(), max_concurrent_requests=1)
-    queued = await asyncio.gather(*(client.enqueue_rollout(number) for number in range(2)))
-    assert len({rollout.rollout_id for rollout in queued}) == 2
-    assert (await server.query_rollouts()).total == 2
-
-
 async def test_a_client_beyond_its_rate_comes_again_when_it_is_told_to(serve: Serve) -> None:
     server, client = await serve(max_requests_per_minute=60)
     async with httpx.AsyncClient(base_url=server.endpoint) as http:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import sqlite3
 from collections import defaultdict
@@ -156,18 +155,6 @@ async def test_a_full_disk_gives_an_error_and_damages_nothing(tmp_path: Path) ->
     roomy = SqlLightningStore(tmp_path / "store.db")
     assert [rollout.rollout_id for rollout in await roomy.dequeue_many_rollouts(limit=1000)] == stored != []
     await roomy.close()
-
-
-async def test_many_concurrent_callers_share_the_few_connections(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db")
-    started = await store.start_rollout("a")
-    await asyncio.gather(
-        *(store.get_rollout_by_id(started.rollout_id) for _ in range(64)),
-        *(store.enqueue_rollout(n) for n in range(64)),
-        *(store.query_rollouts(limit=2) for _ in range(64)),
-    )
-    assert (await store.statistics())["total_rollouts"] == 65
-    await store.close()
 
 
 def _plan(connection: Connection, text: str, parameters: Any) -> list[str]:

@@ -76,10 +76,14 @@ class RolloutFilter:
     text: str | None = None
     """Text within the id, the task, the metadata, the metadata of the latest attempt, or a span."""
 
-    @property
-    def max_examined(self) -> int:
-        """Number of rollouts that one call looks at."""
-        return MAX_EXAMINED if self.text is None else MAX_EXAMINED_WITH_SPANS
+    def max_examined(self, limit: int) -> int:
+        """Return the number of rollouts that one call looks at for a page of `limit` rollouts."""
+        if self.text is not None:
+            return MAX_EXAMINED_WITH_SPANS
+        conditions = [name for name, value in vars(self).items() if value is not None]
+        one_status = self.status_in is not None and len(self.status_in) == 1
+        found_by_index = not conditions or conditions in (["step"], ["group"]) or (one_status and len(conditions) == 1)
+        return limit if found_by_index else MAX_EXAMINED
 
     def matches(self, rollout: Rollout, attempt: Attempt | None, reward: float | None) -> bool:
         """Return True if a rollout meets all conditions except `text`."""

@@ -304,10 +304,10 @@ class MemoryTables:
 
     def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
         items, rewards = [], []
-        end = time.monotonic() + _LIST_SECONDS
+        end, most = time.monotonic() + _LIST_SECONDS, wanted.max_examined(limit)
         position = None
         for examined, row in enumerate(self._newest_rows(wanted, before)):
-            if len(items) == limit or examined == wanted.max_examined or (examined and time.monotonic() > end):
+            if len(items) == limit or examined == most or (examined and time.monotonic() > end):
                 return RolloutPage.model_construct(items=items, rewards=rewards, next=position)
             position = row.number
             rollout, attempt, reward = row.rollout, row.latest, row.reward

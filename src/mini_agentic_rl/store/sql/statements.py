@@ -243,7 +243,7 @@ def _cut(statement: Select[Any], query: Query, order: list[ColumnElement[Any]]) 
 def listing_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select[Any]:
     """Select the rows of a page of rollouts, the newest first, of those that `examined_of` selects."""
     rollouts, attempts = ROLLOUTS.c, ATTEMPTS.c
-    examined = examined_of(wanted, before).subquery()
+    examined = examined_of(wanted, before, limit).subquery()
     page = ROLLOUTS_WITH_LATEST.where(rollouts.number.in_(select(examined.c.number)))
     if wanted.status_in is not None:
         page = page.where(rollouts.status.in_(wanted.status_in))
@@ -271,10 +271,10 @@ def listing_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select[
     return page.order_by(rollouts.number.desc()).limit(limit)
 
 
-def examined_of(wanted: RolloutFilter, before: int | None) -> Select[Any]:
+def examined_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select[Any]:
     """Select the numbers of the rollouts that a listing looks at, the newest first, by the narrowest index."""
     rollouts = ROLLOUTS.c
-    numbers = select(rollouts.number).order_by(rollouts.number.desc()).limit(wanted.max_examined)
+    numbers = select(rollouts.number).order_by(rollouts.number.desc()).limit(wanted.max_examined(limit))
     if before is not None:
         numbers = numbers.where(rollouts.number < before)
     if wanted.group is not None:

@@ -336,8 +336,8 @@ class SqlTables:
         items = readable(lambda row: (item_of("rollout", row), row["reward"]), rows)
         position = rows[-1]["number"] if rows else None
         if len(rows) < limit:
-            (extent,) = self._session.select(extent_of(examined_of(wanted, before)))
-            position = extent["last"] if extent["count"] == wanted.max_examined else None
+            (extent,) = self._session.select(extent_of(examined_of(wanted, before, limit)))
+            position = extent["last"] if extent["count"] == wanted.max_examined(limit) else None
         return RolloutPage.model_construct(
             items=[item for item, _ in items], rewards=[reward for _, reward in items], next=position
         )
