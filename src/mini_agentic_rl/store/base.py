@@ -1,14 +1,13 @@
 """The contract of a store: the only channel between an algorithm and its runners.
 
-`LightningStore` is written out once. Every wrapper of it (the threaded one, the client over HTTP) is derived from the
-methods that `STORE_METHODS` names.
+Wrappers (threads, HTTP) get their methods from `LightningStore` by the names in `STORE_METHODS`.
 
-Rules that hold for every store:
+Rules of every store:
 - The latest attempt drives its rollout. A rollout that succeeded, failed or was cancelled never changes its status.
-- An unknown id raises ValueError in a method that changes something; a getter returns None, and a query finds nothing.
-- A change is in the store for every later call, of any caller, once the method that made it has returned.
-- Objects that a store returns are snapshots. Treat them as read-only: a store may share them between callers
-  (`capabilities["zero_copy"]`), and changing one is no way to change the store.
+- For an unknown id a method that changes something raises ValueError, a getter returns None, and a query returns
+  nothing.
+- Once a method has returned, every later call of any caller sees its change.
+- Returned objects are snapshots. Do not change them: a store may share them between callers.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ if TYPE_CHECKING:
 
 
 class LightningStoreError(UserError, RuntimeError):
-    """Report that a store is locked, full, damaged, closed or of another version; the message says what to do."""
+    """The store is locked, full, damaged, closed or of another version; the message says what to do."""
 
 
 class StorageFailedError(LightningStoreError):
-    """Report that the disk under the store is full, or cannot be read or written."""
+    """The disk of the store is full, or cannot be read or written."""
 
 
 class StoreUnreachableError(LightningStoreError):
-    """Report that the store's server does not answer at the moment."""
+    """The store's server does not answer at the moment."""
 
 
 class Unset(enum.Enum):
-    """Type of `UNSET`, the argument that leaves a field as it is, where None may be a value of the field."""
+    """Type of `UNSET`."""
 
     UNSET = "UNSET"
 
@@ -65,11 +64,10 @@ class Unset(enum.Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""An argument that was not given, where None is a value."""
-
+"""Argument that leaves a field as it is, where None is a value of the field."""
 
 WORKERS_AT_ONCE: Final = 1000
-"""Heartbeats that one call of a store takes."""
+"""Most heartbeats of one call."""
 
 
 class LightningStoreCapabilities(TypedDict):
@@ -167,8 +165,8 @@ class LightningStore:
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
         """Put rollouts at the end of the queue, in this order.
 
-        Longer lists than a store writes at once (`ROWS_AT_ONCE`) are written in parts, between which others write. An
-        error leaves the parts before it, and its message tells how many rollouts they have.
+        Long lists are written in parts of `ROWS_AT_ONCE`, between which others write. After an error the earlier parts
+        stay, and the message says how many rollouts they have.
         """
         raise NotImplementedError
 
@@ -187,15 +185,15 @@ class LightningStore:
         raise NotImplementedError
 
     async def wait_for_work(self, timeout: float) -> bool:
-        """Wait until the queue may hold something, at most `timeout` seconds; False if it stayed empty.
+        """Wait until the queue is not empty, at most `timeout` seconds; False if it stayed empty.
 
-        True is no promise: another worker may be faster. A store that cannot tell answers True after a short while.
+        After True another worker may still be faster. A store without notifications returns True after a short while.
         """
         await asyncio.sleep(max(0.0, min(timeout, _WORK_CHECK_SECONDS)))
         return True
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        """Start one more attempt of a rollout, whatever its `max_attempts`; it drives the rollout from now on.
+        """Start another attempt of a rollout, regardless of `max_attempts`; it drives the rollout from now on.
 
         Raises:
             ValueError: no such rollout, or it has ended.
@@ -214,11 +212,12 @@ class LightningStore:
         return stored[0] if stored else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Store spans, of any attempts, in one go, and return those that were new.
+        """Store spans of any attempts, and return those that were new.
+
+        Long lists are stored in parts, as in `enqueue_many_rollouts`.
 
         Raises:
-            ValueError: a span names no known rollout or attempt; then none of its part is stored, where a longer list
-                is stored in parts as `enqueue_many_rollouts` does.
+            ValueError: a span names no known rollout or attempt; then no span of its part is stored.
         """
         raise NotImplementedError
 
@@ -233,7 +232,7 @@ class LightningStore:
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         """Return the next sequence id of the attempt's spans, from 1; `latest` names the rollout's latest attempt.
 
-        No id is given out twice. A later attempt of a rollout goes on where the earlier ones stood when it began.
+        No id is given out twice. A later attempt of a rollout continues the ids of the earlier ones.
 
         Raises:
             ValueError: no such rollout or attempt.
@@ -258,10 +257,10 @@ class LightningStore:
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
-        """Return one page of the rollouts that pass the filters, as created unless `sort_by` names a field.
+        """Return one page of the rollouts that pass the filters, in order of creation unless `sort_by` names a field.
 
-        A rollout that has an attempt comes as `AttemptedRollout` with its latest one. `status` and `rollout_ids` are
-        older names of `status_in` and `rollout_id_in`. `limit=-1` means no limit.
+        A rollout with an attempt is returned as `AttemptedRollout` with its latest attempt. `status` and `rollout_ids`
+        are older names of `status_in` and `rollout_id_in`. `limit=-1` means no limit.
 
         Raises:
             ValueError: `sort_by` names no field of a rollout.
@@ -379,8 +378,8 @@ class LightningStore:
     ) -> Attempt:
         """Change fields of an attempt. A new status of the latest attempt moves its rollout as well.
 
-        The status of an attempt that succeeded, failed or timed out stays as it is: read the one that comes back. Any
-        `last_heartbeat_time` says that the attempt lives; the time recorded is that of the call, by the store's clock.
+        The status of an attempt that succeeded, failed or timed out does not change; the returned attempt has it. Any
+        `last_heartbeat_time` is a heartbeat; the recorded time is that of the call, by the store's clock.
 
         Raises:
             ValueError: no such rollout or attempt.
@@ -388,14 +387,17 @@ class LightningStore:
         raise NotImplementedError
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
-        """Delete rollouts with all their attempts and spans, and return the ids of those that were there. Whoever runs
-        one of them gets a ValueError at the next call about it."""
+        """Delete rollouts with all their attempts and spans, and return the ids of the deleted rollouts.
+
+        A runner of one of them gets a ValueError at its next call. A rollout with many spans is deleted in parts,
+        between which others write.
+        """
         raise NotImplementedError
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
-        """Wait until all these rollouts have ended, at most `timeout` seconds (None: without limit; 0: not at all).
+        """Wait until all these rollouts have ended, at most `timeout` seconds (None: no limit; 0: do not wait).
 
-        Returns those that have ended, in the order given.
+        Return the rollouts that have ended, in the order given.
 
         Raises:
             ValueError: no such rollout.
@@ -432,16 +434,14 @@ class LightningStore:
         raise NotImplementedError
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        """Record a heartbeat of a worker, with what it reports about itself. An unknown worker is added."""
+        """Record a heartbeat of a worker, with its own statistics. An unknown worker is added."""
         raise NotImplementedError
 
     async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
-        """Record heartbeats of up to `WORKERS_AT_ONCE` workers, by their ids, with what each reports about itself.
-
-        Unknown workers are added.
+        """Record heartbeats: the statistics of workers by their ids. Unknown workers are added.
 
         Raises:
-            ValueError: there are more.
+            ValueError: there are more than `WORKERS_AT_ONCE`.
         """
         check_heartbeats(heartbeats)
         for worker_id, stats in heartbeats.items():
@@ -466,7 +466,7 @@ class LightningStore:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Release what the store holds. Closing twice is harmless; any other call after it is an error."""
+        """Close the store. Closing twice is harmless; any other call after it is an error."""
 
 
 STORE_METHODS: Final = tuple(

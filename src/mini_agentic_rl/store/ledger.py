@@ -4,9 +4,9 @@ Methods that have the name of a method of `LightningStore` also have its paramet
 rules and `Tables` the data: the ledger reads rows, applies the rules, writes rows, and records in `changes` the events
 for which callers wait.
 
-Writes can be idempotent: `carried_out_once` gives a call a key, and the store keeps the ids of the objects that the
-call made under that key, in the same transaction. It keeps no copies of the objects, so deleted content stays deleted.
-A repeated call returns the objects in their current state.
+Writes can be idempotent: `carried_out_once` gives a call a key, under which the store keeps the ids of the objects
+that the call made, in the same transaction. A repeated call returns these objects in their current state. No copies are
+kept, so deleted content stays deleted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 _END_OF_TIME: Final = 1e18
 _GREATEST: Final = 2**53
-"""Bound of all counts: every reader of JSON keeps such numbers exactly, and every database has room for them."""
+"""Bound of all counts: JSON readers and databases represent smaller numbers exactly."""
 SPANS_DELETED_AT_ONCE: Final = 1000
 """Most spans that one transaction deletes, but for those of the rollouts that it deletes whole."""
 QUERIES: Final[dict[str, Kind]] = {
@@ -64,14 +64,14 @@ QUERIES: Final[dict[str, Kind]] = {
 
 @dataclass
 class Changes:
-    """Events of a transaction for which callers may wait."""
+    """Events of a transaction that callers may wait for."""
 
     queued: bool = False
     """True if the queue got longer."""
     ended: list[str] = field(default_factory=list)
     """Ids of the rollouts that ended."""
     deadline: float | None = None
-    """Seconds since the epoch: the first limit of an attempt that was started or revived."""
+    """The first deadline of an attempt that was started or revived, in seconds since the epoch."""
 
     def __bool__(self) -> bool:
         return self.queued or bool(self.ended) or self.deadline is not None
@@ -331,12 +331,12 @@ class Ledger:
     def check_health(self, now: Now) -> None:
         """Mark every attempt that has passed a limit, and move its rollout.
 
-        One whose limit was passed by a jump of the clock alone, or while no store was open, gets a new deadline.
+        If only a jump of the clock, or the time without an open store, passed the limit, it gets a new deadline.
         """
         for rollout_id, attempt_id in self.tables.overdue(_END_OF_TIME if now.went_back else now.time):
             try:
                 rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
-            except DamagedRowError as error:  # its row is damaged, and no reason to stop the others
+            except DamagedRowError as error:
                 logger.error("%s; its limits are not checked", error)
                 continue
             status = lifecycle.overdue_status(attempt, rollout.config, now.time, now)
@@ -379,7 +379,7 @@ class Ledger:
     def _attempt(
         self, rollout_id: str, attempt_id: str, *, or_latest: bool = False
     ) -> tuple[Rollout, Attempt, Attempt]:
-        """Return the rollout, its latest attempt, and the attempt asked for ("latest" counts with `or_latest`)."""
+        """Return the rollout, its latest attempt, and the attempt of this id (or "latest", if `or_latest`)."""
         rollout, latest = self._rollout(rollout_id)
         if latest is not None and (attempt_id == latest.attempt_id or (or_latest and attempt_id == "latest")):
             return rollout, latest, latest
@@ -423,10 +423,7 @@ class Ledger:
 
 
 def _new_id(prefix: str) -> str:
-    """Make a new id.
-
-    Ids grow with time, which keeps a database's indexes compact; 48 random bits tell those of one instant apart.
-    """
+    """Make a new id. Ids grow with time, which keeps indexes compact, and end in 48 random bits."""
     return f"{prefix}-{time.time_ns() >> 16:012x}{secrets.token_hex(6)}"
 
 
@@ -447,7 +444,7 @@ _IDS: Final[dict[type[Any], tuple[str, ...]]] = {
 
 @contextmanager
 def carried_out_once(key: str) -> Iterator[None]:
-    """Carry out the writes of one call in this context, unless they were carried out under this key before."""
+    """Skip the writes of a call in this context that were carried out under this key before."""
     token = _key.set(key)
     try:
         yield
@@ -456,7 +453,7 @@ def carried_out_once(key: str) -> Iterator[None]:
 
 
 def once(operation: Callable[[Ledger], T], part: int) -> Callable[[Ledger], T]:
-    """Return an operation that looks up its earlier result if the key of this context has been used.
+    """Return the operation of a write; it returns the earlier result if the key of this context has been used.
 
     Args:
         operation: One transaction.

@@ -1,7 +1,7 @@
-"""The store contract on top of a ledger. A backend adds only how a transaction is run.
+"""The store contract on top of a ledger; a backend adds only how a transaction is run.
 
-Callers that wait (`wait_for_work`, `wait_for_rollouts`) are coroutines of any event loop, woken from any thread without
-polling: a caller opens a `Listener`, then looks, then waits, so that it misses nothing between the look and the wait.
+Waiting calls (`wait_for_work`, `wait_for_rollouts`) are woken from any thread without polling. They open a `Listener`
+before they look at the store, so that no event between the look and the wait is missed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 ROWS_AT_ONCE: Final = 64
-"""Rows that one transaction of a longer write has: some 30 ms of a database, for which the next writer waits."""
+"""Rows in one transaction of a longer write: about 30 ms, for which the next writer waits."""
 _AWAY_SECONDS: Final = 30.0
-"""Seconds for which a waiting call tries a server that does not answer: about as long as a restart takes."""
+"""Seconds for which a waiting call retries a server that does not answer: about the time of a restart."""
 _RETRY_SECONDS: Final = 0.2
 
 
 class LedgerStore(LightningStore):
-    """Base of the stores that keep the data themselves."""
+    """Base of the stores that keep the data themselves, in memory or in a database."""
 
     def __init__(self) -> None:
         self._notifier = Notifier()
@@ -51,19 +51,17 @@ class LedgerStore(LightningStore):
 
     @abstractmethod
     async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
-        """Run `operation`, which writes about `rows` rows, in a transaction: all of it or nothing, unseen by others
-        until it is whole.
+        """Run `operation`, which writes about `rows` rows, in a transaction, and announce the ledger's `changes`.
 
-        Attempts past their limits are marked first, if that was not done a short while ago or `check_health` is set.
-        The ledger's `changes` are announced after the transaction.
+        Attempts past their limits are marked first, if `check_health` is set or the last check is some time ago.
         """
 
     @abstractmethod
     async def _read(self, operation: Callable[[Ledger], T]) -> T:
-        """Run an operation that changes nothing; attempts past their limits are marked first as for `_write`."""
+        """Run an operation that changes nothing; attempts past their limits are marked first, as in `_write`."""
 
     async def take_over(self, work: Callable[[Tables], T]) -> T:
-        """Run `work` on the tables in one transaction, past all rules: for records that another store has made."""
+        """Run `work` on the tables in one transaction, without the rules of the ledger, to import records."""
         return await self._write(lambda ledger: work(ledger.tables))
 
     async def statistics(self) -> LightningStoreStatistics:
@@ -173,11 +171,11 @@ class LedgerStore(LightningStore):
         return QUERIES[method], page
 
     async def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
-        """Return the items of some of the handles that `handles` has given, but for those deleted since."""
+        """Return the items of some of the handles of a page, without items deleted since."""
         return await self._read(lambda ledger: ledger.tables.items(kind, handles))
 
     async def _look_patiently(self, look: Callable[[Tables], T], end: float) -> tuple[T, float]:
-        """Call `_look` until the store's server answers: for a while, and not past `end` (`time.monotonic`)."""
+        """Call `_look`, again while the database server does not answer, not past `end` (`time.monotonic`)."""
         give_up = min(end, time.monotonic() + _AWAY_SECONDS)
         while True:
             try:
@@ -265,7 +263,7 @@ FOR_EVER: Final = float("inf")
 
 
 class Listener:
-    """One waiting coroutine, bound to the event loop that opened it."""
+    """A waiting coroutine, bound to its event loop."""
 
     def __init__(self, *, work: bool, rollout_ids: Iterable[str]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -276,7 +274,7 @@ class Listener:
 
     def wake(self) -> None:
         """Make `wait` return; callable from any thread."""
-        with contextlib.suppress(RuntimeError):  # its event loop is closed, so it does not wait any more
+        with contextlib.suppress(RuntimeError):  # its event loop is closed
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def wait(self, until: float) -> None:
@@ -308,7 +306,7 @@ class Notifier:
                 self._listeners.discard(listener)
 
     def announce(self, changes: Changes) -> None:
-        """Wake the listeners that wait for one of the changes."""
+        """Wake the listeners that wait for one of these changes."""
         if not self._listeners:
             return
         deadline = FOR_EVER if changes.deadline is None else monotonic_of(changes.deadline)
@@ -328,14 +326,14 @@ class Notifier:
                 listener.wake()
 
     def settle(self, listener: Listener, ended: Iterable[str]) -> None:
-        """Note that the listener has seen these rollouts ended; wake it if they were the last ones missing."""
+        """Record that these rollouts have ended for the listener; wake it if they were the last ones missing."""
         with self._lock:
             listener.missing.difference_update(ended)
             if not listener.missing:
                 listener.wake()
 
     def missing(self) -> set[str]:
-        """Return the ids of the rollouts for whose end a caller waits."""
+        """Return the ids of the rollouts whose end a caller waits for."""
         with self._lock:
             return set().union(*(listener.missing for listener in self._listeners))
 

@@ -1,8 +1,7 @@
 """The store in memory: for one process, with any number of threads and event loops, without copies.
 
-Objects that come out are the very objects that the store holds, and spans and tasks are held as they were given. The
-store never changes one in place: it replaces it, so a snapshot stays what it was. Callers must not change them either.
-The cost of an operation does not grow with the number of rollouts.
+The store keeps and returns the objects themselves. It never changes an object in place, it replaces it, and callers
+must not change one either. The cost of an operation does not grow with the number of rollouts.
 """
 
 from __future__ import annotations
@@ -34,12 +33,11 @@ class InMemoryLightningStore(LedgerStore):
     """Store that lives as long as its process.
 
     Args:
-        scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls. 0: by
-            every call; that costs next to nothing here. Waiting calls check whenever a limit is reached.
-        thread_safe: Taken, and of no effect: it always is.
-        eviction_memory_threshold, safe_memory_threshold, span_size_estimator, tracker: Agent-lightning's limits of
-            memory, and its measurements. They have no effect: no span is ever thrown away to make room. A
-            `SqlLightningStore` holds what memory does not.
+        scan_debounce_seconds: Ordinary calls check attempts against their limits at most this often. 0: every call
+            does, which is cheap here. Waiting calls check whenever a limit is reached.
+        thread_safe: No effect: the store is always thread-safe.
+        eviction_memory_threshold, safe_memory_threshold, span_size_estimator, tracker: Arguments of agent-lightning.
+            They have no effect: no span is evicted. A `SqlLightningStore` holds more than memory.
     """
 
     def __init__(
@@ -101,11 +99,11 @@ _MOST_OUTCOME_BYTES: Final = 64 * 1024 * 1024
 _LIST_SECONDS: Final = 0.01
 """Time after which a page of a listing ends: nobody else uses the store meanwhile."""
 _ENTRY_BYTES: Final = 200
-"""What an entry of an ordered dictionary takes beside its key and value."""
+"""Bytes of an entry of an ordered dictionary without its key and value."""
 
 
 class _AttemptRow:
-    """Attempt with its spans, in the order in which they came."""
+    """Attempt with its spans, in the order of their arrival."""
 
     __slots__ = ("attempt", "deadline", "due", "last_number", "reward", "reward_number", "spans")
 
@@ -117,13 +115,13 @@ class _AttemptRow:
         self.spans: dict[str, Span] = {}
         self.last_number = 0
         self.deadline: float | None = None
-        """Earliest time for which the heap has an entry of this attempt."""
+        """Time of the earliest entry of this attempt in the heap."""
         self.due: float | None = None
-        """Deadline that the ledger gave it last."""
+        """Deadline that the ledger set last."""
 
 
 class _RolloutRow:
-    """Rollout with its attempts, oldest first, and the spans of all of them in the order in which they came."""
+    """Rollout with its attempts, oldest first, and all their spans in the order of arrival."""
 
     __slots__ = ("attempts", "number", "rollout", "spans")
 
@@ -222,18 +220,18 @@ class MemoryTables:
         self._watch(row, deadline)
 
     def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        found = []
+        overdue = []
         while self._deadlines and self._deadlines[0][0] <= now:
             entered, rollout_id, attempt_id = heapq.heappop(self._deadlines)
             row = self._attempt_row(rollout_id, attempt_id)
             if row is None or row.deadline != entered:
-                continue  # it was deleted, or an earlier entry took its place
+                continue  # the attempt was deleted, or has an earlier entry
             row.deadline = None
             if row.due is not None and row.due <= now:
-                found.append((rollout_id, attempt_id))
+                overdue.append((rollout_id, attempt_id))
             else:
                 self._watch(row, row.due)
-        return found
+        return overdue
 
     def next_deadline(self) -> float | None:
         return self._deadlines[0][0] if self._deadlines else None
@@ -405,11 +403,11 @@ class MemoryTables:
         conditions = (*query.scope, *query.filters)
         rows = self._rollouts.values()
         ordered: Iterable[_RolloutRow] = reversed(rows) if query.sort_order == "desc" else rows
-        if not conditions and query.sort_by is None:  # nothing is looked at but the page
+        if not conditions and query.sort_by is None:
             return query.page_of(ordered, len(rows))
         if statuses is not None and len(conditions) == 1 and query.sort_by is None:
             total = sum(len(self._by_status.get(status, ())) for status in set(statuses))
-            if 4 * total >= len(rows):  # many pass: they are nearer in the order of creation than by the index
+            if 4 * total >= len(rows):  # many match, so the page is soon full
                 return query.page_of((row for row in ordered if row.rollout.status in statuses), total)
         return query.page(self._rollout_candidates(query), key=lambda row: row.rollout)
 
@@ -421,8 +419,8 @@ class MemoryTables:
             ids = chain.from_iterable(self._by_status.get(status, ()) for status in statuses)
         if ids is None:
             return self._rollouts.values()
-        found = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
-        return sorted(found.values(), key=lambda row: row.number)
+        rows = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
+        return sorted(rows.values(), key=lambda row: row.number)
 
 
 def _text(span: Span) -> str:

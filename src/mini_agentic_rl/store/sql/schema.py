@@ -1,7 +1,7 @@
-"""The tables of the SQL store in their newest version, and the migrations that bring older ones there.
+"""The tables of the SQL store in their newest version, and the migrations from older versions.
 
-A new version is one more function at the end of `MIGRATIONS`, and the same change in the tables. A migration writes out
-what it does instead of reading the tables here, which go on changing after it.
+A new version adds a function at the end of `MIGRATIONS` and makes the same change in the tables. A migration spells its
+SQL out instead of reading these tables, which later versions change.
 
 Texts named `*_json` hold JSON. `number` columns order rows as they were stored. `queue_position` is null outside of
 the queue, `deadline` is null for an attempt that no limit can end. `step` and `group_id` are `step` and `group` of the
@@ -43,9 +43,9 @@ from ..base import LightningStoreError
 from ..listing import LLM_CALL_SPAN, step_and_group, stored_reward
 
 ExactText: Final[TypeEngine[str]] = String().with_variant(String(collation="C"), "postgresql")
-"""Text that is compared and ordered by code points, whatever the locale of the database."""
+"""Text that is compared and ordered by code points, independent of the locale of the database."""
 Count: Final[TypeEngine[int]] = Integer().with_variant(BigInteger(), "postgresql")
-"""Integer of 64 bits. As a primary key it is given out by the database, ever larger."""
+"""Integer of 64 bits. As a primary key it is assigned by the database, in ascending order."""
 
 METADATA: Final = MetaData()
 
@@ -76,8 +76,7 @@ ROLLOUTS: Final = _table(
 Index("agl_rollouts_by_status", ROLLOUTS.c.status, ROLLOUTS.c.number)
 Index("agl_rollouts_by_start", ROLLOUTS.c.start_time, ROLLOUTS.c.number)
 _LAST_ENDED: Final = "agl_rollouts_last_ended"
-"""The order of a query for the rollouts of a status that ended last: null is last in it, which SQLite takes for granted
-and has no words for."""
+"""Index for the rollouts of a status that ended last; null comes last, which is SQLite's default."""
 Index(_LAST_ENDED, ROLLOUTS.c.status, ROLLOUTS.c.end_time.desc(), ROLLOUTS.c.number).ddl_if(dialect="sqlite")
 Index(_LAST_ENDED, ROLLOUTS.c.status, ROLLOUTS.c.end_time.desc().nulls_last(), ROLLOUTS.c.number).ddl_if(
     dialect="postgresql"
@@ -148,7 +147,7 @@ OUTCOMES: Final = _table(
 
 
 def _index_where_set(name: str, *columns: ColumnElement[Any]) -> None:
-    """Create an index of the rows that have a value in the first column, for statements that ask for just those."""
+    """Create an index of the rows with a value in the first column."""
     is_set = columns[0].is_not(None)
     Index(name, *columns, sqlite_where=is_set, postgresql_where=is_set)
 
@@ -163,16 +162,13 @@ logger = logging.getLogger(__name__)
 
 
 def _indexes_that_are_used(connection: Connection) -> None:
-    """Let a list sorted by start time read only the page that is asked for, and a new span enter one index less.
-
-    The index that is gone ordered the spans of an attempt, which are few enough to be sorted when they are read.
-    """
+    """Add an index for lists sorted by start time, and drop one for spans, which are sorted when they are read."""
     connection.execute(text("CREATE INDEX agl_rollouts_by_start ON agl_rollouts (start_time, number)"))
     connection.execute(text("DROP INDEX agl_spans_in_order"))
 
 
 def _index_of_those_that_ended_last(connection: Connection) -> None:
-    """Let a page of the rollouts that ended last be read without all others."""
+    """Add an index for the rollouts that ended last."""
     nulls = "" if connection.dialect.name == "sqlite" else " NULLS LAST"
     connection.execute(
         text(f"CREATE INDEX agl_rollouts_last_ended ON agl_rollouts (status, end_time DESC{nulls}, number)")
@@ -180,7 +176,7 @@ def _index_of_those_that_ended_last(connection: Connection) -> None:
 
 
 def _outcomes_by_key(connection: Connection) -> None:
-    """Keep what a write made under its idempotency key."""
+    """Add the table of the outcomes of writes, by idempotency key."""
     number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGSERIAL"
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
     connection.execute(

@@ -1,9 +1,7 @@
-"""The SQL of the store: statements that are the same at every call, and `Query` translated to SQL.
+"""The SQL of the store: constant statements, and queries and listings translated to SQL.
 
-Constant statements are compiled once for each dialect and run on the driver's own connection.
-
-SQLAlchemy's execution costs several times what the statement itself costs in SQLite. A statement of this store has
-plain columns and plain values, so what SQLAlchemy adds to running it (conversions, result objects) is not missed.
+Constant statements are compiled once per dialect and run on the driver's connection: SQLAlchemy's execution costs
+several times as much as a statement in SQLite, and its conversions are not needed for plain values.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class Statement:
         self._columns: tuple[str, ...] = ()
 
     def text(self, dialect: Dialect) -> tuple[str, Values]:
-        """Return the text in a dialect, and the values of parameters that are always the same."""
+        """Return the text in a dialect, and the values of constant parameters."""
         text = self._texts.get(dialect.name)
         if text is None:
             compiled = self._clause.compile(dialect=_SQLITE if dialect.name == "sqlite" else dialect)
@@ -69,7 +67,7 @@ class Statement:
 
 
 class StatementRunner:
-    """Connection on which statements run, in its transaction."""
+    """Runs statements on a connection, in its transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -109,7 +107,7 @@ class StatementRunner:
         return found[0][0] if found else None
 
     def select(self, query: Select[Any]) -> Sequence[Any]:
-        """Return all rows of a query that was made for this call."""
+        """Return all rows of a query that was built for this call."""
         return self._connection.execute(query).mappings().all()
 
     def _execute(self, statement: Statement, values: Values) -> None:
@@ -118,7 +116,7 @@ class StatementRunner:
 
 
 class _Test(FunctionElement[bool]):
-    """Test of a column against a value, written as each kind of database has it."""
+    """Test of a column against a value, written differently for each database."""
 
     type: TypeEngine[Any] = NullType()  # a Boolean is written `… = 1` for SQLite, which then uses no index
     inherit_cache = True
@@ -127,7 +125,7 @@ class _Test(FunctionElement[bool]):
 
 
 class any_of(_Test):
-    """SQL test `any_of(column, values)`: the column is one of `values`, a JSON list in one parameter, however long."""
+    """SQL test `any_of(column, values)`: the column is one of `values`, a JSON list in one parameter."""
 
     inherit_cache = True
     texts: ClassVar[Mapping[str, str]] = {
@@ -137,7 +135,7 @@ class any_of(_Test):
 
 
 class contains(_Test):
-    """SQL test `contains(column, text)`: the column contains the text exactly as it is written."""
+    """SQL test `contains(column, text)`: the column contains the text, case-sensitively and without wildcards."""
 
     inherit_cache = True
     texts: ClassVar[Mapping[str, str]] = {"sqlite": "instr({}, {}) > 0", "postgresql": "strpos({}, {}) > 0"}
@@ -162,7 +160,7 @@ def insert_new(table: Table, key: Iterable[str]) -> TextClause:
 
 
 def stored_columns(table: Table) -> list[str]:
-    """Return the names of the columns that an insert gives values to: all but the number, which the database gives."""
+    """Return the names of all columns but the number, which the database assigns."""
     return [column.name for column in table.c if column.name != "number"]
 
 
@@ -219,7 +217,7 @@ def page_of(query: Query) -> Select[Any]:
     whole = ROLLOUTS_WITH_LATEST if query.kind == "rollout" else select(table)
     if query.kind not in ("rollout", "span") or query.limit == -1:
         return _cut(whole, query, order)
-    # What a database sorts, or passes over, it copies: the numbers of the rows are, and the page alone is read.
+    # Sort and skip only the numbers, and read the rows of the page alone.
     page = numbers_of(query).subquery()
     return whole.where(table.c.number.in_(select(page.c.number))).order_by(*order)
 
@@ -333,7 +331,7 @@ def _where(query: Query, table: Table) -> ColumnElement[bool]:
 def _test(condition: Condition, table: Table) -> ColumnElement[bool]:
     column = table.c[condition.field]
     if condition.test == "one_of" and len(condition.value) == 1:
-        # An index in whose order the rows are wanted serves for one value, and not for a list of them.
+        # For a single value the database can use an index that also gives the order.
         condition = Condition(condition.field, "equals", condition.value[0])
     if condition.test == "equals":
         equal: ColumnElement[bool] = column == condition.value

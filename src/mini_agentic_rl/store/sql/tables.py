@@ -55,7 +55,7 @@ from .statements import (
 
 _FORGOTTEN_AT_ONCE: Final = 256
 
-# Parameters of the statements: an id to look for is the_…, a new value has the name of its column.
+# Parameters of the statements: the_… is an id to look for, and a new value has the name of its column.
 _THE_ROLLOUT: Final = ROLLOUTS.c.rollout_id == bindparam("the_rollout")
 _THE_ATTEMPT: Final = and_(
     ATTEMPTS.c.rollout_id == bindparam("the_rollout"), ATTEMPTS.c.attempt_id == bindparam("the_attempt")
@@ -203,7 +203,7 @@ class SqlTables:
                 return found
 
     def _give_up(self, row: Row) -> None:
-        """Take a rollout that cannot be read out of the queue."""
+        """Remove a damaged rollout from the queue."""
         move = {"status": "failed", "end_time": time.time(), "queue_position": None}
         self._session.run(_MOVE_ROLLOUT, {"the_rollout": row["rollout_id"]} | move)
 
