@@ -151,8 +151,12 @@ class LedgerStore(LightningStore):
         results: list[T] = []
         for part, start in enumerate(range(0, max(1, len(items)), ROWS_AT_ONCE)):
             some = items[start : start + ROWS_AT_ONCE]
+
+            def write_some(ledger: Ledger, some: Sequence[U] = some) -> list[T]:
+                return write(ledger, some)
+
             try:
-                results += await self._write(once(lambda ledger, some=some: write(ledger, some), part), rows=len(some))
+                results += await self._write(once(write_some, part), rows=len(some))
             except (ValueError, LightningStoreError) as error:
                 if not start:
                     raise

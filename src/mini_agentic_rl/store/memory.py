@@ -301,7 +301,8 @@ class MemoryTables:
         return list(handles)
 
     def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
-        items, rewards = [], []
+        items: list[Rollout] = []
+        rewards: list[float | None] = []
         end, most = time.monotonic() + _LIST_SECONDS, wanted.max_examined(limit)
         position = None
         for examined, row in enumerate(self._newest_rows(wanted, before)):

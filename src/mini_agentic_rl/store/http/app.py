@@ -201,7 +201,7 @@ class StoreMetrics:
         items = {kind: float(str(counts[name])) for kind in _KINDS if (name := f"total_{kind}") in counts}
         yield MetricFamily.by_kind("items", "What the store holds.", items)
         by_status = dict.fromkeys(get_args(RolloutStatus), 0) | self._statistics.get("rollouts_by_status", {})
-        rollouts = {(status,): float(count) for status, count in by_status.items()}
+        rollouts: dict[tuple[str, ...], float] = {(status,): float(count) for status, count in by_status.items()}
         yield MetricFamily("rollouts", "Rollouts by status.", rollouts, ("status",))
 
 

@@ -307,11 +307,9 @@ def groups_of(before: int | None, limit: int) -> Select[Any]:
     page = firsts.order_by(newest.c.number.desc()).limit(limit).subquery()
     # The task is read of the first rollout alone: it may be long.
     task = case((member.c.number == page.c.number, member.c.input_json)).label("input_json")
-    return (
-        select(page.c.number.label("first"), member.c.group_id, member.c.step, member.c.reward, task)
-        .join_from(page, member, member.c.group_id == page.c.group_id)
-        .order_by(page.c.number.desc(), member.c.number)
-    )
+    members: Select[Any] = select(page.c.number.label("first"), member.c.group_id, member.c.step, member.c.reward, task)
+    joined = members.join_from(page, member, member.c.group_id == page.c.group_id)
+    return joined.order_by(page.c.number.desc(), member.c.number)
 
 
 def total_of(query: Query) -> Select[Any]:
