@@ -1,16 +1,16 @@
-"""The application of the dashboard: a page, and the JSON that it shows. Every request reads; none changes anything.
+"""The application of the dashboard: a page, and the JSON that it shows. Requests only read.
 
-    GET /                                                the page; its views are addresses behind the #
+    GET /                                                the page; its views have addresses after the #
     GET /dashboard/api/runs                              the runs
     GET /dashboard/api/runs/RUN/curves                   the numbers of a run
-    GET /dashboard/api/runs/RUN/doctor                   what the doctor finds in it
+    GET /dashboard/api/runs/RUN/doctor                   findings of the doctor
     GET /dashboard/api/runs/RUN/rollouts                 a page of rollouts, filtered
     GET /dashboard/api/runs/RUN/rollouts/ID              a rollout; /tokens has its tokens
     GET /dashboard/api/runs/RUN/groups                   a page of groups; /view?group=GROUP is one
     GET /dashboard/api/runs/RUN/workers, …/resources     workers, and versions of resources
-    GET /dashboard/api/events                            server-sent events: what has changed
+    GET /dashboard/api/events                            server-sent events: the runs that have changed
 
-Files and databases are read in threads, so that the event loop, which may be a store's, answers others meanwhile.
+Files and databases are read in threads, because the event loop may be that of a store server.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from .rollouts import MAX_GROUP, MAX_RESOURCES, group_rows, latest_spans, rollou
 from .sources import ShownRun
 from .views import group_view, rollout_view, tokens_view
 
-# The built page: one HTML file, its script and its style, and the headers that let it run nothing else.
+# The built page: an HTML file, a script and a style sheet, and its security headers.
 #
-# The page itself says nothing of what a store holds, so that no key is asked for it; its script asks for one, and sends
-# it with every request. Transcripts are hostile input: the page only makes text of them, and the policy below forbids
-# any script, style, frame or request but its own.
+# The page contains no data, so it needs no key; its script asks for the key and sends it with every request.
+# Transcripts are hostile input: they are rendered as plain text, and the policy below forbids foreign scripts, styles,
+# frames and requests.
 
 
 POLICY: Final = (
@@ -107,16 +107,16 @@ def _content(name: str) -> bytes:
 logger = logging.getLogger(__name__)
 
 
-# Server-sent events: which runs have written something. The page then asks for what it shows.
+# Server-sent events with the names of the runs that have changed; the page then reloads its data.
 
 
 _LOOK_SECONDS: Final = 1.0
 _SIGN_SECONDS: Final = 15.0
-"""Seconds after which a connection without news is kept alive by a comment."""
+"""Seconds without an event after which a comment keeps the connection alive."""
 
 
 async def events_of(sources: Sequence[ShownRun], ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yield an event `changed` with the names of runs as often as these have written something, until `ended`."""
+    """Yield an event `changed` with the names of runs whenever these have changed, until `ended`."""
     known = {source.name: await _mark(source) for source in sources}
     yield b"event: ready\ndata: []\n\n"
     quiet_since = time.monotonic()
@@ -139,18 +139,18 @@ async def events_of(sources: Sequence[ShownRun], ended: Callable[[], bool]) -> A
 async def _mark(source: ShownRun) -> str:
     try:
         return await source.mark()
-    except Exception as error:  # a store that cannot be reached now may be reached again
-        logger.debug("the dashboard hears nothing of %s: %s", source.name, error)
+    except Exception as error:  # the store may be reachable again later
+        logger.debug("the dashboard cannot read %s: %s", source.name, error)
         return ""
 
 
-# Arguments of requests to the dashboard, read from the query string and checked.
+# Arguments in the query string of requests.
 
 
 _STATUSES: Final = frozenset(get_args(RolloutStatus))
 _LONGEST: Final = 500
 MAX_PAGE: Final = 200
-"""Items of one page at most."""
+"""Most items of one page."""
 
 
 def rollout_conditions(query: Mapping[str, str]) -> dict[str, Any]:
@@ -189,10 +189,10 @@ def _whole_number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def limit_of(query: Mapping[str, str]) -> int:
-    """Return how many items a page is to have.
+    """Return the number of items of a page.
 
     Raises:
-        BadRequestError: it is no number between 1 and `MAX_PAGE`.
+        BadRequestError: it is not a number from 1 to `MAX_PAGE`.
     """
     text = query.get("limit", "100")
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MAX_PAGE:
@@ -222,7 +222,7 @@ def _number(query: Mapping[str, str], name: str) -> float | None:
 
 API: Final = "/dashboard/api"
 _FULL: Final = 2_000_000
-"""Characters of one text where a page asks for all of it."""
+"""Most characters of a text if the page requests all of it."""
 
 View = Callable[[ShownRun, Request], Awaitable[Any]]
 
@@ -231,7 +231,8 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
     """Return the pages of a dashboard over these runs, for an application of `http.new_app`.
 
     Args:
-        admission: of the server that shows them: it lets requests in, by its keys.
+        sources: The runs.
+        admission: The admission of the server.
     """
     by_name = {source.name: source for source in sources}
 
@@ -377,17 +378,17 @@ class _Events(EventStream):
             gone.cancel()
 
 
-# The server of `mini-agentic-rl dashboard`: the pages alone, on a thread of their own.
+# The server of `mini-agentic-rl dashboard`.
 
 
 class DashboardServer(AdmittingServer):
     """Serve a dashboard until it is stopped, which also closes its runs.
 
     Args:
-        sources: the runs, at least one.
-        host: address to listen on; this computer alone by default.
-        port: port to listen on; 0 takes a free one, which `port` then tells.
-        api_keys: keys that are accepted; needed where `host` is not this computer's loopback.
+        sources: The runs, at least one.
+        host: Address to listen on; by default for this computer alone.
+        port: Port to listen on; 0 takes a free one.
+        api_keys: Accepted keys; required if `host` is not this computer's loopback.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A run as the doctor sees it: its metrics, and the newest of its rollouts. Only reads."""
+"""The doctor's findings about a run, from its metrics and its newest rollouts; and transcripts for its report."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _ENDED: Final = ("succeeded", "failed")
 
 @dataclass(frozen=True)
 class Examined:
-    """A run that the doctor has looked at, and the faults that it found."""
+    """The doctor's findings about a run."""
 
     name: str
     view: RunView
     findings: Sequence[Finding]
     unread: str | None = None
-    """Reason why its rollouts could not be read, so that only metrics were looked at; None where they were."""
+    """Reason why its rollouts could not be read, so that only metrics were checked; None if they were read."""
 
     @property
     def healthy(self) -> tuple[str, ...]:
-        """Names of the rules that found nothing."""
+        """Names of the rules without findings."""
         found = {finding.rule for finding in self.findings}
         return tuple(rule.__name__ for rule in RULES if rule.__name__ not in found)
 
@@ -54,11 +54,12 @@ class Examined:
 
 
 async def examine(source: ShownRun) -> Examined:
-    """Return what the doctor finds in a run, or in a store without a folder. Of a run whose store cannot be read, as
-    one of an older version, the metrics are looked at.
+    """Return the doctor's findings about a run, or about a store without a folder.
+
+    If the store cannot be read, only the metrics are checked.
 
     Raises:
-        UserError: its store cannot be read, and there are no metrics.
+        UserError: the store cannot be read, and there are no metrics.
     """
     rows: list[dict[str, Any]] = []
     eval_size = None
@@ -115,7 +116,7 @@ def _is_cut(spans: Sequence[Span]) -> bool:
 
 
 def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
-    """Return what the groups of a store say of each step, where no metrics are."""
+    """Return numbers of each step from the groups of a store, in place of metrics."""
     by_step: dict[int, list[list[float]]] = {}
     for group in groups:
         rewards = [reward for reward in group["rewards"] if reward is not None]
@@ -134,7 +135,7 @@ def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
     return found
 
 
-# Some conversations of a run's latest measurement, read from its store, as a report shows them.
+# Conversations of a run's latest evaluation, for its report.
 
 
 _LOOKED_AT: Final = 200
@@ -142,8 +143,7 @@ _TRANSCRIPT_PAGES: Final = 10
 
 
 async def transcripts_of(source: ShownRun, count: int = 6) -> list[dict[str, Any]]:
-    """Return conversations of the latest measurement, half of them wrong where there are so many: `title`, `messages`,
-    `reward` and `note`.
+    """Return conversations of the latest evaluation, up to half of them wrong: `title`, `messages`, `reward`, `note`.
 
     Raises:
         UserError: the store cannot be read.

@@ -17,20 +17,20 @@ from ...trainer import RunFolder, wilson_interval
 from .rollouts import StoreCounts
 from .views import TokenTexts, find_texts
 
-# The curves of a run, from its `metrics.jsonl`, of which only what was added since the last look is read.
+# The curves of a run, from its `metrics.jsonl`, which is read incrementally.
 
 
 _MAX_POINTS: Final = 2000
-"""Points of one curve that are sent; of longer ones the least and the greatest of each stretch."""
+"""Most points of one curve; longer curves are reduced to the least and the greatest point of each stretch."""
 _TAIL: Final = 256
 _NO_METRICS: Final = ("time", "phase", "step")
 
 
 class Curves:
-    """The numbers of a run by name. Used from any thread.
+    """The metrics of a run by name. Thread-safe.
 
     Args:
-        path: the file, which need not be there yet.
+        path: The file, which may be missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,15 +46,15 @@ class Curves:
         self._last: dict[str, Any] = {}
 
     def view(self) -> dict[str, Any]:
-        """Return `rows`, the `last` row's time, phase and step, and `series`: for each name its steps and its values,
-        where null stands for a number that is not finite."""
+        """Return `rows`, the `last` row's time, phase and step, and `series`: steps and values by name, with None for
+        values that are not finite."""
         with self._lock:
             self._look()
             series = {name: thinned(steps, values) for name, (steps, values) in self._series.items()}
             return {"rows": self._rows, "last": dict(self._last), "series": series}
 
     def last(self) -> dict[str, Any]:
-        """Return time, phase and step of the last row; empty where there is none."""
+        """Return time, phase and step of the last row; empty without rows."""
         with self._lock:
             self._look()
             return dict(self._last)
@@ -64,7 +64,7 @@ class Curves:
             with self.path.open("rb") as file:
                 file.seek(max(0, self._read - len(self._tail)))
                 if file.read(len(self._tail)) != self._tail:
-                    self._forget()  # cut off and written anew, as a resumed run does
+                    self._forget()  # a resumed run has truncated the file
                     file.seek(0)
                 added = file.read()
         except OSError:
@@ -203,7 +203,7 @@ class ShownRun:
         return " ".join(marks)
 
     def facts(self) -> dict[str, Any]:
-        """Return what its folder says of it: its state, settings and summary, and where it was resumed."""
+        """Return the facts of its folder: state, settings, summary, and resumptions."""
         facts: dict[str, Any] = {"name": self.name, "folder": None, "state": "store"}
         if self.folder is None or self.curves is None:
             return facts
@@ -220,7 +220,7 @@ class ShownRun:
         }
 
     def _measured(self, path: Path) -> list[dict[str, Any]]:
-        """Return the accuracy of each measurement with its interval; read again when its answers were written anew."""
+        """Return the accuracy of each evaluation with its interval; cached until the file changes."""
         try:
             stat = path.stat()
             mark = (stat.st_mtime_ns, stat.st_size)
@@ -231,7 +231,7 @@ class ShownRun:
         return self._intervals[1]
 
     def texts(self) -> TokenTexts | None:
-        """Return the texts of its tokens; None where its tokenizer is not on this computer. It is looked for once."""
+        """Return the texts of its tokens; None if its tokenizer is not on this computer."""
         if not self._looked:
             config = {} if self.folder is None else _read(self.folder.read_config)
             self._texts = find_texts(None if self.folder is None else self.folder.path, config)
@@ -243,7 +243,7 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
     """Return the runs of these folders, each under the folder's name.
 
     Raises:
-        UserError: one of them is no folder of a run.
+        UserError: one of them is not the folder of a run.
     """
     found: list[ShownRun] = []
     for folder in folders:
@@ -261,14 +261,15 @@ def store_source(store: LightningStore, name: str = "store", *, owned: bool = Fa
     """Return a store as a run without a folder.
 
     Args:
-        store: an open one.
-        owned: close it with the dashboard.
+        store: An open store.
+        name: Name of the run.
+        owned: Close the store with the dashboard.
     """
     return ShownRun(name, store=store, owned=owned)
 
 
 def intervals_of(path: Path) -> list[dict[str, Any]]:
-    """Return `name`, `step`, `accuracy`, `low`, `high` and `count` of the measurements in an `evaluations.jsonl`.
+    """Return `name`, `step`, `accuracy`, `low`, `high` and `count` of the evaluations in an `evaluations.jsonl`.
 
     Raises:
         OSError: it cannot be read.

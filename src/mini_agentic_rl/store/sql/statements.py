@@ -287,7 +287,8 @@ def examined_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select
 def extent_of(examined: Select[Any]) -> Select[Any]:
     """Select the least number (`last`) and the count of a selection of numbers."""
     numbers = examined.subquery()
-    return select(func.min(numbers.c.number).label("last"), func.count().label("count")).select_from(numbers)
+    extent: Select[Any] = select(func.min(numbers.c.number).label("last"), func.count().label("count"))
+    return extent.select_from(numbers)
 
 
 def _contains_text(text: str, *columns: ColumnElement[Any]) -> ColumnElement[bool]:
