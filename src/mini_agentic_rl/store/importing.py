@@ -10,7 +10,7 @@ import gzip
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -104,7 +104,8 @@ async def _take_rollouts(
             new = [rollout for rollout in ready if tables.rollout(rollout.rollout_id) is None]
             tables.insert_rollouts(new)
             for rollout in new:
-                for attempt in _ordered(attempts[rollout.rollout_id]):
+                by_number = {attempt.sequence_id: attempt for attempt in attempts[rollout.rollout_id]}
+                for _, attempt in sorted(by_number.items()):
                     tables.insert_attempt(attempt, None)
             return new
 
@@ -166,11 +167,6 @@ async def _take_workers(source: ForeignStore, destination: LedgerStore, counts: 
         return len(new)
 
     counts.workers = await destination.take_over(write)
-
-
-def _ordered(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return a rollout's attempts, each sequence id once, the latest last."""
-    return [attempt for _, attempt in sorted({attempt.sequence_id: attempt for attempt in attempts}.items())]
 
 
 def _validated(model: type[ModelT], document: Document, counts: Imported) -> ModelT | None:

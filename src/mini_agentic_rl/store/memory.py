@@ -81,18 +81,15 @@ class InMemoryLightningStore(LedgerStore):
             try:
                 jumped = self._clock.jumped()
                 if ledger.tables.next_deadline() is not None:
-                    self._check_health(check_health or jumped)
+                    now = time.monotonic()
+                    if check_health or jumped or now - self._last_scan >= self._scan_debounce_seconds:
+                        self._last_scan = now
+                        ledger.check_health(self._clock.look_for_scan())
                 return operation(ledger)
             finally:
                 if ledger.changes:
                     self._notifier.announce(ledger.changes)
                     ledger.changes = Changes()
-
-    def _check_health(self, forced: bool) -> None:
-        now = time.monotonic()
-        if forced or now - self._last_scan >= self._scan_debounce_seconds:
-            self._last_scan = now
-            self._ledger.check_health(self._clock.look_for_scan())
 
 
 _MOST_OUTCOME_BYTES: Final = 64 * 1024 * 1024

@@ -87,11 +87,6 @@ PATHS: Final = frozenset(_FILES)
 """Paths that are served without a key."""
 
 
-def asset_routes() -> list[Route]:
-    """Return the routes of the files."""
-    return [Route(path, _serving(name, kind), methods=["GET"]) for path, (name, kind) in _FILES.items()]
-
-
 def _serving(name: str, kind: str) -> Endpoint:
     async def serve(request: Request) -> Response:
         return Response(_content(name), headers=HEADERS, media_type=kind)
@@ -272,7 +267,7 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
         "workers": _workers,
         "resources": _resources,
     }
-    routes = [*asset_routes()]
+    routes = [Route(path, _serving(name, kind), methods=["GET"]) for path, (name, kind) in _FILES.items()]
     for path, endpoint in (
         (f"{API}/runs", runs),
         (f"{API}/events", events),

@@ -81,13 +81,12 @@ async def _watch(settings: WatchSettings) -> None:
         raise UserError(f"{settings.run}: there is no such folder; name the folder of a run", setting="run")
     sources = run_sources([settings.run])
     try:
-        await (_show_once if settings.once else _follow)(sources[0], settings)
+        if settings.once:
+            VisibleConsole().print(_page(await _look(sources[0])))
+        else:
+            await _follow(sources[0], settings)
     finally:
         await close_sources(sources)
-
-
-async def _show_once(source: ShownRun, settings: WatchSettings) -> None:
-    VisibleConsole().print(_page(await _look(source)))
 
 
 async def _follow(source: ShownRun, settings: WatchSettings) -> None:

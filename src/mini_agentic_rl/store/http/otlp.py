@@ -149,17 +149,17 @@ class _Decoder:
 
     def _resource_of(self, span: FoundSpan) -> OtelResource:
         if span.group != self._group:
-            self._group, self._resource = span.group, self._decoded(span.group)
+            self._group = span.group
+            try:
+                header = header_of(self._body, self._found, span.group)
+                self._resource = OtelResource(
+                    attributes=_attributes(header.resource.attributes), schema_url=header.schema_url
+                )
+            except DecodeError as error:
+                self._resource = error
         if isinstance(self._resource, DecodeError):
             raise self._resource
         return self._resource
-
-    def _decoded(self, group: int) -> OtelResource | DecodeError:
-        try:
-            header = header_of(self._body, self._found, group)
-        except DecodeError as error:
-            return error
-        return OtelResource(attributes=_attributes(header.resource.attributes), schema_url=header.schema_url)
 
 
 def _stepped(finder: Generator[None, None, FoundSpans]) -> FoundSpans | None:
@@ -462,7 +462,12 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
     while True:
         while position == end:
             if not above:
-                _check_stored(stored + found.header_bytes(), most_stored)
+                stored += found.header_bytes()
+                if stored > most_stored:
+                    raise TooMuchError(
+                        f"stored with its resource each, the spans of this request take {stored:,} bytes, allowed are "
+                        f"{most_stored:,}: give the resource fewer attributes"
+                    )
                 return found
             if message is _SPAN:
                 found.add(span_start, end, fields - fields_before_span)
@@ -524,14 +529,6 @@ def header_of(body: bytes, found: FoundSpans, group: int) -> ResourceSpans:
     header = ResourceSpans()
     header.ParseFromString(b"".join(body[start:end] for start, end in found.header(group)))
     return header
-
-
-def _check_stored(size: int, most: int) -> None:
-    if size > most:
-        raise TooMuchError(
-            f"stored with its resource each, the spans of this request take {size:,} bytes, allowed are {most:,}: "
-            "give the resource fewer attributes"
-        )
 
 
 def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:

@@ -287,8 +287,9 @@ def examined_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select
 def extent_of(examined: Select[Any]) -> Select[Any]:
     """Select the least number (`last`) and the count of a selection of numbers."""
     numbers = examined.subquery()
-    extent: Select[Any] = select(func.min(numbers.c.number).label("last"), func.count().label("count"))
-    return extent.select_from(numbers)
+    extent: Any = select(func.min(numbers.c.number).label("last"), func.count().label("count"))
+    selected: Select[Any] = extent.select_from(numbers)
+    return selected
 
 
 def _contains_text(text: str, *columns: ColumnElement[Any]) -> ColumnElement[bool]:
