@@ -20,7 +20,7 @@ from recorded import add_rollout
 from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.apps.dashboard import dashboard_pages, run_sources, store_source
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.store import LightningStoreError, LightningStoreServer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
 from store.test_migrations import VERSION_1
 
 
@@ -358,3 +358,21 @@ def test_the_shipped_page_is_whole_and_names_no_other_host():
     static = Path(__file__).resolve().parents[3] / "src/mini_agentic_rl/apps/dashboard/static"
     assert {path.name for path in static.iterdir()} == {"index.html", "app.js", "app.css", "icon.svg"}
     assert "resolved" not in (Path(__file__).resolve().parents[3] / "frontend/dashboard/package-lock.json").read_text()
+
+
+async def test_counts_are_taken_again_when_they_are_old_and_not_for_every_event() -> None:
+    class SlowCounts(InMemoryLightningStore):
+        counted = 0
+
+        async def statistics(self):
+            self.counted += 1
+            await asyncio.sleep(0.2)
+            return await super().statistics()
+
+    store = SlowCounts()
+    source = store_source(store)
+    await store.start_rollout("a")
+    marks = [await source.mark() for _ in range(20)]
+    assert await source.totals() == {"status": {"preparing": 1}, "rollouts": 1, "spans": 0}
+    assert '"rollouts": 1' in marks[0]
+    assert store.counted < 5
