@@ -12,6 +12,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -94,38 +95,31 @@ async def _take_rollouts(
     source: ForeignStore, destination: LedgerStore, attempts: dict[str, list[Attempt]], counts: Imported
 ) -> set[tuple[str, str]]:
     """Return (rollout id, attempt id) of the imported attempts."""
+
+    async def ended_rollouts() -> AsyncIterator[Rollout]:
+        async for document in source.records("rollouts"):
+            rollout = _validated(Rollout, document, counts)
+            if rollout is not None and has_ended(rollout):
+                yield rollout
+            elif rollout is not None:
+                counts.unfinished += 1
+
+    def write(tables: Tables, batch: list[Rollout]) -> list[Rollout]:
+        new = [rollout for rollout in batch if tables.rollout(rollout.rollout_id) is None]
+        tables.insert_rollouts(new)
+        for rollout in new:
+            by_number = {attempt.sequence_id: attempt for attempt in attempts[rollout.rollout_id]}
+            for _, attempt in sorted(by_number.items()):
+                tables.insert_attempt(attempt, None)
+        return new
+
     taken: set[tuple[str, str]] = set()
-    batch: list[Rollout] = []
-
-    async def flush() -> None:
-        ready, batch[:] = list(batch), []
-
-        def write(tables: Tables) -> list[Rollout]:
-            new = [rollout for rollout in ready if tables.rollout(rollout.rollout_id) is None]
-            tables.insert_rollouts(new)
-            for rollout in new:
-                by_number = {attempt.sequence_id: attempt for attempt in attempts[rollout.rollout_id]}
-                for _, attempt in sorted(by_number.items()):
-                    tables.insert_attempt(attempt, None)
-            return new
-
-        new = await destination.take_over(write)
+    async for batch in _batches(ended_rollouts()):
+        new = await destination.take_over(partial(write, batch=batch))
         counts.rollouts += len(new)
-        counts.known += len(ready) - len(new)
+        counts.known += len(batch) - len(new)
         for rollout in new:
             taken.update((attempt.rollout_id, attempt.attempt_id) for attempt in attempts[rollout.rollout_id])
-
-    async for document in source.records("rollouts"):
-        rollout = _validated(Rollout, document, counts)
-        if rollout is None:
-            continue
-        if not has_ended(rollout):
-            counts.unfinished += 1
-            continue
-        batch.append(rollout)
-        if len(batch) >= _BATCH:
-            await flush()
-    await flush()
     counts.attempts = len(taken)
     return taken
 
@@ -133,27 +127,32 @@ async def _take_rollouts(
 async def _take_spans(
     source: ForeignStore, destination: LedgerStore, taken: set[tuple[str, str]], counts: Imported
 ) -> None:
-    batch: list[Span] = []
+    async def spans() -> AsyncIterator[Span]:
+        async for document in source.records("spans"):
+            ids = (str(document.get("rollout_id")), str(document.get("attempt_id")))
+            span = _validated(Span, document, counts) if ids in taken else None
+            if span is not None:
+                yield span
 
-    async def flush() -> None:
-        ready, batch[:] = list(batch), []
-        groups: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
-        for span in ready:
-            groups[span.rollout_id, span.attempt_id].append(span)
+    def write(tables: Tables, batch: list[Span]) -> int:
+        by_attempt: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+        for span in batch:
+            by_attempt[span.rollout_id, span.attempt_id].append(span)
+        return sum(len(tables.insert_spans(*ids, of_attempt)) for ids, of_attempt in by_attempt.items())
 
-        def write(tables: Tables) -> int:
-            return sum(len(tables.insert_spans(*ids, spans)) for ids, spans in groups.items())
+    async for batch in _batches(spans()):
+        counts.spans += await destination.take_over(partial(write, batch=batch))
 
-        counts.spans += await destination.take_over(write)
 
-    async for document in source.records("spans"):
-        ids = (str(document.get("rollout_id")), str(document.get("attempt_id")))
-        span = _validated(Span, document, counts) if ids in taken else None
-        if span is not None:
-            batch.append(span)
-        if len(batch) >= _BATCH:
-            await flush()
-    await flush()
+async def _batches(records: AsyncIterator[ModelT]) -> AsyncIterator[list[ModelT]]:
+    batch: list[ModelT] = []
+    async for record in records:
+        batch.append(record)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 async def _take_workers(source: ForeignStore, destination: LedgerStore, counts: Imported) -> None:
