@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, null, select, update
+from sqlalchemy import Connection, Table, bindparam, insert, select, text
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
@@ -56,94 +56,72 @@ from .statements import (
 _FORGOTTEN_AT_ONCE: Final = 256
 
 # Parameters of the statements: the_… is an id to look for, and a new value has the name of its column.
-_THE_ROLLOUT: Final = ROLLOUTS.c.rollout_id == bindparam("the_rollout")
-_THE_ATTEMPT: Final = and_(
-    ATTEMPTS.c.rollout_id == bindparam("the_rollout"), ATTEMPTS.c.attempt_id == bindparam("the_attempt")
-)
-_IS_QUEUED: Final = ROLLOUTS.c.queue_position.is_not(None)
-_HAS_DEADLINE: Final = ATTEMPTS.c.deadline.is_not(None)
+
+_ROLLOUT = "rollout_id = :the_rollout"
+_ATTEMPT = "rollout_id = :the_rollout AND attempt_id = :the_attempt"
+
+
+def _sql(statement: str) -> Statement:
+    return Statement(text(statement))
 
 
 def _insert(table: Table) -> Statement:
     return Statement(insert(table).values({name: bindparam(name) for name in stored_columns(table)}).inline())
 
 
-def _set(table: Table, where: ColumnElement[bool], *names: str) -> Statement:
-    return Statement(update(table).where(where).values({name: bindparam(name) for name in names}))
+def _set(table: Table, where: str, *names: str) -> Statement:
+    return _sql(f"UPDATE {table.name} SET {', '.join(f'{name} = :{name}' for name in names)} WHERE {where}")
 
 
-_ONE_ROLLOUT: Final = Statement(ROLLOUTS_WITH_LATEST.where(_THE_ROLLOUT))
-_NUMBER: Final = Statement(select(ROLLOUTS.c.number).where(_THE_ROLLOUT))
+_ONE_ROLLOUT: Final = Statement(ROLLOUTS_WITH_LATEST.where(ROLLOUTS.c.rollout_id == bindparam("the_rollout")))
 _SOME_ROLLOUTS: Final = Statement(ROLLOUTS_WITH_LATEST.where(any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts"))))
 _SOME_STATUSES: Final = Statement(
     select(ROLLOUTS.c.rollout_id, ROLLOUTS.c.status).where(any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts")))
 )
 _QUEUED: Final = Statement(
-    ROLLOUTS_WITH_LATEST.where(_IS_QUEUED).order_by(ROLLOUTS.c.queue_position).limit(bindparam("count"))
+    ROLLOUTS_WITH_LATEST.where(ROLLOUTS.c.queue_position.is_not(None))
+    .order_by(ROLLOUTS.c.queue_position)
+    .limit(bindparam("count"))
 )
-_HAS_QUEUED: Final = Statement(select(ROLLOUTS.c.number).where(_IS_QUEUED).limit(1))
-_LAST_QUEUED: Final = Statement(select(func.max(ROLLOUTS.c.queue_position)).where(_IS_QUEUED))
+_HAS_QUEUED: Final = _sql("SELECT number FROM agl_rollouts WHERE queue_position IS NOT NULL LIMIT 1")
+_LAST_QUEUED: Final = _sql("SELECT max(queue_position) FROM agl_rollouts WHERE queue_position IS NOT NULL")
 _INSERT_ROLLOUT: Final = _insert(ROLLOUTS)
 _EDIT_ROLLOUT: Final = _set(
-    ROLLOUTS,
-    _THE_ROLLOUT,
-    *("mode", "resources_id", "input_json", "config_json", "metadata_json", "step", "group_id"),
+    ROLLOUTS, _ROLLOUT, "mode", "resources_id", "input_json", "config_json", "metadata_json", "step", "group_id"
 )
-_MOVE_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status", "end_time", "queue_position")
-_MOVE_QUEUED_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status")
-_COUNT_ATTEMPT: Final = Statement(
-    update(ROLLOUTS).where(_THE_ROLLOUT).values(attempts=bindparam("attempts"), reward=null())
+_MOVE_ROLLOUT: Final = _set(ROLLOUTS, _ROLLOUT, "status", "end_time", "queue_position")
+_MOVE_QUEUED_ROLLOUT: Final = _set(ROLLOUTS, _ROLLOUT, "status")
+_COUNT_ATTEMPT: Final = _sql(f"UPDATE agl_rollouts SET attempts = :attempts, reward = NULL WHERE {_ROLLOUT}")
+_SET_REWARD: Final = _sql(
+    "UPDATE agl_rollouts SET reward = ("
+    f"SELECT reward FROM agl_spans WHERE {_ATTEMPT} AND reward IS NOT NULL "
+    "ORDER BY sequence_id DESC, number DESC LIMIT 1) "
+    f"WHERE {_ROLLOUT} AND attempts = (SELECT sequence_id FROM agl_attempts WHERE {_ATTEMPT})"
 )
-_SET_REWARD: Final = Statement(
-    update(ROLLOUTS)
-    .where(
-        _THE_ROLLOUT,
-        ROLLOUTS.c.attempts == select(ATTEMPTS.c.sequence_id).where(_THE_ATTEMPT).scalar_subquery(),
-    )
-    .values(
-        reward=select(SPANS.c.reward)
-        .where(
-            SPANS.c.rollout_id == bindparam("the_rollout"),
-            SPANS.c.attempt_id == bindparam("the_attempt"),
-            SPANS.c.reward.is_not(None),
-        )
-        .order_by(SPANS.c.sequence_id.desc(), SPANS.c.number.desc())
-        .limit(1)
-        .scalar_subquery()
+_DELETE_SOME_SPANS: Final = _sql(
+    f"DELETE FROM agl_spans WHERE number IN (SELECT number FROM agl_spans WHERE {_ROLLOUT} LIMIT :count)"
+)
+_DELETED: Final = tuple(_sql(f"DELETE FROM {table.name} WHERE {_ROLLOUT}") for table in (SPANS, ATTEMPTS, ROLLOUTS))
+
+_ONE_ATTEMPT: Final = Statement(
+    select(ATTEMPTS).where(
+        ATTEMPTS.c.rollout_id == bindparam("the_rollout"), ATTEMPTS.c.attempt_id == bindparam("the_attempt")
     )
 )
-
-_SOME_SPANS: Final = select(SPANS.c.number).where(SPANS.c.rollout_id == bindparam("the_rollout"))
-_DELETE_SOME_SPANS: Final = Statement(
-    delete(SPANS).where(SPANS.c.number.in_(_SOME_SPANS.limit(bindparam("count")).scalar_subquery()))
-)
-_DELETED: Final = tuple(
-    Statement(delete(table).where(table.c.rollout_id == bindparam("the_rollout")))
-    for table in (SPANS, ATTEMPTS, ROLLOUTS)
-)
-
-_ONE_ATTEMPT: Final = Statement(select(ATTEMPTS).where(_THE_ATTEMPT))
 _INSERT_ATTEMPT: Final = _insert(ATTEMPTS)
 _EDIT_ATTEMPT: Final = _set(
-    ATTEMPTS, _THE_ATTEMPT, "status", "end_time", "worker_id", "last_heartbeat_time", "metadata_json", "deadline"
+    ATTEMPTS, _ATTEMPT, "status", "end_time", "worker_id", "last_heartbeat_time", "metadata_json", "deadline"
 )
-_OVERDUE: Final = Statement(
-    select(ATTEMPTS.c.rollout_id, ATTEMPTS.c.attempt_id).where(_HAS_DEADLINE, ATTEMPTS.c.deadline <= bindparam("now"))
+_OVERDUE: Final = _sql(
+    "SELECT rollout_id, attempt_id FROM agl_attempts WHERE deadline IS NOT NULL AND deadline <= :now"
 )
-_NEXT_DEADLINE: Final = Statement(select(func.min(ATTEMPTS.c.deadline)).where(_HAS_DEADLINE))
-_REACHED_NUMBER: Final = Statement(
-    select(func.max(ATTEMPTS.c.last_span_number)).where(ATTEMPTS.c.rollout_id == bindparam("the_rollout"))
+_NEXT_DEADLINE: Final = _sql("SELECT min(deadline) FROM agl_attempts WHERE deadline IS NOT NULL")
+_REACHED_NUMBER: Final = _sql(f"SELECT max(last_span_number) FROM agl_attempts WHERE {_ROLLOUT}")
+_TAKE_NUMBERS: Final = _sql(
+    f"UPDATE agl_attempts SET last_span_number = last_span_number + :count WHERE {_ATTEMPT} RETURNING last_span_number"
 )
-_TAKE_NUMBERS: Final = Statement(
-    update(ATTEMPTS)
-    .where(_THE_ATTEMPT)
-    .values(last_span_number=ATTEMPTS.c.last_span_number + bindparam("count"))
-    .returning(ATTEMPTS.c.last_span_number)
-)
-_RAISE_NUMBER: Final = Statement(
-    update(ATTEMPTS)
-    .where(_THE_ATTEMPT, ATTEMPTS.c.last_span_number < bindparam("reached"))
-    .values(last_span_number=bindparam("reached"))
+_RAISE_NUMBER: Final = _sql(
+    f"UPDATE agl_attempts SET last_span_number = :reached WHERE {_ATTEMPT} AND last_span_number < :reached"
 )
 _KNOWN_SPANS: Final = Statement(
     select(SPANS.c.span_id).where(
@@ -155,29 +133,17 @@ _KNOWN_SPANS: Final = Statement(
 _INSERT_SPAN: Final = Statement(insert_new(SPANS, ("rollout_id", "attempt_id", "span_id")))
 _ONE_RESOURCES: Final = Statement(select(RESOURCES).where(RESOURCES.c.resources_id == bindparam("the_resources")))
 _LATEST_RESOURCES: Final = Statement(select(RESOURCES).order_by(RESOURCES.c.write_number.desc()).limit(1))
-_LAST_RESOURCES: Final = Statement(select(func.max(RESOURCES.c.write_number)))
+_LAST_RESOURCES: Final = _sql("SELECT max(write_number) FROM agl_resources")
 _WRITE_RESOURCES: Final = Statement(insert_or_replace(RESOURCES, "resources_id"))
 _ONE_WORKER: Final = Statement(select(WORKERS).where(WORKERS.c.worker_id == bindparam("the_worker")))
 _WRITE_WORKER: Final = Statement(insert_or_replace(WORKERS, "worker_id"))
-_OUTCOME: Final = Statement(select(OUTCOMES.c.outcome_json).where(OUTCOMES.c.key == bindparam("the_key")))
+_OUTCOME: Final = _sql("SELECT outcome_json FROM agl_outcomes WHERE key = :the_key")
 _KEEP_OUTCOME: Final = Statement(insert_or_replace(OUTCOMES, "key"))
-_LAST_OUTCOME: Final = Statement(select(func.max(OUTCOMES.c.number)))
-_FORGET_OUTCOMES: Final = Statement(delete(OUTCOMES).where(OUTCOMES.c.number <= bindparam("last")))
-_COUNTS: Final = Statement(
-    select(
-        *(
-            select(func.count()).select_from(table).scalar_subquery().label(f"total_{name}")
-            for name, table in (
-                ("rollouts", ROLLOUTS),
-                ("attempts", ATTEMPTS),
-                ("spans", SPANS),
-                ("resources", RESOURCES),
-                ("workers", WORKERS),
-            )
-        )
-    )
-)
-_COUNTS_BY_STATUS: Final = Statement(select(ROLLOUTS.c.status, func.count().label("count")).group_by(ROLLOUTS.c.status))
+_LAST_OUTCOME: Final = _sql("SELECT max(number) FROM agl_outcomes")
+_FORGET_OUTCOMES: Final = _sql("DELETE FROM agl_outcomes WHERE number <= :last")
+_COUNTED: Final = ("rollouts", "attempts", "spans", "resources", "workers")
+_COUNTS: Final = _sql(f"SELECT {', '.join(f'(SELECT count(*) FROM agl_{name}) AS total_{name}' for name in _COUNTED)}")
+_COUNTS_BY_STATUS: Final = _sql("SELECT status, count(*) AS count FROM agl_rollouts GROUP BY status")
 
 
 class SqlTables:
