@@ -318,7 +318,7 @@ def test_a_store_of_an_older_version_is_upgraded_and_one_of_a_newer_is_refused(s
     assert "schema version 99" in answer.text
 
 
-def test_a_run_is_read_without_the_right_to_write(run_folder, serve, tmp_path):
+def test_the_store_of_a_run_is_opened_read_only(run_folder, serve, tmp_path):
     folder = shutil.copytree(run_folder, tmp_path / "letters")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     served = serve(*run_sources([folder]))
