@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -218,32 +217,26 @@ async def write_for_ever(spec: str) -> None:
 
 
 def measure(root: str, run: str, requests: int) -> None:
-    """Ask for each page while the store is being indexed, and all of it again once it is."""
+    """Ask for each page many times, and print a table of the times."""
     api = f"{root}/dashboard/api/runs"
     base = f"{api}/{urllib.parse.quote(run)}"
     started = time.perf_counter()
     asked(f"{base}/rollouts?limit=100")
     print(f"first page of rollouts after {time.perf_counter() - started:.2f} s")
-    tables = {"first, while the spans are read once": requests // 4}
-    measure_pages(tables, api, base)
-    while (totals := asked(api)["runs"][0]["totals"])["indexed"] < totals["spans"] - 5000:
-        time.sleep(1)
-    print(f"all spans were read once after {time.perf_counter() - started:.0f} s")
-    measure_pages({"then": requests}, api, base)
+    measure_pages(requests, api, base)
     browser(root, run)
 
 
-def measure_pages(tables: dict[str, int], api: str, base: str) -> None:
+def measure_pages(requests: int, api: str, base: str) -> None:
     """Print a table of the pages' times."""
     draw = random.Random(2)
-    counted = asked(f"{base}/rollouts?limit=1")["items"][0]["number"] is not None
     newest = asked(api)["runs"][0]["totals"]["rollouts"]
 
     def place() -> int:
         return draw.randrange(1000, newest - newest // 10)
 
     def somewhere() -> str:
-        return f"&cursor={place() if counted else f'ro-{place():024x}'}"
+        return f"&cursor={place()}"
 
     def rollout() -> str:
         return f"ro-{draw.randrange(newest // 2):024x}"
@@ -265,30 +258,24 @@ def measure_pages(tables: dict[str, int], api: str, base: str) -> None:
         "workers": lambda: f"{base}/workers",
         "curves": lambda: f"{base}/curves",
     }
-    for title, count in tables.items():
-        print(f"\n{title}: {count} requests each\n{'page':28} {'median ms':>10} {'p99 ms':>8}")
-        for name, make in pages.items():
-            times = []
-            for _ in range(count):
-                address = make()
-                started = time.perf_counter()
-                asked(address, may_be_missing=name == "a group")
-                times.append(1000 * (time.perf_counter() - started))
-            late = sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
-            middle = statistics.median(times)
-            verdict = "" if middle < 50 and late < 200 else "  above the target"
-            print(f"{name:28} {middle:10.1f} {late:8.1f}{verdict}", flush=True)
+    print(f"\n{requests} requests each\n{'page':28} {'median ms':>10} {'p99 ms':>8}")
+    for name, make in pages.items():
+        times = []
+        for _ in range(requests):
+            address = make()
+            started = time.perf_counter()
+            asked(address)
+            times.append(1000 * (time.perf_counter() - started))
+        late = sorted(times)[min(len(times) - 1, int(len(times) * 0.99))]
+        middle = statistics.median(times)
+        verdict = "" if middle < 50 and late < 200 else "  above the target"
+        print(f"{name:28} {middle:10.1f} {late:8.1f}{verdict}", flush=True)
 
 
-def asked(address: str, *, may_be_missing: bool = False) -> dict:
-    """Return what the server answers."""
-    try:
-        with urllib.request.urlopen(address, timeout=120) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        if may_be_missing and error.code == 404:  # its facts are not read yet
-            return {}
-        raise
+def asked(address: str) -> dict:
+    """Return the server's response."""
+    with urllib.request.urlopen(address, timeout=120) as answer:
+        return json.load(answer)
 
 
 def browser(root: str, run: str) -> None:

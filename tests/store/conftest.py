@@ -42,10 +42,9 @@ KINDS = [
     "sqlite",
     pytest.param("postgres", marks=needs_postgres),
     pytest.param("mongo", marks=needs_mongo),
-    "threaded",
-    "http-memory",
     "http-sqlite",
 ]
+"""Stores that the tests of the contract run on; those of `test_properties.py` run on the other ones too."""
 
 
 class _Served(LightningStore):
@@ -78,7 +77,7 @@ async def opened_store(kind: str, folder: Path) -> AsyncIterator[LightningStore]
     await kept.close()
 
 
-@pytest.fixture(params=[*KINDS, pytest.param("http-postgres", marks=needs_postgres)])
+@pytest.fixture(params=KINDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LightningStore]:
     async with opened_store(request.param, tmp_path) as made:
         yield made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from functools import partial
 from typing import Any
 
 import pytest
@@ -68,12 +67,6 @@ async def test_a_claimed_rollout_is_preparing_and_has_its_first_attempt(store: L
     assert isinstance(again, AttemptedRollout)
 
 
-async def test_start_rollout_goes_past_the_queue(store: LightningStore) -> None:
-    started = await store.start_rollout({"n": 1}, worker_id="w", config=RolloutConfig(max_attempts=3))
-    assert (started.status, started.attempt.worker_id, started.config.max_attempts) == ("preparing", "w", 3)
-    assert await store.dequeue_rollout() is None
-
-
 async def test_a_span_is_a_heartbeat_and_moves_the_rollout_to_running(store: LightningStore) -> None:
     claimed = await store.start_rollout("task")
     assert claimed.attempt.last_heartbeat_time is None
@@ -83,13 +76,6 @@ async def test_a_span_is_a_heartbeat_and_moves_the_rollout_to_running(store: Lig
     assert attempt is not None
     assert attempt.last_heartbeat_time is not None
     assert attempt.last_heartbeat_time >= claimed.attempt.start_time
-
-
-async def test_sequence_ids_grow_by_one_within_an_attempt(store: LightningStore) -> None:
-    one, two = await store.start_rollout("a"), await store.start_rollout("b")
-    ids = [(claimed.rollout_id, claimed.attempt.attempt_id) for claimed in (one, two, one, one)]
-    assert list(await store.get_many_span_sequence_ids(ids)) == [1, 1, 2, 3]
-    assert await store.get_next_span_sequence_id(*ids[0]) == 4
 
 
 async def test_a_store_that_is_not_async_safe_gets_one_call_after_the_other() -> None:
@@ -126,12 +112,6 @@ async def test_sequence_ids_go_on_over_the_attempts_of_a_rollout(store: Lightnin
     await store.start_attempt(one.rollout_id)
     ids = [(one.rollout_id, "latest"), (one.rollout_id, two.attempt.attempt_id), (one.rollout_id, "latest")]
     assert list(await store.get_many_span_sequence_ids(ids)) == [6, 6, 7]
-
-
-async def test_sequence_ids_stay_above_those_of_stored_spans(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a")
-    await store.add_span(span_of(claimed, sequence_id=7))
-    assert await store.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) == 8
 
 
 async def test_concurrent_calls_get_different_sequence_ids(store: LightningStore) -> None:
@@ -180,17 +160,6 @@ async def test_an_opentelemetry_span_gets_the_next_sequence_id(store: LightningS
     assert await store.add_otel_span(claimed.rollout_id, claimed.attempt.attempt_id, otel_span, 5) is None
 
 
-async def test_finishing_the_attempt_ends_the_rollout(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a")
-    attempt = await store.update_attempt(claimed.rollout_id, "latest", status="succeeded", metadata={"k": 1})
-    assert attempt.end_time is not None
-    assert attempt.metadata == {"k": 1}
-    rollout = await store.get_rollout_by_id(claimed.rollout_id)
-    assert rollout is not None
-    assert rollout.status == "succeeded"
-    assert rollout.end_time is not None
-
-
 @pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
 async def test_the_status_of_an_ended_rollout_is_final(store: LightningStore, end: RolloutStatus) -> None:
     claimed = await store.start_rollout("a")
@@ -203,22 +172,6 @@ async def test_the_status_of_an_ended_rollout_is_final(store: LightningStore, en
     assert await store.dequeue_rollout() is None
     with pytest.raises(ValueError, match="has ended"):
         await store.start_attempt(claimed.rollout_id)
-
-
-async def test_the_status_of_an_ended_attempt_is_final(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
-    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
-    attempt = await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="running")
-    assert attempt.status == "failed"
-    assert await status_of(store, claimed.rollout_id) == ("requeuing", "failed")
-
-
-async def test_a_cancelled_rollout_leaves_the_queue(store: LightningStore) -> None:
-    first, second = await store.enqueue_rollout(1), await store.enqueue_rollout(2)
-    await store.update_rollout(first.rollout_id, status="cancelled")
-    claimed = await store.dequeue_rollout()
-    assert claimed is not None
-    assert claimed.rollout_id == second.rollout_id
 
 
 async def test_a_failed_attempt_is_retried_until_max_attempts(store: LightningStore) -> None:
@@ -240,12 +193,6 @@ async def test_a_failed_attempt_is_retried_until_max_attempts(store: LightningSt
     assert [attempt.sequence_id for attempt in await store.query_attempts(queued.rollout_id)] == [1, 2]
 
 
-async def test_a_status_outside_the_retry_condition_fails_at_once(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(max_attempts=5, retry_condition=["timeout"]))
-    await store.update_attempt(claimed.rollout_id, "latest", status="failed")
-    assert await status_of(store, claimed.rollout_id) == ("failed", "failed")
-
-
 async def test_start_attempt_ignores_max_attempts_and_drives_the_rollout(store: LightningStore) -> None:
     first = await store.start_rollout("a")
     second = await store.start_attempt(first.rollout_id, "w")
@@ -256,29 +203,6 @@ async def test_start_attempt_ignores_max_attempts_and_drives_the_rollout(store: 
     assert await status_of(store, first.rollout_id) == ("preparing", "preparing")
     await store.update_attempt(first.rollout_id, second.attempt.attempt_id, status="succeeded")
     assert await status_of(store, first.rollout_id) == ("succeeded", "succeeded")
-
-
-async def test_an_update_leaves_unset_fields_and_clears_what_is_none(store: LightningStore) -> None:
-    queued = await store.enqueue_rollout({"n": 1}, mode="val", resources_id="r", metadata={"k": 1})
-    updated = await store.update_rollout(queued.rollout_id, input={"n": 2}, mode=None, metadata=None)
-    assert (updated.input, updated.mode, updated.metadata, updated.resources_id) == ({"n": 2}, None, {}, "r")
-    assert await store.get_rollout_by_id(queued.rollout_id) == updated
-    assert await store.dequeue_rollout() is not None
-
-
-async def test_requeuing_by_hand_puts_a_rollout_at_the_end_of_the_queue(store: LightningStore) -> None:
-    given_back = await store.start_rollout("a")
-    other = await store.enqueue_rollout("b")
-    await store.update_rollout(given_back.rollout_id, status="requeuing")
-    order = [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=3)]
-    assert order == [other.rollout_id, given_back.rollout_id]
-
-
-async def test_a_queued_rollout_keeps_its_place_when_queued_again(store: LightningStore) -> None:
-    first, second = await store.enqueue_rollout("a"), await store.enqueue_rollout("b")
-    await store.update_rollout(first.rollout_id, status="requeuing")
-    order = [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=3)]
-    assert order == [first.rollout_id, second.rollout_id]
 
 
 async def test_unknown_ids_are_an_error_when_something_should_change(store: LightningStore) -> None:
@@ -335,22 +259,6 @@ async def test_a_rollout_gets_the_latest_resources_unless_it_names_its_own(store
     assert (await store.start_rollout("c", resources_id="rs-other")).resources_id == "rs-other"
 
 
-async def test_statistics_count_what_is_there(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a", worker_id="w")
-    await store.enqueue_rollout("b")
-    await store.add_span(span_of(claimed))
-    await store.add_resources({})
-    statistics = await store.statistics()
-    totals = {name: value for name, value in statistics.items() if name.startswith("total_")}
-    assert totals == {
-        "total_rollouts": 2,
-        "total_attempts": 1,
-        "total_spans": 1,
-        "total_resources": 1,
-        "total_workers": 1,
-    }
-
-
 async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_own_signature() -> None:
     import inspect
 
@@ -360,62 +268,6 @@ async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_
         assert own is not contract
         assert inspect.signature(own) == inspect.signature(contract)
     assert {"dequeue_rollout", "wait_for_work", "query_spans", "close"} <= set(STORE_METHODS)
-
-
-@pytest.mark.parametrize("paged", [False, True], ids=["own", "paged"])
-async def test_a_walk_meets_each_rollout_once_whatever_comes_meanwhile(store: LightningStore, paged: bool) -> None:
-    walking = partial(LightningStore.walk_rollouts, store) if paged else store.walk_rollouts
-    ids = [(await store.start_rollout(number)).rollout_id for number in range(9)]
-    for rollout_id in ids[2:5]:
-        await store.update_attempt(rollout_id, "latest", status="failed")
-
-    async def walked(limit: int, **asked: Any) -> list[str]:
-        found: list[str] = []
-        while True:
-            step = await walking(found[-1] if found else None, limit=limit, **asked)
-            found += [one.rollout_id for one in step]
-            if len(step) < limit:
-                return found
-            ids.append((await store.start_rollout("later")).rollout_id)
-
-    assert await walked(4, sort_order="desc") == ids[8::-1]
-    assert await walked(2, status_in=["failed"]) == ids[2:5]
-    now = ids[::-1]
-    assert await walked(2, status_in=["failed", "preparing"], sort_order="desc") == now
-    await store.delete_rollouts([ids[0], ids[5]])
-    left = [one for one in ids if one not in (ids[0], ids[5])]
-    assert await walked(100) == left
-    (after,) = await walking(ids[4], limit=1)
-    assert after == await store.get_rollout_by_id(ids[6])
-    assert isinstance(after, AttemptedRollout)
-    assert list(await walking(ids[4], limit=0)) == []
-    with pytest.raises(ValueError, match=ids[5]):
-        await walking(ids[5])
-
-
-async def test_spans_with_rewards_are_read_of_many_rollouts_at_once(store: LightningStore) -> None:
-    again = RolloutConfig(max_attempts=2, retry_condition=["failed"])
-    first, second, bare = [await store.start_rollout(name, config=again) for name in ("a", "b", "c")]
-    given = {"agentlightning.reward.0.value": 1.0}
-    await store.add_many_spans([span_of(first, 1, name="note", attributes=given), span_of(bare)])
-    await store.update_attempt(first.rollout_id, "latest", status="failed")
-    retried = await store.start_attempt(first.rollout_id)
-    kept = [
-        span_of(retried, 9, name="z", attributes=given | {"n": 2}),
-        span_of(retried, 5, name="judge", attributes={"agentops.task.output": '{"type": "reward", "value": 1}'}),
-        span_of(second, 2, name="old", attributes={"reward": 0.5}),
-    ]
-    others = [
-        span_of(retried, 6, name="openai.chat.completion", attributes={"said": "a reward"}),
-        span_of(second, 3, name="note", attributes={"said": "nothing"}, events=[{"name": "reward"}]),
-    ]
-    await store.add_many_spans([*kept, *others])
-    ids = [first.rollout_id, "never", second.rollout_id, bare.rollout_id, first.rollout_id]
-    found: dict[str, list[Span]] = {}
-    for span in await store.get_reward_spans(ids):
-        found.setdefault(span.rollout_id, []).append(span)
-    assert found == {first.rollout_id: [kept[1], kept[0]], second.rollout_id: [kept[2]]}
-    assert list(await store.get_reward_spans([])) == []
 
 
 async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: LightningStore) -> None:
@@ -462,3 +314,28 @@ async def test_a_rollout_may_have_an_id_of_its_makers_own(store: LightningStore)
     await store.delete_rollouts(["se-1"])
     assert (await store.start_rollout("anew", rollout_id="se-1")).input == "anew"
     assert not (await store.query_spans("se-1")).items
+
+
+async def test_rollouts_are_filtered_by_status_and_id(store: LightningStore) -> None:
+    queued = [await store.enqueue_rollout(number) for number in range(2)]
+    failed = await store.start_rollout(2)
+    await store.update_attempt(failed.rollout_id, "latest", status="failed")
+
+    async def numbers(**query: Any) -> list[int]:
+        return [rollout.input for rollout in await store.query_rollouts(**query)]
+
+    assert await numbers(status_in=["failed", "queuing"]) == [0, 1, 2]
+    assert await numbers(status=["failed"]) == [2]
+    assert await numbers(rollout_ids=[queued[1].rollout_id, "ro-none"]) == [1]
+    assert await numbers(status_in=[]) == []
+    assert await numbers(rollout_id_contains=failed.rollout_id[4:]) == [2]
+    assert await numbers(rollout_id_contains=failed.rollout_id.upper()) == []
+    assert await numbers(rollout_id_contains="%") == []
+
+
+@pytest.mark.parametrize(
+    "query", [{"sort_by": "nope"}, {"sort_order": "up"}, {"limit": -2}, {"offset": -1}, {"filter_logic": "xor"}]
+)
+async def test_a_query_that_makes_no_sense_is_refused(store: LightningStore, query: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(query))):
+        await store.query_rollouts(**query)

@@ -27,14 +27,6 @@ async def test_a_silent_attempt_becomes_unresponsive(store: LightningStore, pass
     assert (again.rollout_id, again.attempt.sequence_id) == (claimed.rollout_id, 2)
 
 
-async def test_spans_keep_an_attempt_responsive(store: LightningStore, pass_time: PassTime) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=60))
-    for sequence_id in range(1, 6):
-        pass_time(25)
-        await store.add_span(span_of(claimed, sequence_id))
-    assert await status_of(store, claimed.rollout_id) == ("running", "running")
-
-
 async def test_an_attempt_that_takes_too_long_times_out_though_it_sends_spans(
     store: LightningStore, pass_time: PassTime
 ) -> None:
@@ -47,12 +39,6 @@ async def test_an_attempt_that_takes_too_long_times_out_though_it_sends_spans(
     assert attempt.end_time is not None
 
 
-async def test_without_limits_an_attempt_may_take_for_ever(store: LightningStore, pass_time: PassTime) -> None:
-    claimed = await store.start_rollout("a")
-    pass_time(1e6)
-    assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
-
-
 async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore, pass_time: PassTime) -> None:
     config = RolloutConfig(unresponsive_seconds=60, max_attempts=2, retry_condition=["unresponsive"])
     claimed = await store.start_rollout("a", config=config, worker_id="w")
@@ -63,16 +49,6 @@ async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore
     assert await store.dequeue_rollout() is None
     pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
-
-
-async def test_a_late_span_does_not_revive_a_rollout_that_has_failed(
-    store: LightningStore, pass_time: PassTime
-) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(unresponsive_seconds=60))
-    pass_time(61)
-    assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
-    assert await store.add_span(span_of(claimed)) is not None
-    assert await status_of(store, claimed.rollout_id) == ("failed", "running")
 
 
 async def test_a_late_span_does_not_revive_an_attempt_that_timed_out(
@@ -123,15 +99,6 @@ async def test_a_worker_is_busy_with_what_it_claims_and_idle_after_it(store: Lig
     assert worker.last_idle_time is not None
 
 
-async def test_an_old_attempt_does_not_free_a_worker_that_has_gone_on(store: LightningStore) -> None:
-    first = await store.start_rollout("a", worker_id="w")
-    second = await store.start_rollout("b", worker_id="w")
-    await store.update_attempt(first.rollout_id, "latest", status="failed")
-    worker = await store.get_worker_by_id("w")
-    assert worker is not None
-    assert (worker.status, worker.current_rollout_id) == ("busy", second.rollout_id)
-
-
 async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(
     store: LightningStore, pass_time: PassTime
 ) -> None:
@@ -144,18 +111,6 @@ async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(
     assert [worker.status for worker in await store.query_workers(status_in=["busy"])] == ["busy"]
     await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
     assert [worker.status for worker in await store.query_workers(worker_id_contains="w")] == ["idle"]
-
-
-async def test_a_worker_heartbeat_is_noted(store: LightningStore) -> None:
-    worker = await store.update_worker("w", {"cpu": 0.5})
-    assert (worker.status, worker.heartbeat_stats) == ("unknown", {"cpu": 0.5})
-    again = await store.update_worker("w")
-    assert again.heartbeat_stats == {"cpu": 0.5}
-    assert again.last_heartbeat_time is not None
-    assert worker.last_heartbeat_time is not None
-    assert again.last_heartbeat_time >= worker.last_heartbeat_time
-    assert await store.get_worker_by_id("w") == again
-    assert await store.get_worker_by_id("nobody") is None
 
 
 async def test_heartbeats_of_many_workers_are_noted_at_once(store: LightningStore) -> None:

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import pickle
 import subprocess
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -346,22 +345,6 @@ async def test_what_cannot_be_sent_is_named(client: LightningStoreClient) -> Non
     assert (await client.statistics())["total_rollouts"] == 0
 
 
-async def test_one_client_serves_many_threads_and_event_loops(client: LightningStoreClient) -> None:
-    queued = await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(20)])
-    claims: list[str] = []
-
-    async def claim() -> None:
-        while (rollout := await client.dequeue_rollout("w")) is not None:
-            claims.append(rollout.rollout_id)
-
-    threads = [threading.Thread(target=lambda: asyncio.run(claim())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        await asyncio.to_thread(thread.join)
-    assert sorted(claims) == sorted(rollout.rollout_id for rollout in queued)
-
-
 def _claim_one(store: LightningStore, answers: multiprocessing.Queue[tuple[str, str | None]]) -> None:
     async def work() -> str | None:
         claimed = await store.dequeue_rollout("process")
@@ -439,20 +422,3 @@ asyncio.run(main())
     with pytest.raises(LightningStoreError, match="did not answer"):
         await waiting
     await client.close()
-
-
-async def test_what_an_older_server_does_not_serve_is_done_by_what_it_does(
-    server: LightningStoreServer, client: LightningStoreClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    newer, find = {"walks/rollouts", "spans/rewards"}, routes.find
-    monkeypatch.setattr(routes, "find", lambda method, path: None if path in newer else find(method, path))
-    started = [await client.start_rollout(number) for number in range(3)]
-    ids = [one.rollout_id for one in started]
-    rewarded = span_of(started[1], attributes={"agentlightning.reward.0.value": 1.0})
-    await client.add_many_spans([rewarded, span_of(started[1], 2), span_of(started[2])])
-    assert await client.get_reward_spans(ids) == [rewarded]
-    assert [one.rollout_id for one in await client.walk_rollouts(ids[0])] == ids[1:]
-    assert [one.rollout_id for one in await client.walk_rollouts(ids[2], sort_order="desc", limit=1)] == [ids[1]]
-    await server.delete_rollouts([ids[0]])
-    with pytest.raises(ValueError, match=ids[0]):
-        await client.walk_rollouts(ids[0])

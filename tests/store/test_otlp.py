@@ -8,6 +8,7 @@ import gzip
 import struct
 import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -22,7 +23,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link as OtelLink
 from opentelemetry.trace import Status, StatusCode
 
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer, StoreLimits
+from mini_agentic_rl.store import (
+    InMemoryLightningStore,
+    LightningStoreError,
+    LightningStoreServer,
+    SqlLightningStore,
+    StoreLimits,
+)
 from mini_agentic_rl.store.http.otlp import OtlpIntake, status_message
 from mini_agentic_rl.store.http.otlp import span_of as span_from_proto
 from mini_agentic_rl.types import AttemptedRollout, Span
@@ -199,6 +206,29 @@ async def test_spans_that_belong_nowhere_are_refused_with_the_reason_and_the_oth
         assert told in reason
     assert "6 spans that came over OTLP were refused" in caplog.text
     assert [span.span_id for span in await server.query_spans(claimed.rollout_id)] == ["77" * 8]
+
+
+async def test_spans_of_unknown_attempts_cost_no_write_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    claimed = await store.start_rollout("task")
+    earlier = _names(claimed)
+    later = _names(await store.start_attempt(claimed.rollout_id))
+    names = [{**later, "agentlightning.attempt_id": f"at-{number}"} for number in range(30)]
+    names += [{**later, "agentlightning.rollout_id": f"ro-{number}"} for number in range(30)]
+    body = b"".join(
+        _raw_request(attributes, span_id=bytes([number + 1]) * 8)
+        for number, attributes in enumerate([*names, earlier, later])
+    )
+    writes = []
+    transaction = store._transaction
+    monkeypatch.setattr(store, "_transaction", lambda work: (writes.append(1), transaction(work)))
+    refused = ExportTraceServiceResponse.FromString(await OtlpIntake(store).export_response(body))
+    assert refused.partial_success.rejected_spans == 60
+    assert len(writes) == 2  # sequence ids, and spans
+    assert (await store.query_spans(claimed.rollout_id)).total == 2
+    await store.close()
 
 
 @pytest.mark.parametrize("given_id", ["0", "-3", "many", "9" * 30, ""])

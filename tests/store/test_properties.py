@@ -170,6 +170,6 @@ def run_machine(machine: Callable[[], StoreMachine], examples: int, **how: Any) 
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "threaded", "http-memory"])
 def test_a_store_and_the_model_of_the_contract_never_differ(kind: str) -> None:
     run_machine(lambda: AskedMachine(kind), EXAMPLES.get(kind, FEW_EXAMPLES), derandomize=True)

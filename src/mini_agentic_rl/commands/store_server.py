@@ -108,7 +108,7 @@ def _serve(settings: ServeStoreSettings, store: LightningStore, shared: Lightnin
             await server.run_forever(settings.drain_seconds)
         finally:
             if source is not None:
-                await source.browser.close()
+                await source.close()
             await server.close()
 
     asyncio.run(run())

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any, TypeVar, overload
 
 from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes, RewardPydanticModel
+from ..store import primary_reward
 from ..types import Attributes, SpanCoreFields
 from .attributes import SpanLike, SpanT
 from .emit import OK, Links, Tags, described, emit, operation, wrap_calls
 
 _REWARD_VALUE = re.compile(re.escape(LightningSpanAttributes.REWARD.value) + r"\.(\d+)\.value")
-
-_AGENTOPS_OUTPUTS = ("agentops.task.output", "agentops.entity.output")
-"""Attributes of AgentOps for the result of a decorated reward function: `{"type": "reward", "value": …}`."""
 
 WHOLE_ROLLOUT = "rollout"
 """Scope of a reward that belongs to a whole rollout and not to an LLM call."""
@@ -46,24 +43,7 @@ def get_reward_value(span: SpanLike) -> float | None:
 
     Reads the form of agent-lightning 0.3, which is ours, the single attribute of 0.2, and the form of AgentOps.
     """
-    rewards = get_rewards_from_span(span)
-    if rewards:
-        return rewards[0].value
-    attributes = span.attributes or {}
-    value = attributes.get("reward") if span.name in (AGL_REWARD, AGL_ANNOTATION) else None
-    for key in _AGENTOPS_OUTPUTS:
-        if value is None and key in attributes:
-            value = _agentops_reward(attributes[key])
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _agentops_reward(output: Any) -> Any:
-    if isinstance(output, str):
-        try:
-            output = json.loads(output)
-        except ValueError:
-            return None
-    return output.get("value") if isinstance(output, Mapping) and output.get("type") == "reward" else None
+    return primary_reward(span.name, span.attributes or {})
 
 
 def is_reward_span(span: SpanLike) -> bool:

@@ -1,11 +1,11 @@
-"""The parts that every server of this project shares; nothing here knows what is served.
+"""The parts that all servers of this project share.
 
 `ServerThread` runs an ASGI application in a thread, and `AdmittingServer` puts an `Admission` in front of it: keys,
 rate, concurrency, pausing, draining. `read_body`, `json_object` and `checked` read bounded bodies, every failure is an
 `HttpError`, `new_app` and `AdmittedEndpoint` turn it into a response in the server's own shape, `RequestMetrics` counts
 requests for Prometheus, and `document` puts an OpenAPI document together.
 
-What needs starlette, uvicorn or prometheus_client is loaded when it is asked for.
+Modules that need starlette, uvicorn or prometheus_client are loaded on first use.
 """
 
 import lazy_loader

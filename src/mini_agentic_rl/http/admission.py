@@ -1,6 +1,6 @@
-"""Admission of requests: by key, by rate, by number at once; closed while the server drains, held while it is paused.
+"""Admission of requests: API keys, rate limit, concurrency limit, pause and drain.
 
-Requests are let in and out on the server's event loop. `pause`, `resume`, `drain` and `reopen` may be called from any
+Requests enter and leave on the server's event loop. `pause`, `resume`, `drain` and `reopen` may be called from any
 thread.
 """
 
@@ -32,29 +32,27 @@ _BUSY_RETRY_SECONDS = 1.0
 
 
 class RequestLimits(Settings):
-    """Bounds on the requests that are taken. A key's bounds are its own; without keys all clients share one set."""
+    """Bounds on requests. Each key has its own bounds; without keys all clients share one set."""
 
     max_body_bytes: int = Field(default=16 * 2**20, ge=1, json_schema_extra=_REQUESTS)
-    """Larger request bodies are refused."""
+    """Largest request body, in bytes."""
     max_body_seconds: float = Field(default=60.0, gt=0, json_schema_extra=_REQUESTS)
-    """Seconds within which a request's body has to arrive."""
+    """Time limit for the arrival of a request's body, in seconds."""
     max_awaited_bodies: int = Field(default=1024, ge=1, json_schema_extra=_REQUESTS)
-    """At most this many requests at the same time whose body is still on its way, over all keys; beyond it the one that
-    has sent nothing of it for longest is cut off. Everybody waits a little more with each."""
+    """Most requests with an incomplete body at the same time, over all keys; beyond it the connection that has been
+    silent for longest is closed."""
     max_requests_per_minute: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
-    """At most this many requests a minute for each API key, all of them at once if need be; without it there is no
-    bound."""
+    """Most requests per minute for each API key; None: no limit."""
     max_concurrent_requests: int | None = Field(default=None, ge=1, json_schema_extra=_REQUESTS)
-    """At most this many requests at the same time for each API key; without it there is no bound."""
+    """Most concurrent requests for each API key; None: no limit."""
 
 
 class RequestRate:
-    """Requests per minute, as a token bucket for each key: a full one allows a minute's worth at once. Used from one
-    event loop.
+    """Rate limit by a token bucket for each key. Used from one event loop.
 
     Args:
-        per_minute: how many requests a key may make in a minute.
-        clock: seconds that never go back.
+        per_minute: Requests of a key per minute; a full bucket allows them all at once.
+        clock: Returns seconds that never go back.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,10 +60,10 @@ class RequestRate:
         self._per_second = per_minute / 60.0
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
-        """For each key: what is left in its bucket, and when that was so."""
+        """For each key: the tokens left in its bucket, and at which time."""
 
     def take(self, key: str) -> float:
-        """Take one request of a key; return 0 if it may pass, else the seconds after which the next one may."""
+        """Take a token of a key; return 0 if there is one, else the seconds until the next."""
         now = self._clock()
         left, since = self._buckets.get(key, (self._size, now))
         left = min(self._size, left + (now - since) * self._per_second)
@@ -78,9 +76,9 @@ class Admission:
     """Admit requests within the limits.
 
     Args:
-        limits: the bounds.
-        keys: API keys that are accepted, or what checks them; none lets everybody in.
-        refuse_when_paused: refuse a request that arrives during a pause, instead of holding it until the end.
+        limits: The bounds.
+        keys: Accepted API keys, or their `ApiKeys`; none admits everybody.
+        refuse_when_paused: Refuse requests during a pause, instead of holding them until its end.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class Admission:
         self._waiting: set[asyncio.Future[None]] = set()
         self._empty = threading.Event()
         self.active = 0
-        """Number of requests inside, those that wait for the end of a pause among them."""
+        """Number of admitted requests, including those that wait for the end of a pause."""
 
     @property
     def waiting(self) -> int:
@@ -111,17 +109,17 @@ class Admission:
 
     @property
     def draining(self) -> bool:
-        """True once nobody comes in any more."""
+        """True if no requests are admitted."""
         return self._draining
 
     @contextmanager
     def admitted(self, headers: Mapping[str, str]) -> Iterator[str]:
-        """Let a request in, for as long as the block lasts; yield its API key.
+        """Admit a request for the duration of the block; yield its API key.
 
         Raises:
-            AuthenticationError: it carries no key that is accepted.
+            AuthenticationError: it carries no accepted key.
             DrainingError: the server is about to stop.
-            OverloadedError: its key has used up its rate, or has too many requests inside.
+            OverloadedError: its key exceeds the rate limit or the concurrency limit.
         """
         key = self.keys.check(headers)
         if self._draining:
@@ -153,8 +151,7 @@ class Admission:
 
     @contextmanager
     def resting(self, headers: Mapping[str, str]) -> Iterator[None]:
-        """Leave the place of a request that is inside to others, for as long as the block lasts: it waits for something
-        to happen, and takes no work until then."""
+        """Do not count an admitted request as concurrent for the duration of the block, while it waits for an event."""
         key = self.keys.check(headers)
         self._by_key[key] -= 1
         try:
@@ -185,18 +182,18 @@ class Admission:
             raise DrainingError
 
     def pause(self) -> None:
-        """Hold requests that arrive from now on; those being answered go on. Pausing twice is as good as once."""
+        """Hold new requests; running ones continue."""
         with self._lock:
             self._paused = True
 
     def resume(self) -> None:
-        """Let in again what was held."""
+        """End a pause."""
         with self._lock:
             self._paused = False
             self._wake()
 
     def drain(self, timeout: float) -> bool:
-        """Let nobody in any more, and wait at most `timeout` seconds for those inside; return True if all have left."""
+        """Admit no more requests, and wait at most `timeout` seconds for the running ones; True if all have ended."""
         self._empty.clear()
         with self._lock:
             self._draining = True
@@ -207,7 +204,7 @@ class Admission:
         return self._empty.wait(max(0.0, end - time.monotonic()))
 
     def reopen(self) -> None:
-        """Let requests in again after `drain`."""
+        """Admit requests again after `drain`."""
         with self._lock:
             self._draining = False
 
@@ -224,14 +221,14 @@ def _end(turn: asyncio.Future[None]) -> None:
 
 
 ANYBODY = ""
-"""The key of a client where none is asked for."""
+"""The key of a client if the server has no keys."""
 
 
 def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the API keys of a server, each once.
+    """Return the API keys of a server without duplicates.
 
     Raises:
-        ServerStartError: one is empty, which every request without a key would carry.
+        ServerStartError: a key is empty, as the key of a request without one.
     """
     if not all(key.strip() for key in keys):
         raise ServerStartError(
@@ -242,12 +239,12 @@ def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
 
 
 class ApiKeys:
-    """The keys that are accepted; a client is known by the one that it sends.
+    """The accepted API keys.
 
     Args:
-        keys: those accepted; none lets everybody in.
-        bearer_only: take a key from `Authorization: Bearer KEY` alone, not from `x-api-key` too.
-        hint: how a key is sent, for the message of a refusal.
+        keys: The keys; none admits everybody.
+        bearer_only: Accept `Authorization: Bearer KEY`, but not `x-api-key`.
+        hint: How to send a key, for the message of a refusal.
 
     Raises:
         ServerStartError: a key is empty.
@@ -266,19 +263,19 @@ class ApiKeys:
 
     @property
     def first(self) -> str | None:
-        """A key for agents that are told of the endpoint; None where none is asked for."""
+        """A key for agents of this process; None if there are no keys."""
         return self._keys[0] if self._keys else None
 
     def check(self, headers: Mapping[str, str]) -> str:
-        """Return the key that a request carries; `ANYBODY` where none is asked for.
+        """Return the key of a request; `ANYBODY` if there are no keys.
 
         Raises:
-            AuthenticationError: it carries none of those accepted.
+            AuthenticationError: it carries no accepted key.
         """
         if not self._keys:
             return ANYBODY
-        given = self._given(headers).encode("latin-1")  # as it came: ASGI servers decode headers so
-        # All are compared, each in constant time: how long it takes tells nothing of a key.
+        given = self._given(headers).encode("latin-1")  # ASGI servers decode headers so
+        # Compare with all keys, each in constant time, so that the time says nothing about a key.
         found = [key for key in self._keys if hmac.compare_digest(given, key.encode())]
         if not found:
             raise AuthenticationError(f"wrong or missing API key: send it as {self._hint}", code="invalid_api_key")
@@ -302,10 +299,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(host: str, keys: ApiKeys) -> None:
-    """Check that a server which other computers can reach asks for a key.
+    """Check that a server which other computers can reach has a key.
 
     Raises:
-        ServerStartError: it does not.
+        ServerStartError: it has none.
     """
     if keys.first is None and not is_loopback(host):
         raise ServerStartError(
@@ -315,15 +312,14 @@ def check_address(host: str, keys: ApiKeys) -> None:
 
 
 class AccessCheck:
-    """Refuse what a web page of another site may have had a browser send to a server without keys, on every path; and
-    what carries no key, on every path but some.
+    """Middleware that refuses requests without a key, and, for a server without keys, requests of web pages.
 
     Args:
-        app: the application behind it.
-        keys: those of the server; where there are any, a page would have to know one.
-        respond: makes the response that tells of a refusal.
-        open_paths: paths that are served without a key; None leaves it to the endpoints to ask for one.
-        origins: pages that may send requests all the same; `*` means every page.
+        app: The application.
+        keys: The keys of the server.
+        respond: Returns the response for a refusal.
+        open_paths: Paths that need no key; None leaves the check to the endpoints.
+        origins: Web pages that may send requests; `*` means every page.
     """
 
     def __init__(
@@ -359,15 +355,14 @@ class AccessCheck:
 
 _NO_PAGES: Final = "without an API key, only requests to localhost or an IP address and from no web page are taken"
 _OWN_SITE: Final = ("none", "same-origin")
-"""What a browser says of a request that its user made, or a page of this server."""
+"""`Sec-Fetch-Site` of requests by the user of a browser, or by a page of this server."""
 
 
 def is_from_web_page(headers: Mapping[str, str]) -> bool:
-    """Return True if a web page of another site may have had the browser send this request.
+    """Return True if a web page of another site may have made the browser send this request.
 
-    A server without keys listens on the loopback, where a browser can be told by any page to send it requests. Such a
-    request has another site's `Origin`, which a GET comes without, or another `Sec-Fetch-Site`, or comes under a name
-    that its owner could have pointed here (DNS rebinding).
+    Any page can make a browser send requests to the loopback. Such a request has another site's `Origin` (but not a
+    GET), or another `Sec-Fetch-Site`, or a host name that its owner may have pointed here (DNS rebinding).
     """
     host, origin = headers.get("host", ""), headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
@@ -377,5 +372,5 @@ def is_from_web_page(headers: Mapping[str, str]) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or "localhost"
         return name != "localhost" and not ipaddress.ip_address(name)
-    except ValueError:  # neither a name that stands for this computer nor an address
+    except ValueError:  # neither localhost nor an address
         return True

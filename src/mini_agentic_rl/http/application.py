@@ -1,7 +1,7 @@
-"""An ASGI application whose failures are responses, and endpoints that requests enter by an admission.
+"""ASGI applications with admission, error responses and metrics.
 
-A request of a served path: `AdmittedEndpoint` lets it in or refuses it, `guarded` runs the endpoint and turns whatever
-it raises into a response in the server's own shape, and the request is counted when the last byte was sent.
+`AdmittedEndpoint` admits or refuses a request, `guarded` runs the endpoint and turns its errors into responses in the
+server's own shape, and the request is counted when its last byte has been sent.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAGES: Final = ("/", "/docs")
-"""Paths of the overview: the routes of the server as plain text. It shows no data, so it needs no key."""
+"""Paths of the overview of the routes, which needs no key."""
 
 FAILED: Final = "the server failed to answer; its log says why"
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 ErrorResponse: TypeAlias = Callable[[HttpError], Response]
-"""Makes the response that tells of an error, in the shape that the server's clients expect."""
+"""Returns the response for an error, in the shape that the server's clients expect."""
 
 
 class WebPages(NamedTuple):
-    """Pages that a server shows in place of its own at `/`, and what they ask of it."""
+    """Pages that replace a server's own page at `/`."""
 
     routes: Sequence[BaseRoute]
     open_paths: Collection[str]
-    """Paths of those that are served without a key."""
+    """Paths that need no key."""
 
 
 def new_app(
@@ -67,21 +67,20 @@ def new_app(
     origins: Collection[str] = (),
     pages: WebPages | None = None,
 ) -> Starlette:
-    """Return an application that answers an unknown path, or a failure that nothing caught, by `respond`, and takes
-    nothing from web pages where it asks for no key.
+    """Return an application that turns unknown paths and uncaught errors into responses by `respond`, and refuses web
+    pages if it has no keys.
 
     Args:
-        respond: makes the responses that tell of errors.
-        keys: those that its endpoints ask for.
-        title: name of the server, in the overview at `/` and `/docs`.
-        about: how it is used, in the overview.
-        routes: what it serves.
-        lifespan: open while it serves.
-        openapi: makes its OpenAPI document, which is then served at `/openapi.json`.
-        open_paths: paths that are served without a key, where every other asks for one; None leaves that to the
-            endpoints.
-        origins: web pages that may use it from a browser: their origins, or `*` for every page.
-        pages: shown at `/` in place of the overview, which stays at `/docs`.
+        respond: Returns the responses for errors.
+        keys: The keys of its endpoints.
+        title: Name of the server, in the overview at `/` and `/docs`.
+        about: How to use it, in the overview.
+        routes: Its routes.
+        lifespan: Context manager that is open while it serves.
+        openapi: Returns its OpenAPI document, which is served at `/openapi.json`.
+        open_paths: Paths that need no key, if all others do; None leaves the check to the endpoints.
+        origins: Web pages that may use it from a browser: their origins, or `*` for every page.
+        pages: Pages at `/`, in place of the overview, which stays at `/docs`.
     """
 
     async def not_served(request: Request, error: Exception) -> Response:
@@ -137,7 +136,7 @@ def new_app(
 
 
 def guarded(endpoint: Endpoint, respond: ErrorResponse) -> Endpoint:
-    """Return the endpoint with every failure turned into a response that tells of it."""
+    """Return the endpoint with its errors turned into responses."""
 
     async def call(request: Request) -> Response:
         try:
@@ -146,7 +145,7 @@ def guarded(endpoint: Endpoint, respond: ErrorResponse) -> Endpoint:
             return respond(error)
         except ClientDisconnect:
             return client_gone()
-        except Exception as error:  # a fault of ours or of the backend must end this response, not the server
+        except Exception as error:  # an internal error must not stop the server
             log_failure(logger, error, f"{request.method} {request.url.path} failed")
             return respond(HttpError(FAILED))
 
@@ -154,21 +153,20 @@ def guarded(endpoint: Endpoint, respond: ErrorResponse) -> Endpoint:
 
 
 class EventStream(Response):
-    """A response of server-sent events, which may fail after it has begun."""
+    """A response of server-sent events; `failed` is set if it fails after it has begun."""
 
     failed = False
 
 
 class AdmittedEndpoint:
-    """One endpoint as an ASGI application: requests come in by the admission, stay inside until their response is sent,
-    and are counted.
+    """An endpoint as an ASGI application, with admission until the response is sent, and metrics.
 
     Args:
-        name: what its requests are counted under.
-        endpoint: answers them.
-        admission: lets them in.
-        metrics: counts them; None counts nothing.
-        respond: makes the responses that tell of errors.
+        name: Name of its requests in the metrics.
+        endpoint: Answers requests.
+        admission: Admits requests.
+        metrics: Counts requests; None counts nothing.
+        respond: Returns the responses for errors.
     """
 
     def __init__(
@@ -209,26 +207,26 @@ def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[
 
 
 def openai_response(error: HttpError) -> Response:
-    """Return the response that tells of an error as OpenAI's API does."""
+    """Return the response for an error, in the shape of OpenAI's API."""
     return json_response(error.body(), error.status, error.headers)
 
 
 def client_gone() -> Response:
-    """Return what is answered to a client that went away: nobody reads it."""
+    """Return the response for a client that has left."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def disconnected(receive: Receive) -> None:
-    """Return when the client has gone away; to be awaited once the body has been read."""
+    """Return when the client has left. Await it after the body has been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def unless_disconnected(work: Awaitable[T], receive: Receive) -> T:
-    """Return the result of `work`, which is cancelled when the client goes away.
+    """Return the result of `work`, which is cancelled when the client leaves.
 
     Raises:
-        ClientDisconnect: the client went away first.
+        ClientDisconnect: the client left first.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(disconnected(receive))
@@ -244,17 +242,20 @@ async def unless_disconnected(work: Awaitable[T], receive: Receive) -> T:
 
 
 SCHEMA_REFERENCE: Final = "#/components/schemas/{model}"
-"""Place of pydantic's schemas in a document, as its `ref_template`."""
+"""Pydantic's `ref_template` for schemas in an OpenAPI document."""
 
 
 def document(
     title: str, version: str, description: str, paths: dict[str, dict[str, Any]], schemas: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the document of a server that takes a bearer token, or none.
+    """Return the OpenAPI document of a server with an optional bearer token.
 
     Args:
-        paths: operations by path and lower-case method.
-        schemas: those that `paths` refers to.
+        title: Title of the document.
+        version: Version of the API.
+        description: Description of the API.
+        paths: Operations by path and lower-case method.
+        schemas: The schemas that `paths` refers to.
     """
     return {
         "openapi": "3.1.0",
@@ -272,19 +273,19 @@ def json_content(schema: dict[str, Any], description: str) -> dict[str, Any]:
 
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_CLOSED_REQUEST: Final = 499
-"""Status that stands for a client which went away; nobody reads it."""
+"""Status of a request whose client has left."""
 
 
 @dataclass(frozen=True)
 class MetricFamily:
-    """Values that are counted or measured elsewhere."""
+    """A metric with values that are counted elsewhere."""
 
     name: str
     """Without the prefix."""
     text: str
     """Description of the values."""
     values: Mapping[tuple[str, ...], float]
-    """By the values of the labels."""
+    """Values by the values of the labels."""
     labels: tuple[str, ...] = ("kind",)
 
     @classmethod
@@ -301,13 +302,13 @@ class RequestWatch:
         self._send = send
         self.started = time.perf_counter()
         self.first_byte: float | None = None
-        """Seconds until the first part of the body was sent."""
+        """Seconds to the first part of the body."""
         self.status = 0
         self.complete = False
         self.left = False
-        """True if the client went away before the response was complete."""
+        """True if the client left before the response was complete."""
         self.broken = False
-        """True if the response ended in an error after it had begun."""
+        """True if the response failed after it had begun."""
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -326,7 +327,7 @@ class RequestWatch:
 
     @property
     def outcome(self) -> str:
-        """`ok`, `cancelled` (the client went away), `refused` (a fault of the request, or a bound), `failed`."""
+        """`ok`, `cancelled` (the client left), `refused` (a status of 400 to 499) or `failed`."""
         if self.left or self.status == CLIENT_CLOSED_REQUEST:
             return "cancelled"
         if self.broken or not self.complete or self.status >= 500:
@@ -335,19 +336,19 @@ class RequestWatch:
 
 
 class RequestMetrics:
-    """Count requests, and gather what is counted elsewhere.
+    """Prometheus metrics of the requests to a server.
 
     Args:
-        prefix: of all names.
-        label: what requests are told apart by, as in "path".
-        seconds: bounds of the histograms of seconds.
-        streams: measure the time to the first event of streamed responses too.
+        prefix: Prefix of all names.
+        label: Label that distinguishes requests, such as "path".
+        seconds: Bounds of the histograms of seconds.
+        streams: Measure the time to the first event of streamed responses too.
     """
 
     def __init__(self, prefix: str, label: str, seconds: Sequence[float], *, streams: bool = False) -> None:
         self.prefix = prefix
         self.registry = CollectorRegistry()
-        """Registry for counters of a server's own."""
+        """Registry, for further metrics of the server."""
         self._requests = Counter(
             f"{prefix}_requests", f"Requests by {label} and outcome.", [label, "outcome"], registry=self.registry
         )
@@ -366,7 +367,7 @@ class RequestMetrics:
         gauges: Callable[[], Iterable[MetricFamily]],
         counters: Callable[[], Iterable[MetricFamily]] = lambda: (),
     ) -> None:
-        """Tell these families too, with the values that they have whenever Prometheus asks."""
+        """Add families whose values are read at each scrape."""
         self.registry.register(_WhenAsked(self.prefix, gauges, counters))
 
     def observe(self, name: str, watch: RequestWatch, *, streamed: bool = False) -> None:
@@ -379,7 +380,7 @@ class RequestMetrics:
             self._first.labels(name).observe(watch.first_byte)
 
     def text(self) -> bytes:
-        """Return all of it in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

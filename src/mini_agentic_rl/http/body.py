@@ -1,6 +1,6 @@
-"""The body of a request: bounded bytes, gzip where the server takes it, and the model that they are read into.
+"""The body of a request: reading within bounds, gzip, and validation by a model.
 
-A bad field is one error that names it, as in `tools[0].function.name`.
+The error for a bad field names it, for example `tools[0].function.name`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .json_text import json_object
 T = TypeVar("T")
 
 _UNSAID: Final = ("", "application/x-www-form-urlencoded")
-"""Types of a body whose sender has named none: the second is what `curl -d` says then. A form of a web page has it too,
-but comes with the page's origin."""
+"""Content types without information; the second is the default of `curl -d`. A form of a web page has it too, but also
+an `Origin`."""
 _PASSED_OVER: Final = 32 * 1024 * 1024
-"""Bytes beyond the limit that are taken and thrown away, so that the client hears that there are too many."""
+"""Bytes beyond the limit that are read and discarded, so that the client reads the error response."""
 _DIGITS: Final = 19
 
 
@@ -34,16 +34,16 @@ async def read_body(request: Request, limit: int, *, gzip: bool = False, within_
     """Return the body.
 
     Args:
-        request: its body has not been read yet.
-        limit: most bytes, as they were sent and as they are decompressed.
-        gzip: decompress a body that came with gzip, and refuse other encodings.
-        within_seconds: the whole body has to arrive within this time; None waits for as long as it takes.
+        request: The request, whose body has not been read.
+        limit: Most bytes, as sent and as decompressed.
+        gzip: Decompress gzip, and refuse other encodings.
+        within_seconds: Time limit for the arrival of the body; None: no limit.
 
     Raises:
         BodyTooLargeError: the body is too large.
-        BodyTooSlowError: it did not arrive in time.
-        UnsupportedEncodingError: it has another encoding.
-        BadRequestError: it is not compressed as its header says.
+        BodyTooSlowError: the body did not arrive in time.
+        UnsupportedEncodingError: the body has another encoding.
+        BadRequestError: the body is not gzip.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower() if gzip else "identity"
     if encoding not in ("identity", "gzip", ""):
@@ -68,17 +68,17 @@ async def read_json(
     *,
     within_seconds: float | None = None,
 ) -> T:
-    """Return what `read` makes of the JSON object in the body; a body that is not small is read beside the event loop.
+    """Return the result of `read` for the JSON object in the body; larger bodies are parsed in a thread.
 
     Args:
-        request: its body has not been read yet.
-        limit: most bytes.
-        read: makes something of the object; called in some thread, so that it must not wait for the event loop.
-        within_seconds: the whole body has to arrive within this time.
+        request: The request, whose body has not been read.
+        limit: Most bytes.
+        read: Reads the object; may be called in any thread, so it must not wait for the event loop.
+        within_seconds: Time limit for the arrival of the body.
 
     Raises:
         HttpError: as `read_body`, `json_object` and `read` do.
-        UnsupportedEncodingError: it is typed as something else than JSON.
+        UnsupportedEncodingError: the content type is not JSON.
     """
     if not is_json(request.headers) and _media_type(request.headers) not in _UNSAID:
         raise UnsupportedEncodingError("send the body as Content-Type: application/json")
@@ -87,7 +87,7 @@ async def read_json(
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
-    """Return True if the body of a request is typed as JSON, which a web page of another site cannot do unasked."""
+    """Return True if the content type is JSON, which a web page of another site cannot send without a CORS check."""
     return _media_type(headers) == "application/json"
 
 
@@ -96,11 +96,11 @@ def _media_type(headers: Mapping[str, str]) -> str:
 
 
 async def _arrived(request: Request, limit: int) -> bytes | Callable[[], Exception]:
-    """Return the body, or what makes the error that tells why there is none. A body that is too large is not kept, but
-    taken to its end unless that is far: a client that is still sending when the connection is closed does not see why.
+    """Return the body, or a function that returns the error for its absence.
 
-    Nothing is raised here: an exception and the task that raised it refer to each other, and keep all of the request
-    until Python's collector of garbage comes by. If clients leave by the thousand, everybody waits for that.
+    A body that is too large is read to its end, unless that is far, because a client that is still sending does not see
+    the response. Nothing is raised here: an exception and its task would form a reference cycle that keeps the request
+    until the next garbage collection.
     """
     declared = request.headers.get("content-length", "")
     expected = int(declared[:_DIGITS]) if declared.isascii() and declared.isdecimal() else 0
@@ -134,7 +134,7 @@ def _decompressed(body: bytes, limit: int) -> bytes:
 
 
 class Body(BaseModel):
-    """A part of a request. Fields that it does not name are ignored."""
+    """A part of a request. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -146,7 +146,7 @@ def checked(model: type[BodyT], value: Mapping[str, Any]) -> BodyT:
     """Return `value` as a `model`.
 
     Raises:
-        BadRequestError: a field has a bad value; `param` is the path to the first such field, as in
+        BadRequestError: a field has a bad value; `param` is the path to the first such field, for example
             `tools[0].function.name`.
     """
     try:
@@ -154,7 +154,7 @@ def checked(model: type[BodyT], value: Mapping[str, Any]) -> BodyT:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         paths = [_path(each, value) for each in found]
-        # A union tells what is wrong by each of its members. The one that was meant got furthest, or is of this type.
+        # A union reports an error for each member. Choose the member that was validated furthest, or has this type.
         alternatives = [index for index, path in enumerate(paths) if path[: len(paths[0])] == paths[0]]
         meant = max(alternatives, key=lambda index: (len(paths[index]), not found[index]["type"].endswith("_type")))
         param = "".join(paths[meant]).removeprefix(".")
@@ -165,8 +165,7 @@ def checked(model: type[BodyT], value: Mapping[str, Any]) -> BodyT:
 
 
 def _path(error: ErrorDetails, value: Any) -> list[str]:
-    """Return the place of an error in the body `value`. Its location also names members of unions, which are not in
-    the body."""
+    """Return the path to an error in the body `value`, without the names of union members in its location."""
     path = []
     missing = error["loc"][-1] if error["type"] == "missing" else None
     for step in error["loc"]:
@@ -180,27 +179,27 @@ def _path(error: ErrorDetails, value: Any) -> list[str]:
 
 
 MOST_STREAMS: Final = 1000
-"""Most gzip streams in one body. A program that appends to a file makes one for each time."""
+"""Most gzip streams in one body; a program that appends to a file makes several."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _INPUT: Final = 16 * 1024
-"""Bytes that are given at once: what is left over of them is copied, for each stream and each piece."""
+"""Bytes that are decompressed at once; the rest of them is copied for each stream and piece."""
 _PIECE: Final = 64 * 1024
 
 
 class GunzipError(ValueError):
-    """Report that the bytes are not gzip, or end too early; the text says which."""
+    """The bytes are not gzip, or end too early."""
 
 
 class TooLargeError(ValueError):
-    """Report more bytes than the bound."""
+    """There are more bytes than the limit."""
 
 
 class Gunzip:
-    """Decompress gzip as it comes.
+    """Incremental decompression of gzip.
 
     Args:
-        limit: most bytes of the decompressed whole.
+        limit: Most decompressed bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -211,11 +210,11 @@ class Gunzip:
         self._fresh = True
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Give what the next bytes decompress to, in pieces of at most 64 KiB.
+        """Yield the decompressed next bytes in pieces of at most 64 KiB.
 
         Raises:
-            TooLargeError: all together exceeds the limit.
-            GunzipError: it is not gzip, or holds more than `MOST_STREAMS` streams.
+            TooLargeError: the total exceeds the limit.
+            GunzipError: it is not gzip, or has more than `MOST_STREAMS` streams.
         """
         for start in range(0, len(data), _INPUT):
             rest, more = data[start : start + _INPUT], False
@@ -235,7 +234,7 @@ class Gunzip:
             raise GunzipError("it ends before its gzip stream does")
 
     def _decompressed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return a piece and what of the input is left."""
+        """Return a piece, and the rest of the input."""
         if self._stream.eof:
             self._stream, self._fresh = zlib.decompressobj(wbits=_GZIP), True
         if self._fresh:
@@ -256,8 +255,8 @@ def gunzip(data: bytes, limit: int) -> bytes:
     """Return decompressed bytes.
 
     Raises:
-        TooLargeError: they are more than `limit`.
-        GunzipError: they are not gzip, end too early, or hold more than `MOST_STREAMS` streams.
+        TooLargeError: there are more than `limit`.
+        GunzipError: it is not gzip, ends too early, or has more than `MOST_STREAMS` streams.
     """
     stream = Gunzip(limit)
     whole = b"".join(stream.feed(data))
@@ -266,13 +265,13 @@ def gunzip(data: bytes, limit: int) -> bytes:
 
 
 SMALL: Final = 16 * 1024
-"""Bytes, or characters, whose handling is not worth a thread."""
+"""Bytes, or characters, that are handled on the event loop."""
 LARGE: Final = 1024 * 1024
-"""Bytes, or characters, from which on one piece of work is done at a time."""
+"""Bytes, or characters, above which work is done one at a time."""
 
 
 class _Lanes:
-    """The threads, made when they are first needed."""
+    """Threads for larger requests."""
 
     def __init__(self) -> None:
         self.ordinary = ThreadPoolExecutor(2, "request")
@@ -292,9 +291,9 @@ if hasattr(os, "register_at_fork"):
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which is done here if its `size` in bytes is small, and in a thread otherwise.
+    """Return the result of `work`, which runs here if its `size` in bytes is small, else in a thread.
 
-    A caller that is cancelled leaves work that has begun to end by itself; what has not begun is dropped.
+    When the caller is cancelled, running work is finished, and waiting work is dropped.
     """
     if size <= SMALL:
         return work()

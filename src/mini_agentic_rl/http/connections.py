@@ -1,10 +1,8 @@
-"""Connections within bounds: of their number, of what is read of them at once, of the time that a request's head may
-take, and of waiting for a reader.
+"""Bounds on connections: their number, bytes per read, time and size of a request's head, time without a reader.
 
-A connection takes a descriptor for as long as it stays open, and descriptors are few. So each has to get on: its
-request's head has to arrive within a time and a size, and whoever reads no more of an answer is cut off. When there are
-too many all the same, a newcomer takes the place of the one that has kept its request to itself for longest; and among
-those whose body is awaited, of the one that has sent nothing for longest.
+Each connection takes a file descriptor. The head of a request must arrive within a time and a size, and a connection
+whose client does not read the response is closed. If there are too many connections, a new one replaces the connection
+that has sent no complete request for longest; among connections with an incomplete body, the longest silent one.
 """
 
 from __future__ import annotations
@@ -21,61 +19,59 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from ..processes import max_open_files
 
 HEAD_SECONDS: Final = 20.0
-"""The head of a request has to arrive within this time, from the connection's beginning or from the head's."""
+"""Time limit for the head of a request, from the begin of the connection or of the head."""
 HEAD_BYTES: Final = 64 * 1024
 """Most bytes of a head."""
 READ_BYTES: Final = 4 * 1024
-"""Bytes that are read of one connection at once: chunks of one byte take 20 ms then."""
+"""Bytes per read of a connection; with chunks of one byte, a read takes 20 ms."""
 _WHOLE_BYTES: Final = 64 * 1024
-"""Bytes that are read at once of a body whose length is known."""
+"""Bytes per read of a body with a known length."""
 TURN_SECONDS: Final = 0.02
-"""Time in a turn of the event loop, after which connections that have sent something wait for the next one."""
+"""Time for reading in one turn of the event loop; then the other connections wait for the next turn."""
 FRAMING_BYTES: Final = 16 * 1024
-"""Bytes around the chunks of a body that are always taken; more are, up to this share of the body."""
+"""Bytes of chunk framing that are always accepted; beyond it, up to 1/8 of the body."""
 _CHUNK_SHARE: Final = 8
 _TINY_CHUNKS: Final = (
     f"the chunks of the body are too small: more than {FRAMING_BYTES} bytes and 1/{_CHUNK_SHARE} of the body stand "
     "around them; send it with a Content-Length, or in chunks of 64 bytes and more"
 )
 STALLED_SECONDS: Final = 60.0
-"""An answer whose reader takes nothing of it for so long is given up."""
+"""Time without progress after which a response is given up."""
 _MOST: Final = 4096
 _SOUGHT_AT_ONCE: Final = 64
-"""One connection in so many is looked out, when there are too many, to make room for this newcomer and the next ones:
-looking costs as much as there are."""
+"""Evict idle connections in batches of 1/64, because each search is O(n)."""
 ACCEPTED_AT_ONCE: Final = 8
-"""Newcomers that are let in before those who are in have their turn: with those that make room for them, each takes
-about a millisecond."""
+"""New connections that are accepted in one turn of the event loop; each takes about a millisecond."""
 _SHARE: Final = 2
-"""One descriptor in so many is for connections: files, stores and upstreams need some too."""
+"""One file descriptor in so many is for connections; files, stores and upstreams need the others."""
 
 
 def most_connections() -> int:
-    """Return how many connections one server holds open, going by the descriptors that this process may have."""
+    """Return how many connections a server keeps open, by this process's limit of file descriptors."""
     limit = max_open_files()
     return _MOST if limit is None else max(16, min(_MOST, limit // _SHARE))
 
 
 class ReadingTurn:
-    """What the connections of one server read in one turn of the event loop."""
+    """Reads of the connections of one server in one turn of the event loop."""
 
     def __init__(self) -> None:
         self._spent = 0.0
         self._waiting: list[tuple[float, int, BoundedConnection]] = []
-        """Those that have sent something beyond it; the one whose request has taken the least time comes first."""
+        """Connections with unread data; the one whose request has taken the least time comes first."""
         self._numbers = count()
 
     @property
     def over(self) -> bool:
-        """True if who has sent something waits for the next turn."""
+        """True if further reads wait for the next turn."""
         return self._spent >= TURN_SECONDS
 
     def wait(self, connection: BoundedConnection) -> None:
-        """Have `read_held` of a connection called in a later turn."""
+        """Call `read_held` of a connection in a later turn."""
         heapq.heappush(self._waiting, (connection.seconds, next(self._numbers), connection))
 
     def read(self, connection: BoundedConnection, data: bytes) -> None:
-        """Read data of a connection, and note the time."""
+        """Read data of a connection, and measure the time."""
         if not self._spent:
             connection.loop.call_soon(self._end)
         began = time.perf_counter()
@@ -91,20 +87,20 @@ class ReadingTurn:
 
 
 class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # uvicorn chooses its base when it runs
-    """Uvicorn's own protocol, whichever of its two is installed, within the bounds of this file."""
+    """Uvicorn's protocol within the bounds of this file. Class variables are set per server."""
 
     most = _MOST
     ending: ClassVar[set[BoundedConnection]] = set()
-    """Those of one server that were cut off, until they are gone."""
+    """Aborted connections that are still closing."""
     next_out: ClassVar[deque[BoundedConnection]] = deque()
-    """Those of one server that make room for newcomers, in order, if they still keep their request back then."""
+    """Connections to evict next, in order, if they are still idle then."""
     most_unfinished = _MOST
-    """Most requests whose body is awaited. Each is a task of a hundred objects, and everybody waits when Python's
-    collector of garbage looks through them: a third of a second where there are 4,096."""
+    """Most requests with an incomplete body. Each is a task of a hundred objects; with 4,096 of them the garbage
+    collector pauses the server for a third of a second."""
     unfinished: ClassVar[dict[BoundedConnection, None]] = {}
-    """Those of one server whose request's body is awaited; the one that has sent nothing for longest comes first."""
+    """Connections with an incomplete body; the one that has been silent for longest comes first."""
     turn: ClassVar[ReadingTurn] = ReadingTurn()
-    """Shared by those of one server."""
+    """Shared by the connections of one server."""
     head_seconds = HEAD_SECONDS
     stalled_seconds = STALLED_SECONDS
 
@@ -133,7 +129,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
         self.transport.pause_reading()
 
     def read_held(self) -> None:
-        """Read what waited for its turn."""
+        """Read the data that waited for its turn."""
         data, self._held = self._held, b""
         if not self.transport.is_closing():
             self.turn.read(self, data)
@@ -141,7 +137,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
                 self.transport.resume_reading()
 
     def read(self, data: bytes) -> None:
-        """Read what has been sent: a head, a body, or parts of them."""
+        """Read data: a head, a body, or parts of them."""
         fresh = not self._answering()
         if fresh:
             self._await_head()
@@ -159,7 +155,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
             self._body_left = max(0, self._body_left - body)
             if self._framing_bytes > FRAMING_BYTES:
                 self._refuse_chunks()
-        # No more than the rest of the body is read at once: what comes after it may be tiny chunks.
+        # Read no more than the rest of the body at once: tiny chunks may follow.
         self.transport.max_size = max(READ_BYTES, min(self._body_left, _WHOLE_BYTES))
         if self._answering() or not fresh:
             self._head_bytes = 0
@@ -196,7 +192,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
             self._stalled_timer = None
 
     def _answering(self) -> bool:
-        """Return True from when a request's head has been read until its answer is complete."""
+        """Return True from the end of a request's head to the end of its response."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _await_head(self) -> None:
@@ -205,8 +201,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
             self._head_timer = self.loop.call_later(self.head_seconds, self._cut_off)
 
     def _await_body(self) -> None:
-        """Count this connection among those whose request's body is awaited, if it is one of them; the first of them
-        is cut off if they are too many."""
+        """Update `unfinished` for this connection, and abort the first of them if there are too many."""
         self.unfinished.pop(self, None)
         if self._answering() and self.cycle.more_body and not self.transport.is_closing():
             self.unfinished[self] = None
@@ -221,17 +216,14 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
             self._head_timer = None
 
     def _kept_back(self) -> tuple[int, float] | None:
-        """Return how long this connection has given nothing to answer, as a number that is smaller the longer it is;
-        None if it waits for an answer."""
+        """Return a key that orders idle connections for eviction; None if the connection waits for a response."""
         if not self._answering():
             begun = self._head_timer is not None
             return (0 if begun else 1, self._since)
         return (0, self._since) if self.cycle.more_body else None
 
     def _make_room(self) -> None:
-        """Close as many connections as there are too many, those first that have kept their request, or the rest of
-        it, back for longest. One at a time: each end is work, for which those who are answered wait. This one is closed
-        if all the others wait for an answer."""
+        """Abort the surplus connections, longest idle first; this one, if all the others wait for a response."""
         sought = False
         while len(self.connections) - len(self.ending) > self.most:
             if self.next_out:
@@ -246,7 +238,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
                 sought = True
 
     def _seek(self) -> None:
-        """Look out those that have kept their request back for longest."""
+        """Fill `next_out` with the longest idle connections."""
         open_ones = [each for each in self.connections if not each.transport.is_closing()]
         kept = [(back, number) for number, each in enumerate(open_ones) if (back := each._kept_back()) is not None]
         longest = heapq.nsmallest(max(1, self.most // _SOUGHT_AT_ONCE), kept)

@@ -13,12 +13,12 @@ class ServerStartError(UserError, RuntimeError):
 
 
 class HttpError(Exception):
-    """An error that the client is told about.
+    """An error that is sent to the client.
 
     Args:
-        message: what is wrong, for a person.
-        param: the field of the request that is at fault.
-        code: a short name of the error, for programs.
+        message: What is wrong, for a person.
+        param: The wrong field of the request.
+        code: A short name of the error, for programs.
         kind: OpenAI's type of the error; by default that of the class.
     """
 
@@ -42,7 +42,7 @@ class HttpError(Exception):
 
 
 class BadRequestError(HttpError):
-    """The request cannot be served as it is; `param` names the field at fault."""
+    """The request is wrong; `param` names the field."""
 
     status = 400
     kind = "invalid_request_error"
@@ -56,14 +56,14 @@ class AuthenticationError(HttpError):
 
 
 class ForbiddenError(HttpError):
-    """Requests from there are not taken."""
+    """Requests from this origin are refused."""
 
     status = 403
     kind = "permission_error"
 
 
 class NotServedError(HttpError):
-    """Nothing is served under this path, or not by this method."""
+    """The path, or the method for it, is unknown."""
 
     kind = "invalid_request_error"
 
@@ -74,7 +74,7 @@ class NotServedError(HttpError):
 
 
 class BodyTooLargeError(HttpError):
-    """The request's body exceeds the bound."""
+    """The request's body is too large."""
 
     status = 413
     kind = "invalid_request_error"
@@ -95,14 +95,14 @@ class BodyTooSlowError(HttpError):
 
 
 class UnsupportedEncodingError(HttpError):
-    """The body is compressed, or typed, in a way that is not read."""
+    """The encoding or the content type of the body is not supported."""
 
     status = 415
     kind = "invalid_request_error"
 
 
 class OverloadedError(HttpError):
-    """The server takes no more requests for now."""
+    """The server admits no more requests for now."""
 
     status = 429
     kind = "rate_limit_error"
@@ -113,7 +113,7 @@ class OverloadedError(HttpError):
 
 
 class DrainingError(HttpError):
-    """The server is about to stop and takes no new requests."""
+    """The server is about to stop and admits no new requests."""
 
     status = 503
 

@@ -1,8 +1,8 @@
-"""JSON as clients send it and as they are answered: bounded in depth and in number, and always possible to write again.
+"""JSON of requests and responses, with bounds on depth and number of values.
 
-A large text is read in pieces: one call of Python's own parser holds all other threads up until it returns, and half a
-second of that is half a second for every client. So arrays and objects that are longer than a piece are walked here, a
-step at a time, between which other threads get their turn; what is shorter is left to the parser.
+One call of Python's parser blocks all other threads until it returns. So a large text is read in pieces: arrays and
+objects that are longer than a piece are walked step by step, between which other threads run, and the parser reads the
+shorter ones.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from pydantic import BaseModel
 from .errors import BadRequestError
 
 MAX_DEPTH: Final = 100
-"""Levels of nesting. What reads or writes JSON further on recurses, and fails somewhere beyond 200."""
+"""Most levels of nesting; readers and writers of JSON recurse, and fail somewhere beyond 200."""
 
 MAX_CONTAINERS: Final = 1_000_000
-"""Arrays and objects in one text. Each takes a hundred bytes and more, however few it is written with."""
+"""Most arrays and objects in one text; each takes a hundred bytes and more."""
 
 MAX_ITEMS: Final = 8_000_000
-"""Items of all arrays and objects of one text together."""
+"""Most items of all arrays and objects in one text."""
 
 MAX_FIELDS: Final = 200_000
-"""Fields of one object. What checks or writes it does so in one go, during which no other thread gets its turn."""
+"""Most fields of one object, which is checked and written in one call that blocks other threads."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _AFTER: Final = {"{": "},", "[": "],"}
-"""Marks that end an item which begins so and which another follows."""
+"""End marks of an item that begins so and is followed by another item."""
 _SCALAR = re.compile(r"-?[A-Za-z0-9.+-]+")
 _AT_ONCE: Final = 64 * 1024
 """Characters of a text that the parser reads in one call."""
 _PIECE: Final = 4 * 1024
 """Characters of a larger text that the parser reads in one call."""
 _APART: Final = 512
-"""Characters, at least, from a piece that was no whole value to the next that is tried: so that each character is tried
-a few times at most, however deep it is nested."""
+"""Least characters between two tries to parse a piece, so that each character is parsed a few times at most."""
 _LONGEST_NUMBER: Final = 4300
 """Digits of an integer, as Python bounds them."""
 
@@ -53,15 +52,14 @@ def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEP
     """Return the value of a JSON text.
 
     Args:
-        text: the text.
-        keep_halves: keep half of a surrogate pair, which an escape can make and no encoder takes; it is U+FFFD
-            otherwise.
-        max_depth: most levels of nesting, at most 200.
-        finite: take no NaN and no infinity.
+        text: The text.
+        keep_halves: Keep half of a surrogate pair, which encoders refuse, instead of U+FFFD.
+        max_depth: Most levels of nesting, at most 200.
+        finite: Refuse NaN and infinities.
 
     Raises:
-        ValueError: it is no JSON, nested too deeply, or holds too many values.
-        NotFiniteError: it holds a NaN or an infinity, and is to hold none.
+        ValueError: it is no JSON, nested too deeply, or has too many values.
+        NotFiniteError: it has a NaN or an infinity, and `finite` is set.
     """
     check_counts(text)
     if not keep_halves and _SURROGATE.search(text) is not None:
@@ -79,11 +77,10 @@ def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEP
 
 
 def check_counts(text: str | bytes) -> None:
-    """Check, before anything is read, that a JSON text does not hold more values than memory is meant for. Brackets
-    and commas within strings count too: nobody can tell them apart without reading.
+    """Check the number of values in a JSON text before it is parsed. Brackets and commas in strings count too.
 
     Raises:
-        ValueError: it may.
+        ValueError: there may be too many.
     """
     openings = ("[", "{", ",") if isinstance(text, str) else (b"[", b"{", b",")
     arrays, objects, commas = (text.count(mark) for mark in openings)  # type: ignore[arg-type]  # both are one kind
@@ -97,18 +94,18 @@ def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
     """Return the JSON object in a body of UTF-8.
 
     Args:
-        content: the body.
-        finite: take no NaN and no infinity.
+        content: The body.
+        finite: Refuse NaN and infinities.
 
     Raises:
-        BadRequestError: it is none, or holds a number that it is not to hold; `param` is the path to the first one.
+        BadRequestError: it is no JSON object, or has a refused number; `param` is the path to the first one.
     """
     try:
         body = parse_json(content.decode("utf-8-sig"), finite=finite)
     except NotFiniteError as error:
         place = _place_of_infinite(content.decode("utf-8-sig"))
-        told = f"{error} is no finite number, and JSON has no others"
-        raise BadRequestError(f"{place}: {told}" if place else told, param=place or None) from None
+        message = f"{error} is no finite number, and JSON has no others"
+        raise BadRequestError(f"{place}: {message}" if place else message, param=place or None) from None
     except ValueError as error:
         raise BadRequestError(f"the body is not a valid request: it is no JSON ({error})") from None
     if not isinstance(body, dict):
@@ -119,7 +116,7 @@ def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
 def _place_of_infinite(text: str) -> str:
     try:
         return place_of_infinite(parse_json(text))
-    except ValueError:  # what stands behind the number, or around it, is no JSON that is taken
+    except ValueError:  # the rest of the text is no JSON
         return ""
 
 
@@ -127,7 +124,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_cir
 
 
 def encode(value: Any) -> bytes:
-    """Return compact JSON of JSON's own types. It knows no infinity and no NaN: null stands for them."""
+    """Return compact JSON of a value of JSON's types, with null for infinities and NaN."""
     try:
         text = _ENCODER.encode(value)
     except ValueError:
@@ -143,24 +140,24 @@ def _without_infinities(value: Any) -> Any:
     return [_without_infinities(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-# Two backslashes are taken together: what follows them is no escape.
+# Two backslashes match together, because no escape follows them.
 _PAIRED = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 def _whole(escape: re.Match[str]) -> str:
-    """Return an escape as it is, or that of U+FFFD for half a pair."""
+    """Return an escape unchanged, or that of U+FFFD for half a surrogate pair."""
     return "\\ufffd" if len(escape.group()) == 6 else escape.group()
 
 
 class _Walk:
-    """One reading of a large text."""
+    """Parser for a large text."""
 
     def __init__(self, text: str, max_depth: int, decoder: json.JSONDecoder) -> None:
         self._text = text
         self._max_depth = max_depth
         self._read: Callable[[str, int], tuple[Any, int]] = decoder.raw_decode
         self._next_try = 0
-        """Place from which on a piece may be tried again."""
+        """Position from which a piece may be tried again."""
 
     def whole(self) -> Any:
         """Return the value of the text."""
@@ -172,7 +169,7 @@ class _Walk:
         return value
 
     def _value(self, start: int, depth: int) -> tuple[Any, int]:
-        """Return the value that begins at `start`, within `depth` arrays and objects, and where it ends."""
+        """Return the value that begins at `start`, within `depth` arrays and objects, and its end."""
         first = self._text[start : start + 1]
         if first == '"':
             return self._read(self._text, start)
@@ -181,13 +178,13 @@ class _Walk:
         if depth >= self._max_depth:
             raise _too_deep(self._max_depth)
         found = self._tried(start, "", start + _PIECE, "", self._max_depth - depth)
-        if found is None:  # it is longer than a piece, or no JSON: the walk tells
+        if found is None:  # it is longer than a piece, or no JSON
             return self._object(start, depth + 1) if first == "{" else self._array(start, depth + 1)
         return found[0], start + found[1]
 
     def _tried(self, start: int, opening: str, cut: int, closing: str, levels: int) -> tuple[Any, int] | None:
-        """Return the value at the beginning of a piece of the text between two marks, and its length; None where it is
-        none, or too little was read since another was none."""
+        """Return the value at the begin of a piece of the text between two marks, and its length; None if there is no
+        whole value, or the last such try is too near."""
         if start < self._next_try:
             return None
         piece = f"{opening}{self._text[start:cut]}{closing}"
@@ -257,7 +254,7 @@ class _Walk:
             at = self._after_space(at + 1)
 
     def _name(self, at: int) -> tuple[str, int]:
-        """Return the name of a field, and where its value begins."""
+        """Return the name of a field, and the position after its colon."""
         if self._text[at : at + 1] != '"':
             raise self._expected("property name enclosed in double quotes", at)
         name, at = self._read(self._text, at)
@@ -267,17 +264,17 @@ class _Walk:
         return name, at + 1
 
     def _several(self, opening: str, at: int, closing: str, depth: int) -> tuple[Any, int] | None:
-        """Return the items from `at` on that a piece holds, as an array or object of their own, and where they end;
-        None where it cannot be told without reading them.
+        """Return the items from `at` on in a piece, as an array or object, and their end; None if the piece cannot be
+        cut.
 
-        The piece is cut at a comma. One within a string or within an item leaves that open, so the parser refuses it.
+        The piece is cut at a comma. After a cut within a string or an item the parser refuses the piece.
         """
         end = _AFTER.get(self._text[at : at + 1], ",")
         cut = self._text.rfind(end, at, at + _PIECE) + len(end) - 1
         if cut <= at:
             return None
         found = self._tried(at, opening, cut, closing, self._max_depth - depth + 1)
-        # Its last bracket is that of the piece, or of the array or object itself, which ends before the cut.
+        # The last bracket is that of the piece, or of the array or object itself, which ends before the cut.
         return (found[0], at + found[1] - 2) if found is not None and found[0] else None
 
     def _after_space(self, at: int) -> int:
@@ -316,7 +313,7 @@ _LONGEST_NUMBER_SHOWN: Final = 40
 
 
 class NotFiniteError(ValueError):
-    """Report such a number; the text is how it was written."""
+    """A number is NaN or infinite; the message is its spelling."""
 
 
 def _refuse(word: str) -> NoReturn:
@@ -329,12 +326,11 @@ def _finite(text: str) -> float:
 
 
 FINITE: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
-"""Reads JSON, and raises `NotFiniteError` where it holds such a number."""
+"""Reads JSON, and raises `NotFiniteError` for NaN and infinities."""
 
 
 def place_of_infinite(value: Any) -> str:
-    """Return the path to the first such number in a value that was read all the same, as in `metadata.scores[0]`; empty
-    where there is none."""
+    """Return the path to the first NaN or infinity in a value, for example `metadata.scores[0]`; empty without one."""
     path: list[int | str] = []
     rest = [_items(value)]
     while rest:
@@ -365,13 +361,13 @@ def _shortened(text: str, most: int) -> str:
 
 
 AT_ONCE: Final = 64 * 1024
-"""Characters of JSON, about, that are written in one call."""
+"""Approximate characters of JSON that are written in one call."""
 _STEP: Final = 1000
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
 def size_of(value: Any, most: int) -> int:
-    """Return about how many characters the JSON text of a value has. The look ends soon after `most`."""
+    """Return the approximate length of the JSON text of a value; counting stops soon after `most`."""
     size, rest = 0, [value]
     while rest and size <= most:
         one = rest.pop()
@@ -391,19 +387,16 @@ def size_of(value: Any, most: int) -> int:
 
 
 def encode_in_steps(value: Any) -> bytes:
-    """Return what `encode` returns, of any value."""
+    """Return the result of `encode`, written in steps."""
     return in_steps(value, encode)
 
 
 def in_steps(value: Any, write: Callable[[Any], bytes]) -> bytes:
-    """Return the JSON text of a value.
+    """Return the JSON text of a value, written in steps, between which other threads run.
 
     Args:
-        value: built of JSON's own types and pydantic models.
-        write: gives the compact text of a part that is not large.
-
-    Raises:
-        Exception: what `write` raises.
+        value: A value of JSON's types and pydantic models.
+        write: Returns the compact JSON text of a part. Its errors are raised.
     """
     if isinstance(value, str) or size_of(value, AT_ONCE) <= AT_ONCE:
         return write(value)

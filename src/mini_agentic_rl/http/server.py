@@ -1,4 +1,4 @@
-"""An ASGI application served from a thread with an event loop of its own, alone or with an admission in front."""
+"""Servers in a thread with its own event loop, with or without an admission."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS = 75
 _RESTARTS_A_MINUTE = 5
-"""A server that stops unasked more often ends its process: one that lives without its server serves nobody."""
+"""Restarts after errors; a server that stops more often ends its process."""
 _BACKLOG = 2048
 
 
 class _WithoutCancellations(logging.Filter):
-    """Drops what uvicorn says of requests that were cancelled, with a traceback each: they are when a server stops."""
+    """Drops uvicorn's tracebacks of requests that are cancelled when a server stops."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -45,13 +45,13 @@ logging.getLogger("uvicorn.error").addFilter(_WithoutCancellations())
 
 
 class ServerThread:
-    """Serve one application at one address until it is stopped.
+    """Serve an application at one address until it is stopped.
 
     Args:
-        app: the ASGI application.
-        host: address to listen on.
-        port: port to listen on; 0 takes a free one, which `port` then tells.
-        name: what it is called in thread names and in the log.
+        app: The ASGI application.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        name: Name in thread names and the log.
     """
 
     def __init__(self, app: Any, host: str, port: int, name: str) -> None:
@@ -63,14 +63,14 @@ class ServerThread:
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
         self._bounds: dict[str, Any] = {}
-        """Bounds of its connections beside those of every server."""
+        """Class variables of its `BoundedConnection`."""
 
     @property
     def port(self) -> int:
         """The port it listens on.
 
         Raises:
-            RuntimeError: it has not been started, and any free port was asked for.
+            RuntimeError: it has not been started, and the port is 0.
         """
         port = self._bound_port or self._wanted_port
         if not port:
@@ -85,14 +85,14 @@ class ServerThread:
 
     @property
     def running(self) -> bool:
-        """True while it takes connections."""
+        """True while it accepts connections."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> Self:
         """Serve; returns once connections are accepted. Starting a running server changes nothing.
 
         Raises:
-            ServerStartError: the address cannot be had.
+            ServerStartError: the address cannot be used.
         """
         if self._thread is not None:
             return self
@@ -131,7 +131,7 @@ class ServerThread:
         return self
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Stop taking requests, give those under way `timeout` seconds, then cancel them. Blocks until it is done."""
+        """Refuse new requests, and cancel the running ones after `timeout` seconds. Blocks."""
         if self._server is None or self._thread is None:
             return
         self._server.config.timeout_graceful_shutdown = max(1, round(timeout))
@@ -141,14 +141,14 @@ class ServerThread:
 
 
 class AdmittingServer(ServerThread):
-    """Serve an application that has an admission in front: both open together, and requests may end before it stops.
+    """Serve an application with an admission, which is drained before the server stops.
 
     Args:
-        app: the ASGI application, whose endpoints ask the admission.
-        admission: lets requests in.
-        host: address to listen on.
-        port: port to listen on; 0 takes a free one, which `port` then tells.
-        name: what it is called in thread names and in the log.
+        app: The ASGI application, whose endpoints use the admission.
+        admission: Admits requests.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        name: Name in thread names and the log.
     """
 
     def __init__(self, app: Any, admission: Admission, host: str, port: int, name: str) -> None:
@@ -160,7 +160,7 @@ class AdmittingServer(ServerThread):
         """Serve; returns once connections are accepted. Starting a running server changes nothing.
 
         Raises:
-            ServerStartError: the address cannot be had, or other computers could come in and no key is asked for.
+            ServerStartError: the address cannot be used, or other computers could connect and there is no key.
         """
         if not self.running:
             check_address(self.host, self.admission.keys)
@@ -170,11 +170,11 @@ class AdmittingServer(ServerThread):
         return self
 
     def announce(self) -> None:
-        """Log what is served where; called when it has started."""
+        """Log the address; called after the start."""
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
-        them. Blocks until it is done."""
+        """Refuse new requests with status 503 and a `Retry-After`, and cancel the running ones after `timeout` seconds.
+        Blocks."""
         started = time.monotonic()
         if self.running:
             self.admission.drain(timeout)
@@ -199,11 +199,11 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(_BACKLOG)  # those who wait to be let in may be more than are let in at once
+            listener.listen(_BACKLOG)  # more connections may wait than are accepted at once
         self.ready.set()
 
     def serve_until_stopped(self, listener: socket.socket) -> None:
-        """Serve; whatever ends that unasked, such as a want of memory, begins it anew on the same port."""
+        """Serve; after an error, such as lack of memory, start again on the same port."""
         ends: list[float] = []
         try:
             while self._ended_unasked(listener):
@@ -220,11 +220,11 @@ class _Server(uvicorn.Server):
             self.ready.set()
 
     def _ended_unasked(self, listener: socket.socket) -> bool:
-        """Serve until asked to stop; return True if something else ended it once it had begun."""
+        """Serve until a stop is requested; return True if an error ended it after the start."""
         try:
             with listener.dup() as accepting:
                 asyncio.run(self._serve_or_cut_off(accepting))
-        except (Exception, SystemExit) as error:  # told to whoever waits in start(), or logged when already serving
+        except (Exception, SystemExit) as error:  # raised by start(), or logged after it
             self.failure = error
             if not self.ready.is_set():
                 return False
@@ -233,11 +233,11 @@ class _Server(uvicorn.Server):
         return False
 
     async def _serve_or_cut_off(self, accepting: socket.socket) -> None:
-        """Serve; if that ends unasked, end the connections as well, so that no client waits for its own timeout."""
+        """Serve; after an error abort the connections, so that no client waits for its own timeout."""
         try:
             await self.serve(sockets=[accepting])
         except asyncio.CancelledError:  # by `asyncio.run`, whose loop was stopped
-            asyncio.get_running_loop().remove_reader(accepting)  # newcomers wait for the next loop
+            asyncio.get_running_loop().remove_reader(accepting)  # new connections wait for the next loop
             for connection in self.server_state.connections:
                 connection.transport.abort()
             raise
@@ -248,7 +248,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ServerStartError(
             f"there is no port {port}: choose one between 0 and 65535 (0 takes a free one)", setting="port"
         )
-    # the protocol is named so that asyncio turns Nagle's delay off: it leaves sockets of protocol 0 as they are
+    # asyncio turns Nagle's delay off only for sockets with an explicit protocol
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -276,7 +276,7 @@ _address: ContextVar[str | None] = ContextVar("own_address", default=None)
 
 @contextmanager
 def reached_at(host: str) -> Iterator[None]:
-    """Let what is started in this context, and in tasks and threads that it hands its context to, be reached here."""
+    """Set `own_address` in this context, for servers that agents have to reach."""
     token = _address.set(host)
     try:
         yield
@@ -285,5 +285,5 @@ def reached_at(host: str) -> Iterator[None]:
 
 
 def own_address() -> str:
-    """Return the address for servers that agents have to reach: this computer's loopback where nobody said another."""
+    """Return the address for servers that agents have to reach: the loopback unless `reached_at` sets another."""
     return _address.get() or _LOOPBACK

@@ -1,34 +1,29 @@
 """Stores: the queue, the spans and the resources that an algorithm and its runners share.
 
-`LightningStore` is the contract. `InMemoryLightningStore`, `SqlLightningStore` and `MongoLightningStore` keep the data;
-`LightningStoreServer` shares a store over HTTP and `LightningStoreClient` calls one there; `LightningStoreThreaded`
-calls one from any thread. `open_store` makes a store from one line of text, `retry_rollouts` queues failed rollouts
-again.
+`LightningStore` is the contract. `InMemoryLightningStore`, `SqlLightningStore` and `MongoLightningStore` keep the data.
+`LightningStoreServer` shares a store over HTTP, and `LightningStoreClient` calls it. `LightningStoreThreaded` calls a
+store from any thread. `open_store` opens a store by its address, and `retry_rollouts` queues failed rollouts again.
 
-Follow a call down to the data, `update_attempt` for example:
+The path of a call, such as `update_attempt`, down to the data:
 
-    base.py            `LightningStore`: the method, and what callers may rely on; capabilities and errors of a store
-    ledger_store.py    `LedgerStore`: the method for every store that keeps its data itself. It runs an operation of
-                       the ledger in a transaction, and waits for the changes of other callers.
-    ledger.py          `Ledger`: the operation. It reads rows, applies the rules, writes rows. A write that is sent
-                       again with the same idempotency key is not carried out again.
-    lifecycle.py       the rules: state machines of rollouts, attempts and workers, as pure functions; the store's clock
-    tables.py          `Tables`: the reads and writes that a backend supplies; `Query`: a filter and page as data; the
-                       conversion between objects and rows of a database
+    base.py            `LightningStore`: the methods and their meaning; capabilities and errors of a store
+    ledger_store.py    `LedgerStore`: runs the methods of the ledger in transactions, and waits for changes
+    ledger.py          `Ledger`: the methods. They read rows, apply the rules, write rows; idempotency keys
+    lifecycle.py       the rules: state machines of rollouts, attempts and workers; the store's clock
+    tables.py          `Tables`: the reads and writes of a backend; `Query`; conversion of objects and database rows
+    listing.py         filters and pages of the lists of rollouts and groups; rewards of spans
     memory.py          the store in memory and its tables
     database_store.py  `DatabaseStore`: transactions in threads, with group commit
-    sql/               tables in SQLite or PostgreSQL
+    sql/               the tables in SQLite or PostgreSQL
 
-A new backend that is a database is a `Tables`, and a `DatabaseStore` whose five abstract methods run a transaction, run
-a query, report writes by other processes, explain an error and close; integrations/mongo/store.py shows them. An entry
-point of the group `mini_agentic_rl.stores` gives it a scheme, and `make_store` of tests/store/conftest.py puts it under
-the tests that every store passes.
+A new database backend implements `Tables`, and the five abstract methods of `DatabaseStore`; see
+integrations/mongo/store.py. An entry point of the group `mini_agentic_rl.stores` gives it a URL scheme, and
+`make_store` in tests/store/conftest.py runs the tests of the contract on it.
 
-Around a store: threading.py forwards each call to an event-loop thread, http/ serves and calls a store over HTTP,
-open.py opens a store by its address and queues failed rollouts again, importing.py imports the records of
-agent-lightning 0.3.
+Around a store: threading.py forwards calls to an event-loop thread, http/ serves and calls a store over HTTP, open.py
+opens a store by its address, and importing.py imports the records of agent-lightning 0.3.
 
-Names that need a database driver or the HTTP libraries are loaded when they are asked for, because those load slowly.
+Names that need a database driver or the HTTP libraries are loaded on first use.
 """
 
 from ..compat import attach_names

@@ -13,6 +13,10 @@ from .importing import import_store as import_store
 from .importing import open_foreign as open_foreign
 from .lifecycle import LIVE_ATTEMPT_STATUSES as LIVE_ATTEMPT_STATUSES
 from .lifecycle import has_ended as has_ended
+from .listing import GroupPage as GroupPage
+from .listing import RolloutGroup as RolloutGroup
+from .listing import RolloutPage as RolloutPage
+from .listing import primary_reward as primary_reward
 from .memory import InMemoryLightningStore as InMemoryLightningStore
 from .open import MEMORY as MEMORY
 from .open import RETRY_OF as RETRY_OF
@@ -20,7 +24,6 @@ from .open import RUN_STORE_FILE as RUN_STORE_FILE
 from .open import open_store as open_store
 from .open import retry_rollouts as retry_rollouts
 from .sql import SqlLightningStore as SqlLightningStore
-from .tables import body_json as body_json
 from .threading import ForwardingStore as ForwardingStore
 from .threading import LightningStoreThreaded as LightningStoreThreaded
 from .threading import forward_methods as forward_methods

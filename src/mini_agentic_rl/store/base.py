@@ -1,14 +1,13 @@
 """The contract of a store: the only channel between an algorithm and its runners.
 
-`LightningStore` is written out once. Every wrapper of it (the threaded one, the client over HTTP) is derived from the
-methods that `STORE_METHODS` names.
+Wrappers (threads, HTTP) get their methods from `LightningStore` by the names in `STORE_METHODS`.
 
-Rules that hold for every store:
+Rules of every store:
 - The latest attempt drives its rollout. A rollout that succeeded, failed or was cancelled never changes its status.
-- An unknown id raises ValueError in a method that changes something; a getter returns None, and a query finds nothing.
-- A change is in the store for every later call, of any caller, once the method that made it has returned.
-- Objects that a store returns are snapshots. Treat them as read-only: a store may share them between callers
-  (`capabilities["zero_copy"]`), and changing one is no way to change the store.
+- For an unknown id a method that changes something raises ValueError, a getter returns None, and a query returns
+  nothing.
+- Once a method has returned, every later call of any caller sees its change.
+- Returned objects are snapshots. Do not change them: a store may share them between callers.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ from __future__ import annotations
 import asyncio
 import enum
 import inspect
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
-from weakref import WeakKeyDictionary
 
 from ..errors import UserError
-from ..semconv import CompletionSpanAttributes
 from ..types import (
     Attempt,
     AttemptedRollout,
@@ -40,25 +36,26 @@ from ..types import (
     Worker,
     WorkerStatus,
 )
+from .listing import GroupPage, RolloutPage
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 
 class LightningStoreError(UserError, RuntimeError):
-    """Report that a store is locked, full, damaged, closed or of another version; the message says what to do."""
+    """The store is locked, full, damaged, closed or of another version; the message says what to do."""
 
 
 class StorageFailedError(LightningStoreError):
-    """Report that the disk under the store is full, or cannot be read or written."""
+    """The disk of the store is full, or cannot be read or written."""
 
 
 class StoreUnreachableError(LightningStoreError):
-    """Report that the store's server does not answer at the moment."""
+    """The store's server does not answer at the moment."""
 
 
 class Unset(enum.Enum):
-    """Type of `UNSET`, the argument that leaves a field as it is, where None may be a value of the field."""
+    """Type of `UNSET`."""
 
     UNSET = "UNSET"
 
@@ -67,11 +64,10 @@ class Unset(enum.Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""An argument that was not given, where None is a value."""
-
+"""Argument that leaves a field as it is, where None is a value of the field."""
 
 WORKERS_AT_ONCE: Final = 1000
-"""Heartbeats that one call of a store takes."""
+"""Most heartbeats of one call."""
 
 
 class LightningStoreCapabilities(TypedDict):
@@ -92,6 +88,7 @@ class LightningStoreStatistics(TypedDict, total=False):
 
     name: str
     total_rollouts: int
+    rollouts_by_status: dict[str, int]
     total_attempts: int
     total_spans: int
     total_resources: int
@@ -106,33 +103,7 @@ def check_heartbeats(heartbeats: Collection[str]) -> None:
         raise ValueError(f"{len(heartbeats)} heartbeats: at most {WORKERS_AT_ONCE} at once")
 
 
-LLM_CALL_SPAN: Final = CompletionSpanAttributes.SPAN_NAME
-"""Name of the spans of LLM calls, which are the longest of all and never carry a reward."""
-REWARD_WORD: Final = "reward"
-"""Text in the name or the value of an attribute of every span that carries a reward."""
-
-
-def reward_candidates(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans that may carry a reward, in the order given; `emitter` decides which of them do."""
-    return [
-        span
-        for span in spans
-        if span.name != LLM_CALL_SPAN
-        and any(
-            REWARD_WORD in name or (isinstance(value, str | Mapping) and REWARD_WORD in str(value))
-            for name, value in span.attributes.items()
-        )
-    ]
-
-
 _WORK_CHECK_SECONDS: Final = 0.1
-_WALK_SEARCH: Final = 500
-"""Rollouts in one page of the search for an offset."""
-_WALK_OFFSETS_KEPT: Final = 1000
-_WALK_OFFSETS: Final[WeakKeyDictionary[LightningStore, OrderedDict[tuple[str, tuple[str, ...], str], int]]] = (
-    WeakKeyDictionary()
-)
-"""Offsets at which steps of a walk ended, by order, statuses and rollout id."""
 
 
 class LightningStore:
@@ -194,8 +165,8 @@ class LightningStore:
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
         """Put rollouts at the end of the queue, in this order.
 
-        Longer lists than a store writes at once (`ROWS_AT_ONCE`) are written in parts, between which others write. An
-        error leaves the parts before it, and its message tells how many rollouts they have.
+        Long lists are written in parts of `ROWS_AT_ONCE`, between which others write. After an error the earlier parts
+        stay, and the message says how many rollouts they have.
         """
         raise NotImplementedError
 
@@ -214,15 +185,15 @@ class LightningStore:
         raise NotImplementedError
 
     async def wait_for_work(self, timeout: float) -> bool:
-        """Wait until the queue may hold something, at most `timeout` seconds; False if it stayed empty.
+        """Wait until the queue is not empty, at most `timeout` seconds; False if it stayed empty.
 
-        True is no promise: another worker may be faster. A store that cannot tell answers True after a short while.
+        After True another worker may still be faster. A store without notifications returns True after a short while.
         """
         await asyncio.sleep(max(0.0, min(timeout, _WORK_CHECK_SECONDS)))
         return True
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        """Start one more attempt of a rollout, whatever its `max_attempts`; it drives the rollout from now on.
+        """Start another attempt of a rollout, regardless of `max_attempts`; it drives the rollout from now on.
 
         Raises:
             ValueError: no such rollout, or it has ended.
@@ -241,13 +212,14 @@ class LightningStore:
         return stored[0] if stored else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Store spans, of any attempts, in one go, and return those that were new.
+        """Store spans of any attempts, and return those that were new.
+
+        Long lists are stored in parts, as in `enqueue_many_rollouts`.
 
         A span with `sequence_id` 0 is stored with the next sequence id of its attempt.
 
         Raises:
-            ValueError: a span names no known rollout or attempt; then none of its part is stored, where a longer list
-                is stored in parts as `enqueue_many_rollouts` does.
+            ValueError: a span names no known rollout or attempt; then no span of its part is stored.
         """
         raise NotImplementedError
 
@@ -262,7 +234,7 @@ class LightningStore:
     async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
         """Return the next sequence id of the attempt's spans, from 1; `latest` names the rollout's latest attempt.
 
-        No id is given out twice. A later attempt of a rollout goes on where the earlier ones stood when it began.
+        No id is given out twice. A later attempt of a rollout continues the ids of the earlier ones.
 
         Raises:
             ValueError: no such rollout or attempt.
@@ -287,45 +259,48 @@ class LightningStore:
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
-        """Return one page of the rollouts that pass the filters, as created unless `sort_by` names a field.
+        """Return one page of the rollouts that pass the filters, in order of creation unless `sort_by` names a field.
 
-        A rollout that has an attempt comes as `AttemptedRollout` with its latest one. `status` and `rollout_ids` are
-        older names of `status_in` and `rollout_id_in`. `limit=-1` means no limit.
+        A rollout with an attempt is returned as `AttemptedRollout` with its latest attempt. `status` and `rollout_ids`
+        are older names of `status_in` and `rollout_id_in`. `limit=-1` means no limit.
 
         Raises:
             ValueError: `sort_by` names no field of a rollout.
         """
         raise NotImplementedError
 
-    async def walk_rollouts(
+    async def list_rollouts(
         self,
-        beyond: str | None = None,
         *,
         status_in: Sequence[RolloutStatus] | None = None,
-        sort_order: Literal["asc", "desc"] = "asc",
+        mode: str | None = None,
+        step: int | None = None,
+        group: str | None = None,
+        reward_min: float | None = None,
+        reward_max: float | None = None,
+        worker_contains: str | None = None,
+        input_contains: str | None = None,
+        text: str | None = None,
+        before: int | None = None,
         limit: int = 100,
-    ) -> Sequence[Rollout]:
-        """Return the next rollouts of a walk through all of them, as they were created or (desc) from the newest on.
+    ) -> RolloutPage:
+        """Return the newest rollouts that meet all conditions of a `RolloutFilter`, with their rewards.
 
-        It goes on beyond the rollout of this id; fewer than `limit` are the last, and what comes meanwhile shifts none.
+        Args:
+            before: Position below which the page begins: `next` of an earlier page.
+            limit: At most `MAX_LISTED`.
 
         Raises:
-            ValueError: there is no rollout `beyond`: it was deleted since.
+            ValueError: `before` or `limit` is out of range.
         """
-        # This fallback is for stores that offer only pages. It remembers at which offset a step ended, so that the next
-        # step need not search from the beginning.
-        offsets = _WALK_OFFSETS.setdefault(self, OrderedDict())
-        statuses = tuple(status_in or ())
-        offset = 0
-        if beyond is not None:
-            guess = offsets.get((sort_order, statuses, beyond), 0)
-            offset = 1 + await _offset_of(self, beyond, status_in, sort_order, guess)
-        page = await self.query_rollouts(status_in=status_in, sort_order=sort_order, limit=limit, offset=offset)
-        if len(page):
-            offsets[sort_order, statuses, page[-1].rollout_id] = offset + len(page) - 1
-            while len(offsets) > _WALK_OFFSETS_KEPT:
-                offsets.popitem(last=False)
-        return list(page)
+        raise NotImplementedError
+
+    async def list_groups(self, *, before: int | None = None, limit: int = 100) -> GroupPage:
+        """Return the newest groups of rollouts, each with the rewards of all its rollouts.
+
+        Args and Raises: see `list_rollouts`.
+        """
+        raise NotImplementedError
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         """Return the rollout, as an `AttemptedRollout` if it has an attempt, or None if there is no such rollout."""
@@ -375,16 +350,6 @@ class LightningStore:
         """
         raise NotImplementedError
 
-    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        """Return the spans that may carry a reward, of the latest attempts of rollouts; those of a rollout in order.
-
-        The last one that does has the reward of its rollout; a rollout that is not there has none.
-        """
-        spans: list[Span] = []
-        for rollout_id in dict.fromkeys(rollout_ids):
-            spans += reward_candidates(await self.query_spans(rollout_id, "latest"))
-        return spans
-
     async def update_rollout(
         self,
         rollout_id: str,
@@ -415,8 +380,8 @@ class LightningStore:
     ) -> Attempt:
         """Change fields of an attempt. A new status of the latest attempt moves its rollout as well.
 
-        The status of an attempt that succeeded, failed or timed out stays as it is: read the one that comes back. Any
-        `last_heartbeat_time` says that the attempt lives; the time recorded is that of the call, by the store's clock.
+        The status of an attempt that succeeded, failed or timed out does not change; the returned attempt has it. Any
+        `last_heartbeat_time` is a heartbeat; the recorded time is that of the call, by the store's clock.
 
         Raises:
             ValueError: no such rollout or attempt.
@@ -424,14 +389,17 @@ class LightningStore:
         raise NotImplementedError
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
-        """Delete rollouts with all their attempts and spans, and return the ids of those that were there. Whoever runs
-        one of them gets a ValueError at the next call about it."""
+        """Delete rollouts with all their attempts and spans, and return the ids of the deleted rollouts.
+
+        A runner of one of them gets a ValueError at its next call. A rollout with many spans is deleted in parts,
+        between which others write.
+        """
         raise NotImplementedError
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
-        """Wait until all these rollouts have ended, at most `timeout` seconds (None: without limit; 0: not at all).
+        """Wait until all these rollouts have ended, at most `timeout` seconds (None: no limit; 0: do not wait).
 
-        Returns those that have ended, in the order given.
+        Return the rollouts that have ended, in the order given.
 
         Raises:
             ValueError: no such rollout.
@@ -468,16 +436,14 @@ class LightningStore:
         raise NotImplementedError
 
     async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        """Record a heartbeat of a worker, with what it reports about itself. An unknown worker is added."""
+        """Record a heartbeat of a worker, with its own statistics. An unknown worker is added."""
         raise NotImplementedError
 
     async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
-        """Record heartbeats of up to `WORKERS_AT_ONCE` workers, by their ids, with what each reports about itself.
-
-        Unknown workers are added.
+        """Record heartbeats: the statistics of workers by their ids. Unknown workers are added.
 
         Raises:
-            ValueError: there are more.
+            ValueError: there are more than `WORKERS_AT_ONCE`.
         """
         check_heartbeats(heartbeats)
         for worker_id, stats in heartbeats.items():
@@ -502,33 +468,7 @@ class LightningStore:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Release what the store holds. Closing twice is harmless; any other call after it is an error."""
-
-
-async def _offset_of(
-    store: LightningStore,
-    rollout_id: str,
-    statuses: Sequence[RolloutStatus] | None,
-    order: Literal["asc", "desc"],
-    guess: int,
-) -> int:
-    """Return the offset of a rollout among those of some statuses; look around `guess` first.
-
-    Raises:
-        ValueError: there is no such rollout.
-    """
-    start = max(0, guess - _WALK_SEARCH // 2)
-    guessed = start > 0
-    while True:
-        page = await store.query_rollouts(status_in=statuses, sort_order=order, limit=_WALK_SEARCH, offset=start)
-        for offset, rollout in enumerate(page, start):
-            if rollout.rollout_id == rollout_id:
-                return offset
-        start += len(page)
-        if guessed:
-            start, guessed = 0, False
-        elif not len(page) or start >= page.total:
-            raise ValueError(f"no rollout {rollout_id}")
+        """Close the store. Closing twice is harmless; any other call after it is an error."""
 
 
 STORE_METHODS: Final = tuple(

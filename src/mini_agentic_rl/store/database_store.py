@@ -1,14 +1,12 @@
-"""The base of every store in a database: its threads, group commit, health scans, and news of other processes.
+"""The base of every store in a database: its threads, group commit, health scans, and writes of other processes.
 
-A change is committed when its call returns: it survives the death of this process at any instant. Callers may come from
-any thread and event loop: one thread writes, a few read, and a call waits for its thread. Writes that wait at the same
-time share a transaction. If anything in it goes wrong, it is rolled back as a whole and its writes are run again, each
-in a transaction of its own, so that one caller's failure does not reach another. A call that is cancelled before its
-commit changes nothing.
+A change is committed when its call returns, so it survives the death of this process at any instant. Calls may come
+from any thread and event loop. One thread writes and a few threads read. Writes that wait at the same time share a
+transaction (group commit). If one of them fails, the transaction is rolled back and each write runs in its own, so
+that one caller's failure does not reach another. A call that is cancelled before its commit changes nothing.
 
-The drivers are synchronous and run in these threads, though SQLAlchemy and most drivers have async forms: the ledger is
-plain synchronous code, callers come from several event loops, and a transaction in the async form changes tasks or
-threads at each of its statements, where this one changes threads once in and once out.
+The drivers are synchronous: an async driver would switch tasks or threads at each statement of a transaction, and this
+design switches threads twice per transaction.
 """
 
 from __future__ import annotations
@@ -47,12 +45,12 @@ _LOOK_SHARE: Final = 0.2
 
 
 class DatabaseStore(LedgerStore):
-    """Base of the stores that keep the data in a database that other processes may use as well.
+    """Base of the stores in a database, which other processes may use at the same time.
 
     Args:
         name: Name of the store in messages: a path, or a URL without its password.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
-            Waiting calls check whenever a limit is reached.
+            Waiting calls check whenever a limit is reached. Infinity: ordinary calls check none.
         arguments: Keyword arguments with which a pickled store opens the same database in another process.
     """
 
@@ -61,11 +59,11 @@ class DatabaseStore(LedgerStore):
         self._name = name
         self._arguments = arguments
         self._scan_debounce_seconds = scan_debounce_seconds
-        self._last_scan = float("-inf")
+        self._last_scan = 0.0
         self._process = os.getpid()
         self._closing = False
         self._failure: StorageFailedError | None = None
-        """Reason for which the last transaction could not be written, where that was the disk."""
+        """Error of the last transaction, if the disk failed."""
         self._write_thread = WriteThread(self._commit)
         self._read_threads = ThreadPoolExecutor(READERS, "store-read")
         self._watch_lock = threading.Lock()
@@ -76,34 +74,33 @@ class DatabaseStore(LedgerStore):
     def _transaction(self, work: Callable[[Tables], Changes]) -> None:
         """Run `work` in a transaction that excludes every other writer, of any process, and commit it.
 
-        If `work` raises, nothing of it is kept and the error goes on. `work` may be run again after it was rolled back,
-        never after a commit whose outcome is unknown, and not at all where the transaction cannot begin. It returns
-        what other processes may wait for. Called in the writing thread only.
+        If `work` raises, the transaction is rolled back and the error is raised. `work` may run again after a rollback,
+        never after a commit with an unknown outcome, and not at all if the transaction cannot begin. It returns the
+        events that other processes may wait for. Called in the writing thread only.
         """
 
     @abstractmethod
     def _query(self, work: Callable[[Tables], T]) -> T:
-        """Run `work`, which only reads, on one consistent state. Called in reading threads and in the watching one."""
+        """Run `work`, which only reads, on one consistent state. Called in the reading and the watching threads."""
 
     @abstractmethod
     def _foreign_writes(self) -> Generator[bool, None, None]:
         """Yield True when another process may have written since the last yield, else False every fraction of a second.
 
-        It is iterated in a thread of its own while a caller waits, and itself waits between two yields, a fraction of a
-        second at most. It starts with True, and closes at its end whatever it opened. An error ends it; it is started
-        again after a while.
+        Iterated in its own thread while a caller waits. The first value is True. An error ends the iteration; it is
+        started again after a pause.
         """
 
     @abstractmethod
     def _explained(self, error: Exception) -> Exception | None:
-        """Return what the store raises for an error of the database, or None if the error is of another kind.
+        """Return the error to raise for an error of the database, or None if the error is of another kind.
 
-        A LightningStoreError that says what to do; a ValueError if the database cannot keep what the caller gave it.
+        A LightningStoreError that says what to do, or a ValueError if the database cannot store the caller's values.
         """
 
     @abstractmethod
     def _release(self) -> None:
-        """Close all connections. Called when no other hook is running any more, maybe twice."""
+        """Close all connections. Called after all other hooks have returned; may be called twice."""
 
     def __reduce__(self) -> tuple[Callable[[], DatabaseStore], tuple[()]]:
         return partial(type(self), **self._arguments), ()
@@ -129,7 +126,7 @@ class DatabaseStore(LedgerStore):
         """Run a function in the writing thread, between transactions, and block until it is done.
 
         Raises:
-            LightningStoreError: what the database said, explained; or the store is closed.
+            LightningStoreError: the database failed, or the store is closed.
         """
         try:
             called = self._write_thread.call(lambda: self._explaining(function))
@@ -154,7 +151,7 @@ class DatabaseStore(LedgerStore):
                 await self._write(lambda ledger: None, check_health=True)
         return await self._ask(operation)
 
-    async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
+    async def _look(self, look: Callable[[Tables], T]) -> tuple[T, float]:
         if self._failure is not None:
             raise StorageFailedError(str(self._failure)) from self._failure
         with self._watch_lock:
@@ -163,7 +160,7 @@ class DatabaseStore(LedgerStore):
                 watcher = threading.Thread(target=self._watch, name="store-watch", daemon=True)
                 watcher.start()
                 self._watcher = watcher
-        return await super()._look(operation)
+        return await super()._look(look)
 
     async def _ask(self, operation: Callable[[Ledger], T]) -> T:
         self._check_process()
@@ -231,7 +228,7 @@ class DatabaseStore(LedgerStore):
             write.error = explained or error
 
     def _watch(self) -> None:
-        """Announce what other processes have written, as long as a caller waits. Runs in a thread of its own."""
+        """Announce what other processes have written, as long as a caller waits. Runs in its own thread."""
         warned = False
         while not self._watch_ends():
             try:
@@ -249,7 +246,11 @@ class DatabaseStore(LedgerStore):
                         "not told of what other processes write, looking every %g s: %s", _RETRY_SECONDS, reason
                     )
                 warned = True
-                self._look_anyway()
+                time.sleep(_RETRY_SECONDS)
+                try:
+                    self._announce_news()
+                except Exception as error_again:
+                    logger.debug("the store %s: %s", self._name, error_again)
 
     def _watch_ends(self) -> bool:
         with self._watch_lock:
@@ -259,24 +260,17 @@ class DatabaseStore(LedgerStore):
                 return True
             return False
 
-    def _look_anyway(self) -> None:
-        time.sleep(_RETRY_SECONDS)
-        try:
-            self._announce_news()
-        except Exception as error:
-            logger.debug("the store %s: %s", self._name, error)
-
     def _announce_news(self) -> None:
-        """Wake those whose wait has ended by now; then rest, so that looking takes a bounded share of the machine."""
+        """Wake the callers whose wait has ended, then pause, so that polling takes a bounded share of the CPU."""
         if not self._notifier.anybody:
             return
         started = time.monotonic()
         missing = sorted(self._notifier.missing())
-        self._notifier.announce(self._query(lambda tables: _news(tables, missing)))
+        self._notifier.announce(self._query(lambda tables: _current_events(tables, missing)))
         time.sleep(min(_RETRY_SECONDS, (time.monotonic() - started) / _LOOK_SHARE))
 
     def _scan_is_due(self) -> bool:
-        return time.monotonic() - self._last_scan >= self._scan_debounce_seconds
+        return time.monotonic() >= self._last_scan + self._scan_debounce_seconds
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -299,7 +293,7 @@ class _CallerGone(Exception):
     """Roll a transaction back because one of its callers was cancelled."""
 
 
-def _news(tables: Tables, missing: Sequence[str]) -> Changes:
+def _current_events(tables: Tables, missing: Sequence[str]) -> Changes:
     ended, _ = tables.ended(missing)
     return Changes(
         queued=tables.has_queued(),
@@ -318,14 +312,14 @@ class Write:
         self.operation = operation
         self.check_health = check_health
         self.short = rows <= 1
-        """True if it goes before those that write more: they are parts of long calls, which others would wait for."""
+        """True if it is written before the parts of long calls."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.committed = False
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
         self.commit: Callable[[Sequence[Write]], object]
-        """Commits the write together with others; set by the thread that the write is given to."""
+        """Commits the write together with others; set by the thread."""
 
     @property
     def unwanted(self) -> bool:
@@ -333,7 +327,7 @@ class Write:
         return self.answer.cancelled()
 
     def deliver(self) -> None:
-        """Answer the caller. Runs in the caller's event loop."""
+        """Give the outcome to the caller. Runs in the caller's event loop."""
         if self.answer.done():
             return
         if self.error is None:
@@ -354,7 +348,7 @@ class _FunctionCall:
             return
         try:
             self.outcome.set_result(self._function())
-        except BaseException as error:  # whoever waits for the outcome gets it
+        except BaseException as error:
             self.outcome.set_exception(error)
 
 
@@ -363,7 +357,7 @@ _END: Final = _FunctionCall(lambda: None)
 
 
 class _Jobs:
-    """The queue: short jobs first, each kind in the order in which it came."""
+    """Queue of jobs: short jobs first, each kind first in, first out."""
 
     def __init__(self) -> None:
         self._coming: SimpleQueue[None] = SimpleQueue()
@@ -376,7 +370,7 @@ class _Jobs:
         self._coming.put(None)
 
     def get(self, *, short: bool = True) -> Write | _FunctionCall:
-        """Wait for a job, and return it: a short one, or else a long one, unless long ones are to come first."""
+        """Wait for a job, and return it; `short` says which kind is preferred."""
         self._coming.get()
         first, second = (self._short, self._long) if short else (self._long, self._short)
         return (first or second).popleft()
@@ -422,7 +416,7 @@ class WriteThread:
         return call.outcome
 
     def close(self) -> None:
-        """Finish what waits, then end the thread. Blocks."""
+        """Run the waiting jobs, then end the thread. Blocks."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -437,10 +431,7 @@ class WriteThread:
 
 
 def _serve(jobs: _Jobs) -> None:
-    """Serve the queue until its end.
-
-    Between two jobs the thread refers to nothing but the queue, so it keeps no store alive.
-    """
+    """Run jobs until the end of the queue. Between jobs the thread refers to no store, so it keeps none alive."""
     while _serve_once(jobs):
         pass
 
@@ -451,7 +442,7 @@ def _serve_once(jobs: _Jobs) -> bool:
     if wanted:
         try:
             wanted[0].commit(wanted)
-        except BaseException as error:  # these writes fail; the thread, which others wait for as well, goes on
+        except BaseException as error:  # these writes fail, and the thread goes on for the others
             logger.exception("%d writes of the store failed", len(wanted))
             for write in wanted:
                 if write.error is None and not write.committed:
@@ -464,13 +455,12 @@ def _serve_once(jobs: _Jobs) -> bool:
 
 
 def _waiting(jobs: _Jobs) -> tuple[list[Write], _FunctionCall | None]:
-    """Take the short writes that wait now, up to `_MOST`, and one long one; and what came after them if that is
-    something else."""
+    """Take the waiting short writes, up to `_MOST`, and one long write; and the function call after them, if any."""
     writes: list[Write] = []
     while True:
         job = jobs.get(short=len(writes) < _MOST)
         if not isinstance(job, Write):
-            if job is _END and not jobs.empty():  # short ones still wait, which go first
+            if job is _END and not jobs.empty():  # short writes still wait
                 jobs.put(job, short=False)
                 return writes, None
             return writes, job
@@ -484,7 +474,7 @@ def _answer(writes: Sequence[Write]) -> None:
     for write in writes:
         by_loop.setdefault(write.loop, []).append(write)
     for loop, of_loop in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so its callers do not wait any more
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nobody waits
             loop.call_soon_threadsafe(_deliver, of_loop)
 
 

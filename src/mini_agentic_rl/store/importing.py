@@ -1,8 +1,7 @@
-"""Import the records of a store of agent-lightning 0.3: rollouts that have ended, with ids, attempts, spans, resources.
+"""Import the records of a store of agent-lightning 0.3: ended rollouts with ids, attempts, spans; resources; workers.
 
-Records that are here already stay as they are, so a further import adds the new ones. A rollout that has not ended is
-left out: its runner knows nothing of this store. The records come from the other store's MongoDB database, from JSON
-files that `mongoexport` wrote of it, or from its server.
+Existing records stay as they are, so another import adds the new ones. Unfinished rollouts are left out. The records
+are read from a MongoDB database, from JSON files of `mongoexport`, or from a store server.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import gzip
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -44,20 +44,20 @@ class Imported:
     resources: int = 0
     workers: int = 0
     known: int = 0
-    """Rollouts that were here already."""
+    """Rollouts that existed."""
     unfinished: int = 0
     """Rollouts that have not ended."""
     strange: int = 0
-    """Records that cannot be read, or belong to nothing."""
+    """Records that cannot be read."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Reasons for which records cannot be read."""
+    """Reasons why records cannot be read."""
 
 
 async def import_store(source: ForeignStore, destination: LightningStore) -> Imported:
     """Copy the records of `source`.
 
     Raises:
-        UserError: the source cannot be read, or the destination is one that only its own server writes.
+        UserError: the source cannot be read, or the destination is the client of a server.
     """
     if not isinstance(destination, LedgerStore):
         raise UserError(
@@ -79,8 +79,8 @@ async def import_store(source: ForeignStore, destination: LightningStore) -> Imp
 
 
 async def _take_resources(source: ForeignStore, destination: LedgerStore, counts: Imported) -> None:
-    found = [_validated(ResourcesUpdate, document, counts) async for document in source.records("resources")]
-    updates = sorted((update for update in found if update is not None), key=lambda update: update.update_time)
+    records = [_validated(ResourcesUpdate, document, counts) async for document in source.records("resources")]
+    updates = sorted((update for update in records if update is not None), key=lambda update: update.update_time)
 
     def write(tables: Tables) -> int:
         new = [update for update in updates if tables.resources(update.resources_id) is None]
@@ -94,38 +94,32 @@ async def _take_resources(source: ForeignStore, destination: LedgerStore, counts
 async def _take_rollouts(
     source: ForeignStore, destination: LedgerStore, attempts: dict[str, list[Attempt]], counts: Imported
 ) -> set[tuple[str, str]]:
-    """Return the attempts that were taken over."""
+    """Return (rollout id, attempt id) of the imported attempts."""
+
+    async def ended_rollouts() -> AsyncIterator[Rollout]:
+        async for document in source.records("rollouts"):
+            rollout = _validated(Rollout, document, counts)
+            if rollout is not None and has_ended(rollout):
+                yield rollout
+            elif rollout is not None:
+                counts.unfinished += 1
+
+    def write(tables: Tables, batch: list[Rollout]) -> list[Rollout]:
+        new = [rollout for rollout in batch if tables.rollout(rollout.rollout_id) is None]
+        tables.insert_rollouts(new)
+        for rollout in new:
+            by_number = {attempt.sequence_id: attempt for attempt in attempts[rollout.rollout_id]}
+            for _, attempt in sorted(by_number.items()):
+                tables.insert_attempt(attempt, None)
+        return new
+
     taken: set[tuple[str, str]] = set()
-    batch: list[Rollout] = []
-
-    async def flush() -> None:
-        ready, batch[:] = list(batch), []
-
-        def write(tables: Tables) -> list[Rollout]:
-            new = [rollout for rollout in ready if tables.rollout(rollout.rollout_id) is None]
-            tables.insert_rollouts(new)
-            for rollout in new:
-                for attempt in _ordered(attempts[rollout.rollout_id]):
-                    tables.insert_attempt(attempt, None)
-            return new
-
-        new = await destination.take_over(write)
+    async for batch in _batches(ended_rollouts()):
+        new = await destination.take_over(partial(write, batch=batch))
         counts.rollouts += len(new)
-        counts.known += len(ready) - len(new)
+        counts.known += len(batch) - len(new)
         for rollout in new:
             taken.update((attempt.rollout_id, attempt.attempt_id) for attempt in attempts[rollout.rollout_id])
-
-    async for document in source.records("rollouts"):
-        rollout = _validated(Rollout, document, counts)
-        if rollout is None:
-            continue
-        if not has_ended(rollout):
-            counts.unfinished += 1
-            continue
-        batch.append(rollout)
-        if len(batch) >= _BATCH:
-            await flush()
-    await flush()
     counts.attempts = len(taken)
     return taken
 
@@ -133,45 +127,45 @@ async def _take_rollouts(
 async def _take_spans(
     source: ForeignStore, destination: LedgerStore, taken: set[tuple[str, str]], counts: Imported
 ) -> None:
-    batch: list[Span] = []
+    async def spans() -> AsyncIterator[Span]:
+        async for document in source.records("spans"):
+            ids = (str(document.get("rollout_id")), str(document.get("attempt_id")))
+            span = _validated(Span, document, counts) if ids in taken else None
+            if span is not None:
+                yield span
 
-    async def flush() -> None:
-        ready, batch[:] = list(batch), []
-        groups: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
-        for span in ready:
-            groups[span.rollout_id, span.attempt_id].append(span)
+    def write(tables: Tables, batch: list[Span]) -> int:
+        by_attempt: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+        for span in batch:
+            by_attempt[span.rollout_id, span.attempt_id].append(span)
+        return sum(len(tables.insert_spans(*ids, of_attempt)) for ids, of_attempt in by_attempt.items())
 
-        def write(tables: Tables) -> int:
-            return sum(len(tables.insert_spans(*ids, spans)) for ids, spans in groups.items())
+    async for batch in _batches(spans()):
+        counts.spans += await destination.take_over(partial(write, batch=batch))
 
-        counts.spans += await destination.take_over(write)
 
-    async for document in source.records("spans"):
-        ids = (str(document.get("rollout_id")), str(document.get("attempt_id")))
-        span = _validated(Span, document, counts) if ids in taken else None
-        if span is not None:
-            batch.append(span)
-        if len(batch) >= _BATCH:
-            await flush()
-    await flush()
+async def _batches(records: AsyncIterator[ModelT]) -> AsyncIterator[list[ModelT]]:
+    batch: list[ModelT] = []
+    async for record in records:
+        batch.append(record)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 async def _take_workers(source: ForeignStore, destination: LedgerStore, counts: Imported) -> None:
-    found = [_validated(Worker, document, counts) async for document in source.records("workers")]
+    records = [_validated(Worker, document, counts) async for document in source.records("workers")]
     gone = {"status": "unknown", "current_rollout_id": None, "current_attempt_id": None}
 
     def write(tables: Tables) -> int:
-        new = [worker for worker in found if worker is not None and tables.worker(worker.worker_id) is None]
+        new = [worker for worker in records if worker is not None and tables.worker(worker.worker_id) is None]
         for worker in new:
             tables.write_worker(worker.model_copy(update=gone))
         return len(new)
 
     counts.workers = await destination.take_over(write)
-
-
-def _ordered(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Return a rollout's attempts, each number once, the latest last."""
-    return [attempt for _, attempt in sorted({attempt.sequence_id: attempt for attempt in attempts}.items())]
 
 
 def _validated(model: type[ModelT], document: Document, counts: Imported) -> ModelT | None:
@@ -204,7 +198,7 @@ _NUMBERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 class ForeignStore(Protocol):
-    """Somewhere that records are."""
+    """Source of records."""
 
     def records(self, kind: Records) -> AsyncIterator[Document]:
         """Yield all records of a kind."""
@@ -212,15 +206,17 @@ class ForeignStore(Protocol):
 
 
 def open_foreign(spec: str, *, partition: str | None = None, api_key: str | None = None) -> ForeignStore:
-    """Return the records that `spec` names: `mongodb://…/database`, a folder of `mongoexport`, or the `http://…` of a
+    """Return the source that `spec` names: `mongodb://…/database`, a folder of `mongoexport`, or the `http://…` of a
     store server.
 
     Args:
+        spec: See above.
         partition: Only the records of this trainer; None takes all. A server has only its own.
+        api_key: Bearer token for a store server.
 
     Raises:
-        UserError: `spec` names no such place.
-        MissingPackageError: the extra that it needs is not installed.
+        UserError: `spec` names no source.
+        MissingPackageError: a package is not installed.
     """
     scheme = spec.partition("://")[0].lower() if "://" in spec else ""
     if scheme in ("http", "https"):
@@ -240,7 +236,7 @@ def open_foreign(spec: str, *, partition: str | None = None, api_key: str | None
 
 
 class _ExportFolder:
-    """Files of `mongoexport`: `rollouts.json` or `rollouts.jsonl`, perhaps `.gz`."""
+    """Files of `mongoexport`: `rollouts.json` or `rollouts.jsonl`, also with `.gz`."""
 
     def __init__(self, folder: Path, partition: str | None) -> None:
         self._folder, self._partition = folder, partition
@@ -276,7 +272,7 @@ class _ExportFolder:
 
 
 class _MongoCollections:
-    """The collections themselves."""
+    """The collections of a MongoDB database."""
 
     def __init__(self, url: str, partition: str | None) -> None:
         try:
@@ -289,9 +285,9 @@ class _MongoCollections:
             client: Any = pymongo.MongoClient(url, serverSelectionTimeoutMS=10_000)
             self._database = client[urlsplit(url).path.strip("/") or DATABASE]
         except (self._failed, ValueError) as error:
-            told = without_those_of(url, str(error))
-            # Not `from` it: a traceback would quote the address.
-            raise UserError(f"{shown_address(url)}: {told}", setting="source") from None
+            # No `from error`: a traceback would quote the address.
+            message = f"{shown_address(url)}: {without_those_of(url, str(error))}"
+            raise UserError(message, setting="source") from None
 
     async def records(self, kind: Records) -> AsyncIterator[Document]:
         wanted = {} if self._partition is None else {"partition_id": self._partition}
@@ -299,12 +295,12 @@ class _MongoCollections:
             for document in self._database[kind].find(wanted).sort("_id", 1):
                 yield document
         except self._failed as error:
-            told = without_those_of(self._url, str(error))
-            raise UserError(f"{shown_address(self._url)} cannot be read: {told}", setting="source") from None
+            message = f"{shown_address(self._url)} cannot be read: {without_those_of(self._url, str(error))}"
+            raise UserError(message, setting="source") from None
 
 
 class _ServedStore:
-    """A store server, whatever is behind it."""
+    """A store server."""
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
@@ -327,7 +323,7 @@ class _ServedStore:
 
 
 def _plain_value(fields: dict[str, Any]) -> Any:
-    """Return the value that an object of MongoDB's extended JSON stands for."""
+    """Return the value of an object of MongoDB's extended JSON."""
     if len(fields) == 1:
         ((name, value),) = fields.items()
         if name in _NUMBERS:

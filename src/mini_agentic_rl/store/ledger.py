@@ -1,11 +1,12 @@
 """The operations of the store contract on the tables of any backend. Synchronous; each runs inside one transaction.
 
-`lifecycle` has the rules and `Tables` the data. The ledger reads rows, applies the rules, writes rows, and records in
-`changes` the events for which callers wait.
+Methods that have the name of a method of `LightningStore` also have its parameters and its meaning. `lifecycle` has the
+rules and `Tables` the data: the ledger reads rows, applies the rules, writes rows, and records in `changes` the events
+for which callers wait.
 
-Writes can be idempotent: `carried_out_once` gives a call a key, and the store keeps the ids of the objects that the
-call made under that key, in the same transaction. It keeps no copies of the objects, so deleted content stays deleted.
-A repeated call returns the objects in their current state.
+Writes can be idempotent: `carried_out_once` gives a call a key, under which the store keeps the ids of the objects
+that the call made, in the same transaction. A repeated call returns these objects in their current state. No copies are
+kept, so deleted content stays deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,36 +27,51 @@ from ..types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
+    PaginatedResult,
     ResourcesUpdate,
     Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
     Span,
+    TaskInput,
     Worker,
 )
 from . import lifecycle
 from .base import UNSET, Unset
 from .lifecycle import Now, construct
-from .tables import DamagedRowError, Query, Tables, conditions
+from .listing import GroupPage, RolloutFilter, RolloutPage, check_page
+from .tables import DamagedRowError, Kind, Query, Tables, conditions
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_FAR: Final = 1e18
-"""A time after all others."""
+_END_OF_TIME: Final = 1e18
 _GREATEST: Final = 2**53
-"""Bound of all counts: every reader of JSON keeps such numbers exactly, and every database has room for them."""
+"""Bound of all counts: JSON readers and databases represent smaller numbers exactly."""
+SPANS_DELETED_AT_ONCE: Final = 1000
+"""Most spans that one transaction deletes, but for those of the rollouts that it deletes whole."""
+QUERIES: Final[dict[str, Kind]] = {
+    "query_rollouts": "rollout",
+    "query_attempts": "attempt",
+    "query_spans": "span",
+    "query_resources": "resources",
+    "query_workers": "worker",
+}
+"""Query methods of the contract, and the kind of object that each returns pages of."""
 
 
 @dataclass
 class Changes:
-    """Events of a transaction for which callers may wait."""
+    """Events of a transaction that callers may wait for."""
 
     queued: bool = False
     """True if the queue got longer."""
     ended: list[str] = field(default_factory=list)
     """Ids of the rollouts that ended."""
     deadline: float | None = None
-    """Seconds since the epoch: the first limit of an attempt that was started or revived."""
+    """The first deadline of an attempt that was started or revived, in seconds since the epoch."""
 
     def __bool__(self) -> bool:
         return self.queued or bool(self.ended) or self.deadline is not None
@@ -68,18 +84,20 @@ class Ledger:
         self.tables = tables
         self.changes = Changes()
 
-    def enqueue(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
-        """Queue new rollouts."""
-        rollouts = self._new_rollouts(requests)
-        self.tables.insert_rollouts(rollouts)
-        self.changes.queued |= bool(rollouts)
-        return rollouts
-
     def start_rollout(
-        self, request: EnqueueRolloutRequest, worker_id: str | None, rollout_id: str | None
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: dict[str, Any] | None = None,
+        worker_id: str | None = None,
+        rollout_id: str | None = None,
     ) -> AttemptedRollout:
-        """Create a rollout with its first attempt, under an id of the caller's or a new one."""
-        queued = self._new_rollouts([request])[0]
+        request = EnqueueRolloutRequest(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
+        )
+        (queued,) = self._new_rollouts([request])
         if rollout_id is not None:
             if not rollout_id:
                 raise ValueError("rollout_id='': expected an id")
@@ -90,28 +108,94 @@ class Ledger:
         self.tables.insert_rollouts([rollout])
         return self._started(rollout, attempt, dequeued=False)
 
-    def dequeue(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
-        """Claim rollouts from the head of the queue."""
+    def enqueue_many_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
+        rollouts = self._new_rollouts(requests)
+        self.tables.insert_rollouts(rollouts)
+        self.changes.queued |= bool(rollouts)
+        return rollouts
+
+    def dequeue_many_rollouts(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
         if limit < 0:
             raise ValueError(f"limit={limit}: expected a count")
-        limit = min(limit, _GREATEST)
         return [
             self._start_attempt(rollout, latest, worker_id, dequeued=True)
-            for rollout, latest in self.tables.queued(limit)
+            for rollout, latest in self.tables.queued(min(limit, _GREATEST))
         ]
 
-    def start_attempt(self, rollout_id: str, worker_id: str | None) -> AttemptedRollout:
-        """Start one more attempt of a rollout."""
+    def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
         rollout, latest = self._rollout(rollout_id)
         return self._start_attempt(rollout, latest, worker_id, dequeued=False)
 
-    def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
-        """Change fields of a rollout; UNSET leaves one as it is."""
+    def query(self, method: str, arguments: Mapping[str, Any]) -> Query:
+        """Return the query of a call of one of the methods in `QUERIES`.
+
+        Args:
+            method: Name of the method.
+            arguments: All its arguments, by name.
+        """
+        filters = dict(arguments)
+        order = {name: filters.pop(name) for name in ("sort_by", "sort_order", "limit", "offset")}
+        logic = filters.pop("filter_logic", "and")
+        scope: dict[str, Any] = {}
+        if method == "query_rollouts":
+            for name, older_name in (("status_in", "status"), ("rollout_id_in", "rollout_ids")):
+                older = filters.pop(older_name)
+                filters[name] = older if filters[name] is None else filters[name]
+        elif method in ("query_attempts", "query_spans"):
+            scope = {name: filters.pop(name) for name in ("rollout_id", "attempt_id") if name in filters}
+            if scope.get("attempt_id") == "latest":
+                latest = self.get_latest_attempt(scope["rollout_id"])
+                scope["attempt_id"] = "" if latest is None else latest.attempt_id
+        return Query(QUERIES[method], conditions(scope), conditions(filters), logic, **order)
+
+    def select(self, method: str, arguments: Mapping[str, Any]) -> PaginatedResult[Any]:
+        """Return the result of a call of one of the methods in `QUERIES`; arguments as in `query`."""
+        return self.tables.select(self.query(method, arguments))
+
+    def list_rollouts(self, *, before: int | None = None, limit: int = 100, **conditions: Any) -> RolloutPage:
+        check_page(before, limit)
+        return self.tables.list_rollouts(RolloutFilter(**conditions), before, limit)
+
+    def list_groups(self, *, before: int | None = None, limit: int = 100) -> GroupPage:
+        check_page(before, limit)
+        return self.tables.list_groups(before, limit)
+
+    def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = self.tables.rollout(rollout_id)
+        return None if found is None else lifecycle.with_attempt(*found)
+
+    def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        found = self.tables.rollout(rollout_id)
+        return None if found is None else found[1]
+
+    def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        return self.tables.resources(resources_id)
+
+    def get_latest_resources(self) -> ResourcesUpdate | None:
+        return self.tables.latest_resources()
+
+    def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        return self.tables.worker(worker_id)
+
+    def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
+    ) -> Rollout:
         old, latest = self._rollout(rollout_id)
-        status = fields.pop("status")
+        fields = {
+            "input": input,
+            "mode": mode,
+            "resources_id": resources_id,
+            "config": config,
+            "metadata": {} if metadata is None else metadata,
+        }
         update = {name: value for name, value in fields.items() if value is not UNSET}
-        if update.get("metadata", UNSET) is None:
-            update["metadata"] = {}
         new = Rollout(**{**vars(old), **update}) if update else old
         if status is not UNSET:
             new = lifecycle.rollout_with_status(new, status, time.time())
@@ -122,13 +206,22 @@ class Ledger:
                     self.tables.replace_attempt(attempt, self._new_deadline(attempt, new))
         return lifecycle.with_attempt(new, latest)
 
-    def delete_rollouts(self, rollout_ids: Sequence[str]) -> list[str]:
-        """Remove rollouts with all that belongs to them; workers that ran one are at nothing then."""
-        deleted = []
-        for rollout_id in dict.fromkeys(rollout_ids):
+    def delete_some(self, rollout_ids: Sequence[str]) -> tuple[list[str], int]:
+        """Delete rollouts with all that belongs to them, until `SPANS_DELETED_AT_ONCE` are deleted.
+
+        Returns:
+            The ids of the deleted rollouts, and how many ids from the beginning are done with. Of the next rollout,
+            some spans may be gone.
+        """
+        deleted: list[str] = []
+        spans_left = SPANS_DELETED_AT_ONCE
+        for done, rollout_id in enumerate(rollout_ids):
+            spans_left -= self.tables.delete_spans(rollout_id, spans_left)
+            if spans_left <= 0:
+                return deleted, done
             try:
                 found = self.tables.rollout(rollout_id)
-            except DamagedRowError:  # nobody can read who ran it
+            except DamagedRowError:  # its worker is unknown
                 attempt = None
             else:
                 if found is None:
@@ -139,15 +232,25 @@ class Ledger:
                 self._write_worker(worker, lifecycle.worker_without_attempt(worker, attempt, time.time()))
             self.tables.delete_rollout(rollout_id)
             deleted.append(rollout_id)
-        return deleted
+        return deleted, len(rollout_ids)
 
-    def update_attempt(self, rollout_id: str, attempt_id: str, status: AttemptStatus | Unset, **fields: Any) -> Attempt:
-        """Change fields of an attempt; UNSET leaves one as it is. The worker and the rollout follow."""
+    def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: dict[str, Any] | Unset | None = UNSET,
+    ) -> Attempt:
         now = time.time()
         rollout, latest, old = self._attempt(rollout_id, attempt_id, or_latest=True)
+        fields = {
+            "worker_id": worker_id,
+            "last_heartbeat_time": last_heartbeat_time,
+            "metadata": {} if metadata is None else metadata,
+        }
         update = {name: value for name, value in fields.items() if value is not UNSET}
-        if update.get("metadata", UNSET) is None:
-            update["metadata"] = {}
         new = Attempt(**{**vars(old), **update}) if update else old
         if "last_heartbeat_time" in update:  # the caller's clock may be hours off
             new = lifecycle.replace_fields(new, last_heartbeat_time=now)
@@ -163,24 +266,21 @@ class Ledger:
                 self._write_worker(worker, lifecycle.worker_with_attempt(worker, new, now))
         return new
 
-    def add_spans(self, spans: Sequence[Span]) -> list[Span]:
-        """Store spans, each a heartbeat of its attempt, and return those that were new, in the order given.
-
-        A span with sequence id 0 is stored with the next one of its attempt.
-        """
+    def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
         now = time.time()
-        for span in spans:  # the next number given out goes on from the greatest, and has to be a number as well
+        for span in spans:
             if abs(span.sequence_id) >= _GREATEST:
-                given = f"span {span.span_id}: sequence_id {span.sequence_id}"
-                raise ValueError(f"{given} is out of range: those after it need 64 bits")
+                raise ValueError(
+                    f"span {span.span_id}: sequence_id {span.sequence_id} is out of range: the next ones need 64 bits"
+                )
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
             by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
-        found = [(self._attempt(*ids), of_attempt) for ids, of_attempt in by_attempt.items()]
+        attempts = [(self._attempt(*ids), of_attempt) for ids, of_attempt in by_attempt.items()]
         stored: list[Span] = []
-        for (rollout, latest, attempt), of_attempt in found:
+        for (rollout, latest, attempt), of_attempt in attempts:
             unnumbered = [index for index, span in enumerate(of_attempt) if span.sequence_id == 0]
-            if unnumbered:
+            if unnumbered:  # a span with sequence id 0 is stored with the next one of its attempt
                 ids = (attempt.rollout_id, attempt.attempt_id)
                 number = self.tables.take_span_numbers(*ids, len(unnumbered)) or 0
                 for sequence_id, index in enumerate(unnumbered, number):
@@ -199,25 +299,25 @@ class Ledger:
             stored.sort(key=lambda span: position[span.attempt_id, span.span_id])
         return stored
 
-    def span_numbers(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
-        """Take one fresh sequence id for each pair."""
+    def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> list[int]:
         numbers = []
-        for rollout_id, wanted in rollout_attempt_ids:
-            attempt_id = wanted
-            if wanted == "latest":
-                attempt_id = self._attempt(rollout_id, wanted, or_latest=True)[2].attempt_id
+        for rollout_id, attempt_id in rollout_attempt_ids:
+            if attempt_id == "latest":
+                attempt_id = self._attempt(rollout_id, attempt_id, or_latest=True)[2].attempt_id
             number = self.tables.take_span_numbers(rollout_id, attempt_id, 1)
             if number is None:
                 raise _unknown_attempt(rollout_id, attempt_id)
             numbers.append(number)
         return numbers
 
-    def write_resources(self, resources: NamedResources, resources_id: str | None = None) -> ResourcesUpdate:
-        """Store a new version of a set of resources, or a new set."""
+    def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        return self.update_resources(_new_id("rs"), resources)
+
+    def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
         now = time.time()
-        old = None if resources_id is None else self.tables.resources(resources_id)
+        old = self.tables.resources(resources_id)
         update = ResourcesUpdate(
-            resources_id=resources_id or _new_id("rs"),
+            resources_id=resources_id,
             create_time=now if old is None else old.create_time,
             update_time=now,
             version=1 if old is None else old.version + 1,
@@ -226,8 +326,7 @@ class Ledger:
         self.tables.write_resources(update)
         return update
 
-    def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset) -> Worker:
-        """Record a heartbeat of a worker."""
+    def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
         update: dict[str, Any] = {"last_heartbeat_time": time.time()}
         if heartbeat_stats is not UNSET:
             update["heartbeat_stats"] = heartbeat_stats
@@ -235,22 +334,15 @@ class Ledger:
         self.tables.write_worker(worker)
         return worker
 
-    def ended(self, rollout_ids: Sequence[str]) -> list[Rollout]:
-        """Return those of the rollouts that have ended, in the order given."""
-        ended, unknown = self.tables.ended(rollout_ids)
-        if unknown:
-            raise ValueError(f"no rollout {unknown[0]}")
-        return list(ended)
-
     def check_health(self, now: Now) -> None:
         """Mark every attempt that has passed a limit, and move its rollout.
 
-        One whose limit was passed by a jump of the clock alone, or while no store was open, gets a new deadline.
+        If only a jump of the clock, or the time without an open store, passed the limit, it gets a new deadline.
         """
-        for rollout_id, attempt_id in self.tables.overdue(_FAR if now.went_back else now.time):
+        for rollout_id, attempt_id in self.tables.overdue(_END_OF_TIME if now.went_back else now.time):
             try:
                 rollout, latest, attempt = self._attempt(rollout_id, attempt_id)
-            except DamagedRowError as error:  # its row is damaged, and no reason to stop the others
+            except DamagedRowError as error:
                 logger.error("%s; its limits are not checked", error)
                 continue
             status = lifecycle.overdue_status(attempt, rollout.config, now.time, now)
@@ -293,7 +385,7 @@ class Ledger:
     def _attempt(
         self, rollout_id: str, attempt_id: str, *, or_latest: bool = False
     ) -> tuple[Rollout, Attempt, Attempt]:
-        """Return the rollout, its latest attempt, and the attempt asked for ("latest" counts with `or_latest`)."""
+        """Return the rollout, its latest attempt, and the attempt of this id (or "latest", if `or_latest`)."""
         rollout, latest = self._rollout(rollout_id)
         if latest is not None and (attempt_id == latest.attempt_id or (or_latest and attempt_id == "latest")):
             return rollout, latest, latest
@@ -337,10 +429,7 @@ class Ledger:
 
 
 def _new_id(prefix: str) -> str:
-    """Make a new id.
-
-    Ids grow with time, which keeps a database's indexes compact; 48 random bits tell those of one instant apart.
-    """
+    """Make a new id. Ids grow with time, which keeps indexes compact, and end in 48 random bits."""
     return f"{prefix}-{time.time_ns() >> 16:012x}{secrets.token_hex(6)}"
 
 
@@ -361,7 +450,7 @@ _IDS: Final[dict[type[Any], tuple[str, ...]]] = {
 
 @contextmanager
 def carried_out_once(key: str) -> Iterator[None]:
-    """Carry out the writes of one call in this context, unless they were carried out under this key before."""
+    """Skip the writes of a call in this context that were carried out under this key before."""
     token = _key.set(key)
     try:
         yield
@@ -370,7 +459,7 @@ def carried_out_once(key: str) -> Iterator[None]:
 
 
 def once(operation: Callable[[Ledger], T], part: int) -> Callable[[Ledger], T]:
-    """Return an operation that looks up its earlier result if the key of this context has been used.
+    """Return the operation of a write; it returns the earlier result if the key of this context has been used.
 
     Args:
         operation: One transaction.
@@ -394,7 +483,7 @@ def once(operation: Callable[[Ledger], T], part: int) -> Callable[[Ledger], T]:
 
 def _named(result: Any) -> Any:
     """Return the ids of a result, as JSON values."""
-    if isinstance(result, list):
+    if isinstance(result, list | tuple):
         return [_named(item) for item in result]
     if isinstance(result, AttemptedRollout):
         return {"AttemptedRollout": [result.rollout_id, result.attempt.attempt_id]}

@@ -1,80 +1,48 @@
-"""The store contract on top of a ledger. A backend adds only how a transaction is run.
+"""The store contract on top of a ledger; a backend adds only how a transaction is run.
 
-Callers that wait (`wait_for_work`, `wait_for_rollouts`) are coroutines of any event loop, woken from any thread without
-polling: a caller opens a `Listener`, then looks, then waits, so that it misses nothing between the look and the wait.
+Waiting calls (`wait_for_work`, `wait_for_rollouts`) are woken from any thread without polling. They open a `Listener`
+before they look at the store, so that no event between the look and the wait is missed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import inspect
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from ..types import (
-    Attempt,
-    AttemptedRollout,
-    EnqueueRolloutRequest,
-    NamedResources,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    RolloutStatus,
-    Span,
-    Worker,
-)
-from . import lifecycle
+from ..types import AttemptedRollout, EnqueueRolloutRequest, PaginatedResult, Rollout, Span
 from .base import (
-    UNSET,
     LightningStore,
     LightningStoreError,
     LightningStoreStatistics,
     StoreUnreachableError,
-    Unset,
     check_heartbeats,
 )
-from .ledger import Changes, Ledger, once
+from .ledger import QUERIES, Changes, Ledger, once
 from .lifecycle import StoreClock
-from .tables import Kind, Query, Tables, WalkStep, conditions
+from .tables import Kind, Tables
+from .threading import as_in_contract
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 ROWS_AT_ONCE: Final = 64
-"""Rows that one transaction of a longer write has: some 30 ms of a database, for which the next writer waits."""
-
-_handles_of: ContextVar[list[Kind] | None] = ContextVar("handles_of", default=None)
-"""Where a query of this context notes its kind, if it is to return handles."""
+"""Rows in one transaction of a longer write: about 30 ms, for which the next writer waits."""
 _AWAY_SECONDS: Final = 30.0
-"""Seconds for which a waiting call tries a server that does not answer: about as long as a restart takes."""
+"""Seconds for which a waiting call retries a server that does not answer: about the time of a restart."""
 _RETRY_SECONDS: Final = 0.2
 
 
-def _by_contract(method: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """Give a method the signature that the contract has for it; it gets all arguments by name, also defaults."""
-    signature = inspect.signature(getattr(LightningStore, method.__name__))
-
-    @functools.wraps(method)
-    async def call(*args: Any, **kwargs: Any) -> T:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        return await method(**given.arguments)
-
-    call.__signature__ = signature  # type: ignore[attr-defined]  # functions take any attribute
-    return call
-
-
 class LedgerStore(LightningStore):
-    """Base of the stores that keep the data themselves."""
+    """Base of the stores that keep the data themselves, in memory or in a database."""
 
     def __init__(self) -> None:
         self._notifier = Notifier()
@@ -83,19 +51,17 @@ class LedgerStore(LightningStore):
 
     @abstractmethod
     async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
-        """Run `operation`, which writes about `rows` rows, in a transaction: all of it or nothing, unseen by others
-        until it is whole.
+        """Run `operation`, which writes about `rows` rows, in a transaction, and announce the ledger's `changes`.
 
-        Attempts past their limits are marked first, if that was not done a short while ago or `check_health` is set.
-        The ledger's `changes` are announced after the transaction.
+        Attempts past their limits are marked first, if `check_health` is set or the last check is some time ago.
         """
 
     @abstractmethod
     async def _read(self, operation: Callable[[Ledger], T]) -> T:
-        """Run an operation that changes nothing; attempts past their limits are marked first as for `_write`."""
+        """Run an operation that changes nothing; attempts past their limits are marked first, as in `_write`."""
 
     async def take_over(self, work: Callable[[Tables], T]) -> T:
-        """Run `work` on the tables in one transaction, past all rules: for records that another store has made."""
+        """Run `work` on the tables in one transaction, without the rules of the ledger, to import records."""
         return await self._write(lambda ledger: work(ledger.tables))
 
     async def statistics(self) -> LightningStoreStatistics:
@@ -104,13 +70,8 @@ class LedgerStore(LightningStore):
         statistics.update(counts)
         return statistics
 
-    @_by_contract
-    async def start_rollout(self, worker_id: str | None, rollout_id: str | None, **request: Any) -> AttemptedRollout:
-        wanted = EnqueueRolloutRequest(**request)
-        return await self._change(lambda ledger: ledger.start_rollout(wanted, worker_id, rollout_id))
-
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
-        return await self._in_slices(rollouts, Ledger.enqueue)
+        return await self._in_slices(rollouts, Ledger.enqueue_many_rollouts)
 
     async def dequeue_many_rollouts(
         self, *, limit: int = 1, worker_id: str | None = None
@@ -118,15 +79,15 @@ class LedgerStore(LightningStore):
         claimed: list[AttemptedRollout] = []
         for part in count():
             wanted = min(limit - len(claimed), ROWS_AT_ONCE)
-            claim = partial(Ledger.dequeue, limit=wanted, worker_id=worker_id)
+            claim = partial(Ledger.dequeue_many_rollouts, limit=wanted, worker_id=worker_id)
             try:
-                found = await self._change(claim, wanted, part)
+                rollouts = await self._write(once(claim, part), rows=wanted)
             except LightningStoreError:
                 if not claimed:
                     raise
                 break
-            claimed += found
-            if len(found) < wanted or len(claimed) == limit:
+            claimed += rollouts
+            if len(rollouts) < wanted or len(claimed) == limit:
                 break
             await asyncio.sleep(0)
         return claimed
@@ -135,104 +96,42 @@ class LedgerStore(LightningStore):
         end = time.monotonic() + timeout
         with self._notifier.listen(work=True) as listener:
             while True:
-                queued, deadline = await self._look_patiently(lambda ledger: ledger.tables.has_queued(), end)
+                queued, deadline = await self._look_patiently(lambda tables: tables.has_queued(), end)
                 if queued or time.monotonic() >= end:
                     return queued
                 await listener.wait(min(end, deadline))
 
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        return await self._change(lambda ledger: ledger.start_attempt(rollout_id, worker_id))
-
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        return await self._in_slices(spans, Ledger.add_spans)
+        return await self._in_slices(spans, Ledger.add_many_spans)
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
-        return await self._in_slices(rollout_attempt_ids, Ledger.span_numbers)
-
-    @_by_contract
-    async def query_rollouts(
-        self, status: Sequence[str] | None, rollout_ids: Sequence[str] | None, **asked: Any
-    ) -> PaginatedResult[Rollout]:
-        for name, older in (("status_in", status), ("rollout_id_in", rollout_ids)):
-            asked[name] = older if asked[name] is None else asked[name]
-        return await self._select("rollout", asked)
-
-    @_by_contract
-    async def walk_rollouts(
-        self, beyond: str | None, status_in: Sequence[RolloutStatus] | None, sort_order: str, limit: int
-    ) -> Sequence[Rollout]:
-        if sort_order not in ("asc", "desc"):
-            raise ValueError(f"sort_order={sort_order!r}: expected 'asc' or 'desc'")
-        if limit < 0:
-            raise ValueError(f"limit={limit}: expected a count")
-        step = WalkStep(beyond, None if status_in is None else tuple(status_in), sort_order == "desc", limit)
-        found = await self._read(lambda ledger: ledger.tables.walk(step))
-        if found is None:
-            raise ValueError(f"no rollout {beyond}")
-        return found
-
-    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        found = await self._read(lambda ledger: ledger.tables.rollout(rollout_id))
-        return None if found is None else lifecycle.with_attempt(*found)
-
-    @_by_contract
-    async def query_attempts(self, rollout_id: str, **asked: Any) -> PaginatedResult[Attempt]:
-        return await self._select("attempt", asked, rollout_id=rollout_id)
-
-    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        found = await self._read(lambda ledger: ledger.tables.rollout(rollout_id))
-        return None if found is None else found[1]
-
-    @_by_contract
-    async def query_spans(self, rollout_id: str, attempt_id: str | None, **asked: Any) -> PaginatedResult[Span]:
-        if attempt_id == "latest":
-            latest = await self.get_latest_attempt(rollout_id)
-            attempt_id = "" if latest is None else latest.attempt_id
-        return await self._select("span", asked, rollout_id=rollout_id, attempt_id=attempt_id)
-
-    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        return await self._read(lambda ledger: ledger.tables.reward_spans(rollout_ids))
-
-    @_by_contract
-    async def update_rollout(self, rollout_id: str, **fields: Any) -> Rollout:
-        return await self._change(lambda ledger: ledger.update_rollout(rollout_id, **fields))
-
-    @_by_contract
-    async def update_attempt(self, rollout_id: str, attempt_id: str, **fields: Any) -> Attempt:
-        return await self._change(lambda ledger: ledger.update_attempt(rollout_id, attempt_id, **fields))
+        return await self._in_slices(rollout_attempt_ids, Ledger.get_many_span_sequence_ids)
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
-        return await self._in_slices(list(dict.fromkeys(rollout_ids)), Ledger.delete_rollouts)
+        waiting = list(dict.fromkeys(rollout_ids))
+        deleted: list[str] = []
+        part = 0
+        while waiting:
+            some = waiting[:ROWS_AT_ONCE]
+            ids, done = await self._write(once(partial(Ledger.delete_some, rollout_ids=some), part), rows=len(some))
+            deleted += ids
+            waiting = waiting[done:]
+            part += 1
+            await asyncio.sleep(0)
+        return deleted
 
     async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
         end = FOR_EVER if timeout is None else time.monotonic() + timeout
         wanted = list(dict.fromkeys(rollout_ids))
         with self._notifier.listen(rollout_ids=wanted) as listener:
             while True:
-                ended, deadline = await self._look_patiently(lambda ledger: ledger.ended(wanted), end)
+                (ended, unknown), deadline = await self._look_patiently(lambda tables: tables.ended(wanted), end)
+                if unknown:
+                    raise ValueError(f"no rollout {unknown[0]}")
                 if len(ended) == len(wanted) or time.monotonic() >= end:
-                    return ended
+                    return list(ended)
                 self._notifier.settle(listener, [rollout.rollout_id for rollout in ended])
                 await listener.wait(min(end, deadline))
-
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self._change(lambda ledger: ledger.write_resources(resources))
-
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
-        return await self._change(lambda ledger: ledger.write_resources(resources, resources_id))
-
-    @_by_contract
-    async def query_resources(self, **asked: Any) -> PaginatedResult[ResourcesUpdate]:
-        return await self._select("resources", asked)
-
-    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        return await self._read(lambda ledger: ledger.tables.resources(resources_id))
-
-    async def get_latest_resources(self) -> ResourcesUpdate | None:
-        return await self._read(lambda ledger: ledger.tables.latest_resources())
-
-    async def update_worker(self, worker_id: str, heartbeat_stats: dict[str, Any] | Unset = UNSET) -> Worker:
-        return await self._change(lambda ledger: ledger.update_worker(worker_id, heartbeat_stats))
 
     async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
         check_heartbeats(heartbeats)
@@ -241,93 +140,121 @@ class LedgerStore(LightningStore):
             for worker_id, stats in heartbeats.items():
                 ledger.update_worker(worker_id, stats)
 
-        await self._change(record, len(heartbeats))
-
-    @_by_contract
-    async def query_workers(self, **asked: Any) -> PaginatedResult[Worker]:
-        return await self._select("worker", asked)
-
-    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return await self._read(lambda ledger: ledger.tables.worker(worker_id))
-
-    async def _change(self, operation: Callable[[Ledger], T], rows: int = 1, part: int = 0) -> T:
-        """Run one transaction of a method, once per idempotency key.
-
-        Args:
-            operation: The transaction.
-            rows: Approximate number of rows that it writes.
-            part: Number of the transaction within the method.
-        """
-        return await self._write(once(operation, part), rows=rows)
+        await self._write(once(record, 0), rows=len(heartbeats))
 
     async def _in_slices(self, items: Sequence[U], write: Callable[[Ledger, Sequence[U]], list[T]]) -> list[T]:
-        """Write items in transactions of bounded length, between which others write; return what all of them gave.
+        """Write items in transactions of bounded length, between which others write; return the results of all.
 
         Raises:
             ValueError, LightningStoreError: one could not be written; the message says how many were before it.
         """
-        done: list[T] = []
+        results: list[T] = []
         for part, start in enumerate(range(0, max(1, len(items)), ROWS_AT_ONCE)):
             some = items[start : start + ROWS_AT_ONCE]
+
+            def write_some(ledger: Ledger, some: Sequence[U] = some) -> list[T]:
+                return write(ledger, some)
+
             try:
-                done += await self._change(partial(_written, write, some), len(some), part)
+                results += await self._write(once(write_some, part), rows=len(some))
             except (ValueError, LightningStoreError) as error:
                 if not start:
                     raise
                 raise type(error)(f"{error} (the first {start} of {len(items)} had been written)") from error
             if start + ROWS_AT_ONCE < len(items):
                 await asyncio.sleep(0)
-        return done
+        return results
 
-    async def handles(self, call: str, arguments: Mapping[str, Any]) -> tuple[Kind, PaginatedResult[Any]]:
-        """Return what one of the query methods would, with a small handle in place of each item, which `items` takes.
+    async def handles(self, method: str, arguments: Mapping[str, Any]) -> tuple[Kind, PaginatedResult[Any]]:
+        """Return the page of a query method with a small handle in place of each item, which `items` takes.
 
-        A page of any length is read so in slices, whatever is written meanwhile.
+        So a page of any length is read in slices, whatever is written meanwhile.
         """
-        kinds: list[Kind] = []
-        token = _handles_of.set(kinds)
-        try:
-            page = await getattr(self, call)(**arguments)
-        finally:
-            _handles_of.reset(token)
-        return kinds[0], page
+        bound = _with_defaults(method, (), arguments)
+        page = await self._read(lambda ledger: ledger.tables.handles(ledger.query(method, bound)))
+        return QUERIES[method], page
 
     async def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
-        """Return the items of some of the handles that `handles` has given, but for those deleted since."""
+        """Return the items of some of the handles of a page, without items deleted since."""
         return await self._read(lambda ledger: ledger.tables.items(kind, handles))
 
-    async def _select(self, kind: Kind, asked: dict[str, Any], **scope: str | None) -> PaginatedResult[Any]:
-        """Return the page that the arguments of a query ask for, within a scope that always applies."""
-        order = {name: asked.pop(name) for name in ("sort_by", "sort_order", "limit", "offset")}
-        logic = asked.pop("filter_logic", "and")
-        query = Query(kind, conditions(scope), conditions(asked), logic, **order)
-        kinds = _handles_of.get()
-        if kinds is not None:
-            kinds.append(kind)
-            return await self._read(lambda ledger: ledger.tables.handles(query))
-        return await self._read(lambda ledger: ledger.tables.select(query))
-
-    async def _look_patiently(self, operation: Callable[[Ledger], T], end: float) -> tuple[T, float]:
-        """Call `_look` until the store's server answers: for a while, and not past `end` (`time.monotonic`)."""
+    async def _look_patiently(self, look: Callable[[Tables], T], end: float) -> tuple[T, float]:
+        """Call `_look`, again while the database server does not answer, not past `end` (`time.monotonic`)."""
         give_up = min(end, time.monotonic() + _AWAY_SECONDS)
         while True:
             try:
-                return await self._look(operation)
+                return await self._look(look)
             except StoreUnreachableError:
                 if time.monotonic() >= give_up:
                     raise
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _look(self, operation: Callable[[Ledger], T]) -> tuple[T, float]:
-        """Return the answer now, and the time (of `time.monotonic`) at which an attempt may next pass a limit."""
+    async def _look(self, look: Callable[[Tables], T]) -> tuple[T, float]:
+        """Return the result of `look`, and the time (of `time.monotonic`) at which an attempt may next pass a limit."""
         if self._clock.jumped() or await self._read(has_overdue):
             await self._write(lambda ledger: None, check_health=True)
-        answer, deadline = await self._read(lambda ledger: (operation(ledger), ledger.tables.next_deadline()))
-        return answer, FOR_EVER if deadline is None else monotonic_of(deadline)
+        result, deadline = await self._read(lambda ledger: (look(ledger.tables), ledger.tables.next_deadline()))
+        return result, FOR_EVER if deadline is None else monotonic_of(deadline)
 
 
-def _written(write: Callable[[Ledger, Sequence[U]], list[T]], items: Sequence[U], ledger: Ledger) -> list[T]:
-    return write(ledger, items)
+# The other methods of the contract are one transaction each: a method of the ledger, or a query.
+
+_WRITES: Final = (
+    "start_rollout",
+    "start_attempt",
+    "update_rollout",
+    "update_attempt",
+    "add_resources",
+    "update_resources",
+    "update_worker",
+)
+_READS: Final = (
+    "list_rollouts",
+    "list_groups",
+    "get_rollout_by_id",
+    "get_latest_attempt",
+    "get_resources_by_id",
+    "get_latest_resources",
+    "get_worker_by_id",
+)
+_SIGNATURES: Final = {name: inspect.signature(getattr(LightningStore, name)) for name in QUERIES}
+
+
+def _with_defaults(query: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    bound = _SIGNATURES[query].bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name != "self"}
+
+
+def _writing(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    operation = getattr(Ledger, name)
+
+    async def write(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
+        return await self._write(once(lambda ledger: operation(ledger, *args, **kwargs), 0))
+
+    return write
+
+
+def _reading(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    operation = getattr(Ledger, name)
+
+    async def read(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
+        return await self._read(lambda ledger: operation(ledger, *args, **kwargs))
+
+    return read
+
+
+def _querying(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def query(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
+        arguments = _with_defaults(name, args, kwargs)
+        return await self._read(lambda ledger: ledger.select(name, arguments))
+
+    return query
+
+
+for _make, _names in ((_writing, _WRITES), (_reading, _READS), (_querying, QUERIES)):
+    for _name in _names:
+        setattr(LedgerStore, _name, as_in_contract(_make(_name), LedgerStore, _name))
 
 
 def has_overdue(ledger: Ledger) -> bool:
@@ -340,7 +267,7 @@ FOR_EVER: Final = float("inf")
 
 
 class Listener:
-    """One waiting coroutine, bound to the event loop that opened it."""
+    """A waiting coroutine, bound to its event loop."""
 
     def __init__(self, *, work: bool, rollout_ids: Iterable[str]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -351,7 +278,7 @@ class Listener:
 
     def wake(self) -> None:
         """Make `wait` return; callable from any thread."""
-        with contextlib.suppress(RuntimeError):  # its event loop is closed, so it does not wait any more
+        with contextlib.suppress(RuntimeError):  # its event loop is closed
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def wait(self, until: float) -> None:
@@ -383,7 +310,7 @@ class Notifier:
                 self._listeners.discard(listener)
 
     def announce(self, changes: Changes) -> None:
-        """Wake the listeners that wait for one of the changes."""
+        """Wake the listeners that wait for one of these changes."""
         if not self._listeners:
             return
         deadline = FOR_EVER if changes.deadline is None else monotonic_of(changes.deadline)
@@ -403,14 +330,14 @@ class Notifier:
                 listener.wake()
 
     def settle(self, listener: Listener, ended: Iterable[str]) -> None:
-        """Note that the listener has seen these rollouts ended; wake it if they were the last ones missing."""
+        """Record that these rollouts have ended for the listener; wake it if they were the last ones missing."""
         with self._lock:
             listener.missing.difference_update(ended)
             if not listener.missing:
                 listener.wake()
 
     def missing(self) -> set[str]:
-        """Return the ids of the rollouts for whose end a caller waits."""
+        """Return the ids of the rollouts whose end a caller waits for."""
         with self._lock:
             return set().union(*(listener.missing for listener in self._listeners))
 

@@ -1,10 +1,9 @@
-"""The state machine of rollouts, attempts and workers: pure functions, the same for every store.
+"""The state machines of rollouts, attempts and workers, as pure functions; and the store's clock.
 
-An attempt: preparing → running → succeeded | failed | timeout, and unresponsive in between; a span revives it.
-A rollout follows its latest attempt; after failed, timeout or unresponsive it is queued again while its
-`retry_condition` and `max_attempts` allow, else it has failed. A rollout that is in the queue already waits for a new
-attempt, so a bad end of the latest one no longer moves it. A final status never changes again.
-Times are seconds since the epoch.
+An attempt: preparing → running → succeeded | failed | timeout. It becomes unresponsive in between; a span revives it.
+A rollout follows its latest attempt. After failed, timeout or unresponsive it is queued again while `retry_condition`
+and `max_attempts` allow, else it has failed. A queued rollout waits for a new attempt, so a bad end of the latest
+attempt does not move it. A final status never changes. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ QUEUED_STATUSES: Final[frozenset[RolloutStatus]] = frozenset({"queuing", "requeu
 ENDED_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"succeeded", "failed", "timeout"})
 LIVE_ATTEMPT_STATUSES: Final[frozenset[AttemptStatus]] = frozenset({"preparing", "running"})
 _SKEW_SECONDS: Final = 1.0
-"""A record may be so much ahead: it was written after the look at the clock, or by another computer."""
+"""Seconds by which a recorded time may be ahead of the clock."""
 
 
 def new_rollout(request: EnqueueRolloutRequest, rollout_id: str, resources_id: str | None, now: float) -> Rollout:
@@ -124,42 +123,41 @@ def overdue_status(
     """Return `timeout` or `unresponsive` if the attempt has passed its limit, else None.
 
     Args:
-        clock: a look at the clock; without one every time counts as it was recorded.
+        clock: A reading of the clock; None takes recorded times as they are.
     """
     if attempt.status not in LIVE_ATTEMPT_STATUSES:
         return None
     if config.timeout_seconds is not None and now >= _counted(attempt.start_time, clock) + config.timeout_seconds:
         return "timeout"
     silence = config.unresponsive_seconds
-    if silence is not None and now >= _counted(_last_sign(attempt), clock) + silence:
+    if silence is not None and now >= _counted(_last_heartbeat(attempt), clock) + silence:
         return "unresponsive"
     return None
 
 
 def deadline(attempt: Attempt, config: RolloutConfig, now: Now | None = None) -> float | None:
-    """Return when the attempt passes its first limit if nothing more is heard of it, or None if it never does.
+    """Return when the attempt passes its first limit without further spans or heartbeats, or None if it never does.
 
     Args:
-        now: a look at the clock; without one every time counts as it was recorded.
+        now: A reading of the clock; None takes recorded times as they are.
     """
     if attempt.status not in LIVE_ATTEMPT_STATUSES:
         return None
     timeout = None if config.timeout_seconds is None else _counted(attempt.start_time, now) + config.timeout_seconds
     if config.unresponsive_seconds is None:
         return timeout
-    silence = _counted(_last_sign(attempt), now) + config.unresponsive_seconds
+    silence = _counted(_last_heartbeat(attempt), now) + config.unresponsive_seconds
     return silence if timeout is None else min(timeout, silence)
 
 
 def _counted(recorded: float, now: Now | None) -> float:
-    """Return from when an interval counts that began at a recorded time: one from before a jump of the clock, from
-    that jump on."""
+    """Return the begin of an interval that was recorded: after a jump of the clock, at the earliest that jump."""
     if now is None or now.since <= recorded <= now.time + _SKEW_SECONDS:
         return recorded
     return now.since
 
 
-def _last_sign(attempt: Attempt) -> float:
+def _last_heartbeat(attempt: Attempt) -> float:
     return attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
 
 
@@ -177,7 +175,7 @@ def worker_with_attempt(worker: Worker, attempt: Attempt, now: float, *, dequeue
 
 
 def worker_without_attempt(worker: Worker, attempt: Attempt, now: float) -> Worker:
-    """Return the worker, idle again; unchanged if it has gone on to another attempt."""
+    """Return the worker as idle; unchanged if it works on another attempt."""
     if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
         return worker
     return replace_fields(worker, status="idle", last_idle_time=now, current_rollout_id=None, current_attempt_id=None)
@@ -194,13 +192,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def construct(model: type[M], values: dict[str, Any]) -> M:
-    """Make an object of `model` from valid values, one for each of its fields. Takes the dict over.
+    """Make an object of `model` from valid values, one for each of its fields, without a copy of the dict.
 
-    Stores make several objects in every call: of rows that were valid when they were written, and of one object with
-    another status. This costs a fraction of pydantic's own ways. Values that come from a caller are validated by the
-    model as usual, never here.
-
-    As `model.model_construct(**values)`, for models without private attributes and extra fields.
+    A fast `model.model_construct(**values)` for models without private attributes and extra fields. Stores use it for
+    rows and for changed objects; values of a caller are validated by the model.
     """
     item = model.__new__(model)
     object.__setattr__(item, "__dict__", values)
@@ -211,37 +206,34 @@ def construct(model: type[M], values: dict[str, Any]) -> M:
 
 
 def replace_fields(item: M, **update: Any) -> M:
-    """Return the object with other values in some fields.
-
-    As `item.model_copy(update=update)`, for the same models as `construct`.
-    """
+    """Return the object with other values in some fields: a fast `item.model_copy(update=update)`."""
     return construct(type(item), {**vars(item), **update})
 
 
 _JUMP_SECONDS: Final = 1.0
 _DRIFT: Final = 0.001
-"""Share of the time between two looks by which a clock that is being corrected gently may go wrong."""
+"""Share of the time between two readings by which a clock that is slewed may drift."""
 
 
 def steady() -> float:
-    """Return seconds that go on evenly, whatever is done to the time of day."""
+    """Return seconds of a clock that nobody sets."""
     return time.monotonic()
 
 
 @dataclass(frozen=True)
 class Now:
-    """A look at the clock."""
+    """A reading of the clock."""
 
     time: float
     """Seconds since the epoch."""
     since: float
-    """The time, in the same seconds, from which on the clock can be relied on."""
+    """The time of the last jump of the clock, or of the start of the store."""
     went_back: bool = False
     """True if it has been set back since the last scan."""
 
 
 class StoreClock:
-    """Look at the time of day and remember its jumps. Used from any thread."""
+    """Read the time of day and detect its jumps. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -250,13 +242,13 @@ class StoreClock:
         self._jumped = self._went_back = False
 
     def jumped(self) -> bool:
-        """Look at the clock, and return whether it has jumped since the last `look_for_scan`."""
+        """Return True if the clock has jumped since the last `look_for_scan`."""
         with self._lock:
             self._look()
             return self._jumped
 
     def look_for_scan(self) -> Now:
-        """Return the time, for a look through all attempts."""
+        """Return the time, for a scan of all attempts."""
         with self._lock:
             self._look()
             now = Now(self._time, self._time - (self._steady - self._since), self._went_back)

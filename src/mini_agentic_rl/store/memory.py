@@ -1,8 +1,7 @@
 """The store in memory: for one process, with any number of threads and event loops, without copies.
 
-Objects that come out are the very objects that the store holds, and spans and tasks are held as they were given. The
-store never changes one in place: it replaces it, so a snapshot stays what it was. Callers must not change them either.
-The cost of an operation does not grow with the number of rollouts.
+The store keeps and returns the objects themselves. It never changes an object in place, it replaces it, and callers
+must not change one either. The cost of an operation does not grow with the number of rollouts.
 """
 
 from __future__ import annotations
@@ -14,15 +13,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, dropwhile, islice, takewhile
+from itertools import chain, dropwhile, islice
 from typing import Any, Final, TypeVar
 
 from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
 from . import lifecycle
-from .base import LightningStoreCapabilities, LightningStoreStatistics, reward_candidates
+from .base import LightningStoreCapabilities, LightningStoreStatistics
 from .ledger import Changes, Ledger
 from .ledger_store import LedgerStore
-from .tables import MOST_OUTCOMES, Kind, Query, WalkStep
+from .listing import GroupPage, RolloutFilter, RolloutGroup, RolloutPage, span_reward, step_and_group
+from .tables import MOST_OUTCOMES, Kind, Query, body_json
 
 T = TypeVar("T")
 
@@ -33,12 +33,11 @@ class InMemoryLightningStore(LedgerStore):
     """Store that lives as long as its process.
 
     Args:
-        scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls. 0: by
-            every call; that costs next to nothing here. Waiting calls check whenever a limit is reached.
-        thread_safe: Taken, and of no effect: it always is.
-        eviction_memory_threshold, safe_memory_threshold, span_size_estimator, tracker: Agent-lightning's limits of
-            memory, and its measurements. They have no effect: no span is ever thrown away to make room. A
-            `SqlLightningStore` holds what memory does not.
+        scan_debounce_seconds: Ordinary calls check attempts against their limits at most this often. 0: every call
+            does, which is cheap here. Waiting calls check whenever a limit is reached.
+        thread_safe: No effect: the store is always thread-safe.
+        eviction_memory_threshold, safe_memory_threshold, span_size_estimator, tracker: Arguments of agent-lightning.
+            They have no effect: no span is evicted. A `SqlLightningStore` holds more than memory.
     """
 
     def __init__(
@@ -82,42 +81,44 @@ class InMemoryLightningStore(LedgerStore):
             try:
                 jumped = self._clock.jumped()
                 if ledger.tables.next_deadline() is not None:
-                    self._check_health(check_health or jumped)
+                    now = time.monotonic()
+                    if check_health or jumped or now - self._last_scan >= self._scan_debounce_seconds:
+                        self._last_scan = now
+                        ledger.check_health(self._clock.look_for_scan())
                 return operation(ledger)
             finally:
                 if ledger.changes:
                     self._notifier.announce(ledger.changes)
                     ledger.changes = Changes()
 
-    def _check_health(self, forced: bool) -> None:
-        now = time.monotonic()
-        if forced or now - self._last_scan >= self._scan_debounce_seconds:
-            self._last_scan = now
-            self._ledger.check_health(self._clock.look_for_scan())
-
 
 _MOST_OUTCOME_BYTES: Final = 64 * 1024 * 1024
+_LIST_SECONDS: Final = 0.01
+"""Time after which a page of a listing ends: nobody else uses the store meanwhile."""
 _ENTRY_BYTES: Final = 200
-"""What an entry of an ordered dictionary takes beside its key and value."""
+"""Bytes of an entry of an ordered dictionary without its key and value."""
 
 
 class _AttemptRow:
-    """Attempt with its spans, in the order in which they came."""
+    """Attempt with its spans, in the order of their arrival."""
 
-    __slots__ = ("attempt", "deadline", "due", "last_number", "spans")
+    __slots__ = ("attempt", "deadline", "due", "last_number", "reward", "reward_number", "spans")
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
+        self.reward: float | None = None
+        """Reward of the reward span with the greatest sequence id, which is `reward_number`."""
+        self.reward_number = -1
         self.spans: dict[str, Span] = {}
         self.last_number = 0
         self.deadline: float | None = None
-        """Earliest time for which the heap has an entry of this attempt."""
+        """Time of the earliest entry of this attempt in the heap."""
         self.due: float | None = None
-        """Deadline that the ledger gave it last."""
+        """Deadline that the ledger set last."""
 
 
 class _RolloutRow:
-    """Rollout with its attempts, oldest first, and the spans of all of them in the order in which they came."""
+    """Rollout with its attempts, oldest first, and all their spans in the order of arrival."""
 
     __slots__ = ("attempts", "number", "rollout", "spans")
 
@@ -131,6 +132,10 @@ class _RolloutRow:
     def latest(self) -> Attempt | None:
         return next(reversed(self.attempts.values())).attempt if self.attempts else None
 
+    @property
+    def reward(self) -> float | None:
+        return next(reversed(self.attempts.values())).reward if self.attempts else None
+
 
 class MemoryTables:
     """Tables of `InMemoryLightningStore`: dictionaries, an ordered queue, a heap of deadlines.
@@ -141,6 +146,8 @@ class MemoryTables:
     def __init__(self) -> None:
         self._rollouts: dict[str, _RolloutRow] = {}
         self._by_status: dict[RolloutStatus, dict[str, None]] = {}
+        self._groups: dict[str, dict[str, None]] = {}
+        """Ids of the rollouts of each group, oldest first."""
         self._queue: OrderedDict[str, None] = OrderedDict()
         self._deadlines: list[tuple[float, str, str]] = []
         self._resources: dict[str, ResourcesUpdate] = {}
@@ -168,24 +175,29 @@ class MemoryTables:
             self._rollouts[rollout.rollout_id] = _RolloutRow(rollout, self._rollout_number)
             self._rollout_number += 1
             self._enter(rollout)
+            self._enter_group(rollout)
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
         self._rollouts[new.rollout_id].rollout = new
+        if step_and_group(new.metadata) != step_and_group(old.metadata):
+            self._leave_group(old)
+            self._enter_group(new)
         if new.status != old.status:
             del self._by_status[old.status][old.rollout_id]
             if new.status not in lifecycle.QUEUED_STATUSES:
                 self._queue.pop(new.rollout_id, None)
             self._enter(new)
 
-    def delete_rollout(self, rollout_id: str) -> bool:
-        row = self._rollouts.pop(rollout_id, None)
-        if row is None:
-            return False
+    def delete_spans(self, rollout_id: str, limit: int) -> int:
+        return 0  # `delete_rollout` takes the same time for any number of spans
+
+    def delete_rollout(self, rollout_id: str) -> None:
+        row = self._rollouts.pop(rollout_id)
+        self._leave_group(row.rollout)
         del self._by_status[row.rollout.status][rollout_id]
         self._queue.pop(rollout_id, None)
         self._attempt_count -= len(row.attempts)
         self._span_count -= len(row.spans)
-        return True
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         row = self._attempt_row(rollout_id, attempt_id)
@@ -205,18 +217,18 @@ class MemoryTables:
         self._watch(row, deadline)
 
     def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        found = []
+        overdue = []
         while self._deadlines and self._deadlines[0][0] <= now:
             entered, rollout_id, attempt_id = heapq.heappop(self._deadlines)
             row = self._attempt_row(rollout_id, attempt_id)
             if row is None or row.deadline != entered:
-                continue  # it was deleted, or an earlier entry took its place
+                continue  # the attempt was deleted, or has an earlier entry
             row.deadline = None
             if row.due is not None and row.due <= now:
-                found.append((rollout_id, attempt_id))
+                overdue.append((rollout_id, attempt_id))
             else:
                 self._watch(row, row.due)
-        return found
+        return overdue
 
     def next_deadline(self) -> float | None:
         return self._deadlines[0][0] if self._deadlines else None
@@ -239,6 +251,9 @@ class MemoryTables:
                 stored.append(span)
                 if span.sequence_id > row.last_number:
                     row.last_number = span.sequence_id
+                reward = span_reward(span)
+                if reward is not None and span.sequence_id >= row.reward_number:
+                    row.reward, row.reward_number = reward, span.sequence_id
         rollout.spans.extend(stored)
         self._span_count += len(stored)
         return stored
@@ -282,21 +297,52 @@ class MemoryTables:
     def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
         return list(handles)
 
-    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
-        start = None if step.beyond is None else self._rollouts.get(step.beyond)
-        if start is None and step.beyond is not None:
-            return None
-        rows = self._rows_beyond(None if start is None else start.number, step)
-        return [lifecycle.with_attempt(row.rollout, row.latest) for row in islice(rows, step.limit)]
+    def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
+        items: list[Rollout] = []
+        rewards: list[float | None] = []
+        end, most = time.monotonic() + _LIST_SECONDS, wanted.max_examined(limit)
+        position = None
+        for examined, row in enumerate(self._newest_rows(wanted, before)):
+            if len(items) == limit or examined == most or (examined and time.monotonic() > end):
+                return RolloutPage.model_construct(items=items, rewards=rewards, next=position)
+            position = row.number
+            rollout, attempt, reward = row.rollout, row.latest, row.reward
+            if wanted.matches(rollout, attempt, reward) and wanted.text_found(rollout, attempt, map(_text, row.spans)):
+                items.append(lifecycle.with_attempt(rollout, attempt))
+                rewards.append(reward)
+        return RolloutPage.model_construct(items=items, rewards=rewards, next=None)
 
-    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        found: list[Span] = []
-        for rollout_id in dict.fromkeys(rollout_ids):
-            row = self._rollouts.get(rollout_id)
-            if row is not None and row.attempts:
-                spans = reward_candidates(next(reversed(row.attempts.values())).spans.values())
-                found += sorted(spans, key=lambda span: span.sequence_id)
-        return found
+    def _newest_rows(self, wanted: RolloutFilter, before: int | None) -> Iterable[_RolloutRow]:
+        """Return the rows below a position that a filter may match, the newest first, by the narrowest index."""
+        ids: Iterable[str] | None = None
+        if wanted.group is not None:
+            ids = self._groups.get(wanted.group, ())
+        elif wanted.status_in is not None:
+            with_status = [self._by_status.get(status, {}) for status in set(wanted.status_in)]
+            if 4 * sum(map(len, with_status)) < len(self._rollouts):
+                ids = chain.from_iterable(with_status)
+        rows: Iterable[_RolloutRow]
+        if ids is not None:
+            rows = sorted((self._rollouts[i] for i in ids), key=lambda row: -row.number)
+        else:
+            rows = reversed(self._rollouts.values())
+            if before is not None:
+                deleted = self._rollout_number - len(self._rollouts)
+                rows = islice(rows, max(0, self._rollout_number - before - deleted), None)
+        return rows if before is None else dropwhile(lambda row: row.number >= before, rows)
+
+    def list_groups(self, before: int | None, limit: int) -> GroupPage:
+        firsts = ((self._rollouts[next(iter(ids))].number, name) for name, ids in self._groups.items())
+        chosen = heapq.nlargest(limit + 1, (first for first in firsts if before is None or first[0] < before))
+        groups = []
+        for _, name in chosen[:limit]:
+            rows = [self._rollouts[rollout_id] for rollout_id in self._groups[name]]
+            step, _ = step_and_group(rows[0].rollout.metadata)
+            rewards = [row.reward for row in rows]
+            groups.append(
+                RolloutGroup.model_construct(group=name, step=step, rewards=rewards, input=rows[0].rollout.input)
+            )
+        return GroupPage.model_construct(items=groups, next=chosen[limit - 1][0] if len(chosen) > limit else None)
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = [self._rollouts.get(rollout_id) for rollout_id in rollout_ids]
@@ -307,6 +353,7 @@ class MemoryTables:
     def counts(self) -> LightningStoreStatistics:
         return LightningStoreStatistics(
             total_rollouts=len(self._rollouts),
+            rollouts_by_status={status: len(ids) for status, ids in self._by_status.items() if ids},
             total_attempts=self._attempt_count,
             total_spans=self._span_count,
             total_resources=len(self._resources),
@@ -327,6 +374,18 @@ class MemoryTables:
         if rollout.status in lifecycle.QUEUED_STATUSES:
             self._queue.setdefault(rollout.rollout_id)
 
+    def _enter_group(self, rollout: Rollout) -> None:
+        _, group = step_and_group(rollout.metadata)
+        if group is not None:
+            self._groups.setdefault(group, {})[rollout.rollout_id] = None
+
+    def _leave_group(self, rollout: Rollout) -> None:
+        _, group = step_and_group(rollout.metadata)
+        if group is not None:
+            del self._groups[group][rollout.rollout_id]
+            if not self._groups[group]:
+                del self._groups[group]
+
     def _watch(self, row: _AttemptRow, deadline: float | None) -> None:
         row.due = deadline
         if deadline is not None and (row.deadline is None or deadline < row.deadline):
@@ -342,39 +401,13 @@ class MemoryTables:
         conditions = (*query.scope, *query.filters)
         rows = self._rollouts.values()
         ordered: Iterable[_RolloutRow] = reversed(rows) if query.sort_order == "desc" else rows
-        if not conditions and query.sort_by is None:  # nothing is looked at but the page
+        if not conditions and query.sort_by is None:
             return query.page_of(ordered, len(rows))
         if statuses is not None and len(conditions) == 1 and query.sort_by is None:
             total = sum(len(self._by_status.get(status, ())) for status in set(statuses))
-            if 4 * total >= len(rows):  # many pass: they are nearer in the order of creation than by the index
+            if 4 * total >= len(rows):  # many match, so the page is soon full
                 return query.page_of((row for row in ordered if row.rollout.status in statuses), total)
         return query.page(self._rollout_candidates(query), key=lambda row: row.rollout)
-
-    def _rows_beyond(self, number: int | None, step: WalkStep) -> Iterable[_RolloutRow]:
-        """Return the rows of a walk that went as far as the one of this number."""
-        wanted = None if step.statuses is None else frozenset(step.statuses)
-        rows: Iterable[_RolloutRow] = self._rollouts.values()
-        if wanted is not None and 4 * sum(len(self._by_status.get(status, ())) for status in wanted) < len(
-            self._rollouts
-        ):
-            few = chain.from_iterable(self._by_status.get(status, ()) for status in wanted)
-            rows = sorted((self._rollouts[i] for i in few), key=lambda row: row.number, reverse=step.descending)
-        elif number is None:
-            rows = reversed(self._rollouts.values()) if step.descending else rows
-        else:
-            deleted = self._rollout_number - len(self._rollouts)
-            after = self._rollout_number - number
-            if step.descending:
-                rows = islice(reversed(self._rollouts.values()), max(0, after - 1 - deleted), None)
-            elif after > number:
-                rows = islice(rows, max(0, number - deleted), None)
-            else:  # it is nearer from the end
-                later = takewhile(lambda row: row.number > number, reversed(self._rollouts.values()))
-                rows = reversed(list(later))
-        if number is not None:
-            passed = (lambda row: row.number >= number) if step.descending else (lambda row: row.number <= number)
-            rows = dropwhile(passed, rows)
-        return rows if wanted is None else (row for row in rows if row.rollout.status in wanted)
 
     def _rollout_candidates(self, query: Query) -> Iterable[_RolloutRow]:
         """Return the rows that may match, in the order of creation, from the narrowest index that applies."""
@@ -384,8 +417,15 @@ class MemoryTables:
             ids = chain.from_iterable(self._by_status.get(status, ()) for status in statuses)
         if ids is None:
             return self._rollouts.values()
-        found = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
-        return sorted(found.values(), key=lambda row: row.number)
+        rows = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
+        return sorted(rows.values(), key=lambda row: row.number)
+
+
+def _text(span: Span) -> str:
+    try:
+        return body_json(span)
+    except ValueError:  # a span in memory may hold what is not JSON
+        return str(span.attributes)
 
 
 def _held(key: str, outcome: str) -> int:

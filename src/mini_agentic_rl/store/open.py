@@ -1,4 +1,4 @@
-"""A store from one line of text, as a person writes it on a command line or into a configuration."""
+"""Open a store by its address, and queue failed rollouts again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .base import LightningStore
 RUN_STORE_FILE: Final = "rollouts.db"
 """Name of the store file in the folder of a training run."""
 MEMORY: Final = "memory"
-"""Name of a store that lives as long as its process."""
+"""Address of a new store in memory."""
 
 
 def open_store(
@@ -36,11 +36,11 @@ def open_store(
     Args:
         spec: See above.
         api_key: Bearer token, for a store server.
-        create: Make a file that is not there. False: that is an error.
-        retry_seconds: For how long a store server that cannot be reached is tried again.
+        create: Create a missing file; False: raise an error.
+        retry_seconds: Time for which calls retry a store server that cannot be reached.
 
     Raises:
-        UserError: `spec` names no store (the message lists the forms that do), or the store cannot be opened.
+        UserError: `spec` names no store (the message lists the forms), or the store cannot be opened.
     """
     text = str(spec)
     scheme = urlsplit(text).scheme.lower() if "://" in text else ""

@@ -1,6 +1,6 @@
-"""The tables of a store, which each backend supplies: plain reads and writes, queries as data, and rows of a database.
+"""The tables of a store, which each backend implements: reads and writes, queries as data, and rows of a database.
 
-All rules are above them, in `ledger.py` and `lifecycle.py`.
+The rules are in `ledger.py` and `lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from ..types import (
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
-    RolloutStatus,
     Span,
     Worker,
 )
 from .base import LightningStoreError, LightningStoreStatistics
 from .lifecycle import construct
+from .listing import GroupPage, RolloutFilter, RolloutPage, span_reward, step_and_group
 
 T = TypeVar("T")
 
 Kind = Literal["rollout", "attempt", "span", "resources", "worker"]
 
 MOST_OUTCOMES: Final = 32_768
-"""Outcomes of writes that are kept for those who send them again, about."""
+"""Approximate number of outcomes of writes that are kept for retries."""
 
 
 class Tables(Protocol):
     """Tables of one backend, in one transaction.
 
-    An implementation keeps no rules of its own beyond these: a rollout is in the queue exactly while its status is
-    `queuing` or `requeuing`, at the end of it when it enters; the attempt inserted last is the latest.
+    An implementation knows only these rules: a rollout is in the queue while its status is `queuing` or `requeuing`,
+    and enters at the end; the attempt that was inserted last is the latest.
     """
 
     def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
         """Return the rollout and its latest attempt."""
 
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
-        """Return the first rollouts of the queue and their latest attempts; they stay in it."""
+        """Return the first rollouts of the queue and their latest attempts, without removing them."""
 
     def has_queued(self) -> bool:
-        """Return True if the queue holds anything."""
+        """Return True if the queue is not empty."""
 
     def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         """Add new rollouts, in this order."""
@@ -62,29 +62,32 @@ class Tables(Protocol):
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
         """Store the new state of a rollout."""
 
-    def delete_rollout(self, rollout_id: str) -> bool:
-        """Remove a rollout with its attempts and spans; False if there is none."""
+    def delete_spans(self, rollout_id: str, limit: int) -> int:
+        """Delete at most `limit` spans of a rollout and return how many, where `delete_rollout` takes long for many."""
+
+    def delete_rollout(self, rollout_id: str) -> None:
+        """Delete a rollout with its attempts and spans."""
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         """Return one attempt of a rollout."""
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
-        """Add the next attempt of a rollout. Its sequence ids go on where those of its earlier attempts stand."""
+        """Add the next attempt of a rollout. Its span sequence ids continue those of the earlier attempts."""
 
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         """Store the new state of an attempt."""
 
     def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        """Return (rollout id, attempt id) of the attempts whose deadline has come."""
+        """Return (rollout id, attempt id) of the attempts past their deadline."""
 
     def next_deadline(self) -> float | None:
-        """Return a time before which no attempt becomes overdue, or None if none ever does."""
+        """Return a time before which no attempt passes its deadline, or None if there is no deadline."""
 
     def take_span_numbers(self, rollout_id: str, attempt_id: str, count: int) -> int | None:
-        """Take `count` fresh sequence ids of the attempt and return the first; None if there is no such attempt."""
+        """Take the next `count` sequence ids of an attempt and return the first; None if there is no such attempt."""
 
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
-        """Add spans of one attempt and return those whose span id was new. Ids taken later are above theirs."""
+        """Add spans of one attempt and return those with a new span id. Later sequence ids are greater than theirs."""
 
     def latest_resources(self) -> ResourcesUpdate | None:
         """Return the set of resources that was written last."""
@@ -105,28 +108,28 @@ class Tables(Protocol):
         """Return one page of rollouts (with their latest attempts), attempts, spans, resources or workers."""
 
     def handles(self, query: Query) -> PaginatedResult[Any]:
-        """Return what stands for each item of a page, and takes little memory: `items` makes the items of them."""
+        """Return a page with a small handle in place of each item; `items` returns the items of handles."""
 
     def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
-        """Return the items of some handles, in this order, as they are now, without those deleted since."""
+        """Return the current items of some handles, in this order, without items deleted since."""
 
-    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
-        """Return the rollouts of a step with their latest attempts; None if there is none that it begins beyond."""
+    def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
+        """Return a page of the rollouts that match, after a look at `wanted.max_examined` rollouts at most."""
 
-    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        """Return the `reward_candidates` of the latest attempts; those of one rollout in their order."""
+    def list_groups(self, before: int | None, limit: int) -> GroupPage:
+        """Return a page of groups."""
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
-        """Return the rollouts that have ended, in the order given, and the ids that name nothing."""
+        """Return the rollouts that have ended, in the order given, and the unknown ids."""
 
     def counts(self) -> LightningStoreStatistics:
         """Return the totals of the statistics."""
 
     def outcome(self, key: str) -> str | None:
-        """Return what a write left under its key; None if none has that is among the last `MOST_OUTCOMES`."""
+        """Return the outcome of the write with this idempotency key; None if it is not among the kept ones."""
 
     def keep_outcome(self, key: str, outcome: str) -> None:
-        """Keep what a write leaves under its key, and forget the oldest beyond `MOST_OUTCOMES`."""
+        """Keep the outcome of a write, and forget the oldest beyond `MOST_OUTCOMES`."""
 
 
 def _fields_but(model: type[BaseModel], *left_out: str) -> tuple[str, ...]:
@@ -179,13 +182,13 @@ class Condition:
 class Query:
     """Filters, order and page of a query. `page` evaluates it on objects; a database translates it.
 
-    Comparisons are exact and case-sensitive. In an ascending order None comes first; equal items keep the order in
-    which they were stored, in both directions.
+    Comparisons are exact and case-sensitive. In ascending order None comes first. Equal items keep the order in which
+    they were stored, in both directions.
     """
 
     kind: Kind
     scope: tuple[Condition, ...] = ()
-    """Conditions that hold whatever `logic` says."""
+    """Conditions that always apply, whatever `logic` is."""
     filters: tuple[Condition, ...] = ()
     logic: Literal["and", "or"] = "and"
     sort_by: str | None = None
@@ -207,7 +210,7 @@ class Query:
             raise ValueError(f"offset={self.offset}: expected a count")
 
     def required(self, field: str) -> Sequence[Any] | None:
-        """Return the values to which the query confines `field`, for the use of an index; None if it does not."""
+        """Return the only values that `field` may have, to use an index; None if it may have any."""
         for condition in (*self.scope, *(self.filters if self.logic == "and" or len(self.filters) == 1 else ())):
             if condition.field == field and condition.test == "equals":
                 return (condition.value,)
@@ -216,7 +219,7 @@ class Query:
         return None
 
     def page(self, candidates: Iterable[T], key: Callable[[T], object] = lambda item: item) -> PaginatedResult[T]:
-        """Return the page of candidates that are in stored order; `key` gives the object that has the fields."""
+        """Return the page of candidates in stored order; `key` returns the object with the fields."""
         matching = [item for item in candidates if self._matches(key(item))]
         if self.sort_by is not None:
             field = self.sort_by
@@ -226,7 +229,7 @@ class Query:
         return self.page_of(matching, len(matching))
 
     def page_of(self, ordered: Iterable[T], total: int) -> PaginatedResult[T]:
-        """Return the page of `total` items that match and are in the order of the query."""
+        """Return the page of `total` matching items that are in the order of the query."""
         end = None if self.limit == -1 else self.offset + self.limit
         items = list(islice(ordered, self.offset, end))
         return PaginatedResult.model_construct(items=items, limit=self.limit, offset=self.offset, total=total)
@@ -241,32 +244,19 @@ class Query:
         return combine(condition.holds(item) for condition in self.filters)
 
 
-@dataclass(frozen=True)
-class WalkStep:
-    """A step of a walk through all rollouts."""
-
-    beyond: str | None
-    """Id of the rollout after which it begins."""
-    statuses: tuple[RolloutStatus, ...] | None
-    """Only rollouts in one of these."""
-    descending: bool
-    """True if it goes from the newest on."""
-    limit: int
-
-
 def conditions(arguments: dict[str, Any]) -> tuple[Condition, ...]:
     """Build conditions from arguments of a query: `FIELD`, `FIELD_contains` or `FIELD_in`; None is no condition."""
-    found = []
+    built = []
     for name, value in arguments.items():
         if value is None:
             continue
         if name.endswith("_in"):
-            found.append(Condition(name.removesuffix("_in"), "one_of", tuple(value)))
+            built.append(Condition(name.removesuffix("_in"), "one_of", tuple(value)))
         elif name.endswith("_contains"):
-            found.append(Condition(name.removesuffix("_contains"), "contains", value))
+            built.append(Condition(name.removesuffix("_contains"), "contains", value))
         else:
-            found.append(Condition(name, "equals", value))
-    return tuple(found)
+            built.append(Condition(name, "equals", value))
+    return tuple(built)
 
 
 def _none_first(value: Any) -> tuple[bool, Any]:
@@ -293,21 +283,22 @@ class DamagedRowError(LightningStoreError):
 
 
 def readable(make: Callable[[Row], T], rows: Iterable[Row], on_damage: Callable[[Row], None] | None = None) -> list[T]:
-    """Return the objects of rows; one that is damaged is logged and left out.
+    """Return the objects of rows; a damaged row is logged and left out.
 
     Args:
-        make: returns the object of a row.
-        on_damage: called with each that is left out.
+        make: Returns the object of a row.
+        rows: The rows.
+        on_damage: Called with each damaged row.
     """
-    found = []
+    objects = []
     for row in rows:
         try:
-            found.append(make(row))
+            objects.append(make(row))
         except DamagedRowError as error:
             logger.error("%s; it is left out", error)
             if on_damage is not None:
                 on_damage(row)
-    return found
+    return objects
 
 
 _NAMES: Final[dict[Kind, tuple[str, ...]]] = {
@@ -320,7 +311,7 @@ _NAMES: Final[dict[Kind, tuple[str, ...]]] = {
 
 
 def _naming(kind: Kind) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Make a reader of rows tell which row is damaged."""
+    """Decorate a reader of rows: an error names the damaged row."""
 
     def decorate(read: Callable[P, T]) -> Callable[P, T]:
         @wraps(read)
@@ -342,23 +333,26 @@ _CONTENT: Final = ("mode", "resources_id", "input", "config", "metadata")
 
 
 def to_json(value: Any) -> str:
-    """Encode as JSON text. Numbers come back exactly, infinities and NaN included, and so does any text.
+    """Encode as JSON text, from which numbers (also infinities and NaN) and texts are read back exactly.
 
     Raises:
-        ValueError: the value holds something that JSON cannot express.
+        ValueError: the value cannot be expressed as JSON.
     """
     if value == {}:
         return "{}"
     try:
         return _ENCODER.encode(value)
-    except (TypeError, ValueError) as error:  # a strange key, a strange object, a circle
+    except (TypeError, ValueError) as error:
         raise ValueError(f"a database keeps tasks, metadata and spans as JSON: {error}") from error
 
 
 def rollout_columns(rollout: Rollout) -> Values:
     """Return the columns of a rollout."""
+    step, group = step_and_group(rollout.metadata)
     return {
         **{name: getattr(rollout, name) for name in SORTABLE["rollout"]},
+        "step": step,
+        "group_id": group,
         "input_json": to_json(rollout.input),
         "config_json": rollout.config.model_dump_json(),
         "metadata_json": to_json(rollout.metadata),
@@ -366,7 +360,7 @@ def rollout_columns(rollout: Rollout) -> Values:
 
 
 def content_changed(old: Rollout, new: Rollout) -> bool:
-    """Return True if anything but the status and the end of a rollout was replaced."""
+    """Return True if a field other than the status and the end time was replaced."""
     before, after = vars(old), vars(new)
     return any(after[name] is not before[name] for name in _CONTENT)
 
@@ -383,17 +377,14 @@ def rollout_of(row: Row) -> Rollout:
 
 @lru_cache(maxsize=64)
 def _config(text: str) -> dict[str, Any]:
-    """Parse a config; cached, because most rollouts have one of few.
-
-    The result is only read: each rollout makes a config of its own from it.
-    """
+    """Parse a config; cached, because most rollouts share a few configs. The result is only read."""
     config: dict[str, Any] = json.loads(text)
     return config
 
 
 def _object(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {} if text == "{}" else json.loads(text)
-    return found
+    parsed: dict[str, Any] = {} if text == "{}" else json.loads(text)
+    return parsed
 
 
 def attempt_columns(attempt: Attempt) -> Values:
@@ -412,22 +403,23 @@ def attempt_of(row: Row, prefix: str = "") -> Attempt:
 
 
 def span_columns(span: Span) -> Values:
-    """Return the columns of a span. What has no column of its own goes into `body_json`."""
+    """Return the columns of a span; fields without a column go into `body_json`."""
     values: Values = {name: getattr(span, name) for name in _SPAN_COLUMNS}
+    values["reward"] = span_reward(span)
     values["body_json"] = body_json(span)
     return values
 
 
 def body_json(span: Span) -> str:
-    """Return as JSON what of a span has no column of its own: its attributes, events, links and status.
+    """Return the fields of a span without a column (attributes, events, links, status) as JSON.
 
     Raises:
-        ValueError: the span holds something that JSON cannot express.
+        ValueError: they cannot be expressed as JSON.
     """
     body = span.model_dump(exclude=_SPAN_COLUMN_SET)
     try:
         return pydantic_core.to_json(body, inf_nan_mode="constants").decode()
-    except ValueError:  # text that is not Unicode, which only the slower encoder can write; or not JSON at all
+    except ValueError:  # text that is not Unicode, which only the slower encoder can write; or not JSON
         return to_json(body)
 
 
@@ -472,4 +464,4 @@ OBJECT_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
     "resources": resources_of,
     "worker": worker_of,
 }
-"""Functions that return the object of a row, for the kinds that have nothing but their row."""
+"""Functions that return the object of a row, for the kinds whose objects have one row."""

@@ -1,4 +1,4 @@
-"""Stores that hand every call to another place: the base of all wrappers, and the one that calls from any thread."""
+"""Stores that forward every call: the base of all wrappers, and the wrapper that may be called from any thread."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 10.0
 _WAITING: Final = frozenset({"wait_for_rollouts", "wait_for_work"})
-"""Methods that return when something has happened, which another call has to bring about."""
+"""Methods that wait for an event which another call causes."""
 
 
 class LoopThread:
-    """Event loop in a daemon thread of its own."""
+    """Event loop in a daemon thread."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -42,7 +42,7 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread and block until it is done; for callers outside of any event loop."""
+        """Run a coroutine in the thread and block until it is done. Call it outside of any event loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     @property
@@ -51,7 +51,7 @@ class LoopThread:
         return self._loop.is_closed() or not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Cancel what still runs in the thread and end it. Must be called from another thread."""
+        """Cancel the running coroutines and end the thread. Call it from another thread."""
         if self.stopped:
             return
         self.run(_cancel_others())
@@ -62,7 +62,7 @@ class LoopThread:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped. A call that exits, as by `sys.exit`, fails alone: others wait here as well."""
+    """Run the loop until it is stopped; a call that exits, as by `sys.exit`, does not end it."""
     while True:
         try:
             loop.run_forever()
@@ -80,10 +80,10 @@ async def _cancel_others() -> None:
 
 
 class ForwardingStore(LightningStore):
-    """Store whose methods all go through `_forward`; `forward_methods` defines them."""
+    """Store whose methods all call `_forward`; `forward_methods` defines them."""
 
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Carry out the method of the contract that has this name."""
+        """Call the method of the contract that has this name."""
         raise NotImplementedError
 
 
@@ -91,28 +91,33 @@ def forward_methods(store: type[ForwardingStore], names: Iterable[str] = STORE_M
     """Define each of the named methods that the class does not define itself."""
     for name in names:
         if name not in vars(store):
-            setattr(store, name, _forwarding(store, name))
+            setattr(store, name, as_in_contract(_forwarding(name), store, name))
 
 
-def _forwarding(store: type[ForwardingStore], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    contract = getattr(LightningStore, name)
-
+def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def forward(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
         return await self._forward(name, args, kwargs)
 
-    forward.__name__ = name
-    forward.__qualname__ = f"{store.__name__}.{name}"
-    forward.__doc__ = contract.__doc__
-    forward.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
     return forward
+
+
+def as_in_contract(
+    method: Callable[..., Coroutine[Any, Any, Any]], store: type[LightningStore], name: str
+) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Give a method of `store` the name, docstring and signature of a method of the contract, and return it."""
+    contract = getattr(LightningStore, name)
+    method.__name__ = name
+    method.__qualname__ = f"{store.__name__}.{name}"
+    method.__doc__ = contract.__doc__
+    method.__signature__ = inspect.signature(contract)  # type: ignore[attr-defined]  # functions take any attribute
+    return method
 
 
 class LightningStoreThreaded(ForwardingStore):
     """Store that can be called from every thread and event loop: each call runs in one event-loop thread.
 
-    Every async method of the contract is forwarded. A store that is not `async_safe` gets one call after the other;
-    only the calls that wait for something do not keep others from it. A call that is cancelled on the way may have been
-    carried out.
+    A store that is not `async_safe` gets one call at a time, except for the calls that wait for an event. A cancelled
+    call may have been carried out.
     """
 
     def __init__(self, store: LightningStore) -> None:
@@ -138,7 +143,7 @@ class LightningStoreThreaded(ForwardingStore):
             await asyncio.to_thread(self._thread.stop)
 
     def release(self) -> None:
-        """End the thread and leave the store open, for whoever made it; to be called outside of any event loop."""
+        """End the thread and leave the store open. Call it outside of any event loop."""
         self._thread.stop()
 
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -19,7 +20,8 @@ from recorded import add_rollout
 from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.apps.dashboard import dashboard_pages, run_sources, store_source
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.store import LightningStoreServer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
+from store.test_migrations import VERSION_1
 
 
 def test_a_run_is_told_with_its_state_its_accuracy_and_its_counts(shown):
@@ -91,7 +93,6 @@ def test_pages_of_rollouts_follow_each_other_without_gap_or_repetition(shown):
         if cursor is None:
             break
     assert [one["id"] for one in found] == [one["id"] for one in whole["items"]]
-    assert [one["number"] for one in found] == sorted((one["number"] for one in found), reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_text_is_found_in_what_was_said(shown):
             "hostile/rollouts", text="0123456789 0123", **({"cursor": page["next"]} if page["next"] else {})
         )
         found += page["items"]
-    assert ["ten megabytes" in one["task"] for one in found] == [True]
+    assert [one["task"].startswith("0123456789 0123") for one in found] == [True]
 
 
 def test_a_rollout_has_its_conversation_its_reward_and_its_spans(shown):
@@ -179,8 +180,6 @@ def test_a_group_of_equal_rewards_says_that_nothing_is_learnt(tmp_path, serve):
 
     asyncio.run(fill())
     served = serve(store_source(store))
-    served.get("store/rollouts")
-    assert asyncio.run(served.sources[0].browser.indexed(60))
     assert "equal" in served.get("store/groups/view", group="4/1")["why"]
     asyncio.run(store.close())
 
@@ -299,23 +298,35 @@ def test_the_store_server_shows_the_dashboard_behind_its_key(tmp_path):
             runs = (await client.get("/dashboard/api/runs", headers=headers)).json()["runs"]
             assert [run["name"] for run in runs] == ["store"]
             assert (await client.get("/docs")).status_code == 200
-        await source.browser.close()
+        await source.close()
         await server.close()
 
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize(("version", "status"), [(1, 200), (99, 500)])
-def test_a_store_of_an_older_version_is_read_and_one_of_a_newer_is_refused(
-    run_folder, serve, tmp_path, version, status
-):
+def test_a_store_of_an_older_version_is_upgraded_and_one_of_a_newer_is_refused(serve, tmp_path):
+    for name, version in (("old", 1), ("new", 99)):
+        (tmp_path / name).mkdir()
+        with closing(sqlite3.connect(tmp_path / name / "rollouts.db")) as connection:
+            connection.executescript(VERSION_1.format(number="INTEGER NOT NULL PRIMARY KEY"))
+            connection.execute("UPDATE agl_schema SET version = ?", (version,))
+            connection.commit()
+    served = serve(*run_sources([tmp_path / "old", tmp_path / "new"]))
+    assert [row["id"] for row in served.get("old/rollouts")["items"]] == ["ro-2", "ro-1"]
+    answer = served.client.get("/dashboard/api/runs/new/rollouts")
+    assert answer.status_code == 500
+    assert "schema version 99" in answer.text
+
+
+def test_the_store_of_a_run_is_opened_read_only(run_folder, serve, tmp_path):
     folder = shutil.copytree(run_folder, tmp_path / "letters")
-    with sqlite3.connect(folder / "rollouts.db") as store:
-        store.execute("UPDATE agl_schema SET version = ?", (version,))
-    store.close()
-    answer = serve(*run_sources([folder])).client.get("/dashboard/api/runs/letters/rollouts")
-    assert answer.status_code == status, answer.text
-    assert ("schema version 99" in answer.text) == (version == 99)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    served = serve(*run_sources([folder]))
+    assert served.get("letters/rollouts")["items"]
+    store = asyncio.run(served.sources[0].store())
+    with pytest.raises(LightningStoreError, match="permissions"):
+        asyncio.run(store.enqueue_rollout("x"))
+    assert {name: (folder / name).read_bytes() for name in before} == before
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):
@@ -347,3 +358,21 @@ def test_the_shipped_page_is_whole_and_names_no_other_host():
     static = Path(__file__).resolve().parents[3] / "src/mini_agentic_rl/apps/dashboard/static"
     assert {path.name for path in static.iterdir()} == {"index.html", "app.js", "app.css", "icon.svg"}
     assert "resolved" not in (Path(__file__).resolve().parents[3] / "frontend/dashboard/package-lock.json").read_text()
+
+
+async def test_counts_are_taken_again_when_they_are_old_and_not_for_every_event() -> None:
+    class SlowCounts(InMemoryLightningStore):
+        counted = 0
+
+        async def statistics(self):
+            self.counted += 1
+            await asyncio.sleep(0.2)
+            return await super().statistics()
+
+    store = SlowCounts()
+    source = store_source(store)
+    await store.start_rollout("a")
+    marks = [await source.mark() for _ in range(20)]
+    assert await source.totals() == {"status": {"preparing": 1}, "rollouts": 1, "spans": 0}
+    assert '"rollouts": 1' in marks[0]
+    assert store.counted < 5

@@ -1,16 +1,16 @@
-"""The application of the dashboard: a page, and the JSON that it shows. Every request reads; none changes anything.
+"""The application of the dashboard: a page, and the JSON that it shows. Requests only read.
 
-    GET /                                                the page; its views are addresses behind the #
+    GET /                                                the page; its views have addresses after the #
     GET /dashboard/api/runs                              the runs
     GET /dashboard/api/runs/RUN/curves                   the numbers of a run
-    GET /dashboard/api/runs/RUN/doctor                   what the doctor finds in it
+    GET /dashboard/api/runs/RUN/doctor                   findings of the doctor
     GET /dashboard/api/runs/RUN/rollouts                 a page of rollouts, filtered
     GET /dashboard/api/runs/RUN/rollouts/ID              a rollout; /tokens has its tokens
     GET /dashboard/api/runs/RUN/groups                   a page of groups; /view?group=GROUP is one
     GET /dashboard/api/runs/RUN/workers, …/resources     workers, and versions of resources
-    GET /dashboard/api/events                            server-sent events: what has changed
+    GET /dashboard/api/events                            server-sent events: the runs that have changed
 
-Files and databases are read in threads, so that the event loop, which may be a store's, answers others meanwhile.
+Files and databases are read in threads, because the event loop may be that of a store server.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from ...http import (
 )
 from ...redaction import without_secrets_within
 from ...types import RolloutStatus, trainable_agents_in
-from .browse import RolloutFilter
 from .examined import examine
+from .rollouts import MAX_GROUP, MAX_RESOURCES, group_rows, latest_spans, rollout_rows, spans_of
 from .sources import ShownRun
 from .views import group_view, rollout_view, tokens_view
 
-# The built page: one HTML file, its script and its style, and the headers that let it run nothing else.
+# The built page: an HTML file, a script and a style sheet, and its security headers.
 #
-# The page itself says nothing of what a store holds, so that no key is asked for it; its script asks for one, and sends
-# it with every request. Transcripts are hostile input: the page only makes text of them, and the policy below forbids
-# any script, style, frame or request but its own.
+# The page contains no data, so it needs no key; its script asks for the key and sends it with every request.
+# Transcripts are hostile input: they are rendered as plain text, and the policy below forbids foreign scripts, styles,
+# frames and requests.
 
 
 POLICY: Final = (
@@ -87,11 +87,6 @@ PATHS: Final = frozenset(_FILES)
 """Paths that are served without a key."""
 
 
-def asset_routes() -> list[Route]:
-    """Return the routes of the files."""
-    return [Route(path, _serving(name, kind), methods=["GET"]) for path, (name, kind) in _FILES.items()]
-
-
 def _serving(name: str, kind: str) -> Endpoint:
     async def serve(request: Request) -> Response:
         return Response(_content(name), headers=HEADERS, media_type=kind)
@@ -107,16 +102,16 @@ def _content(name: str) -> bytes:
 logger = logging.getLogger(__name__)
 
 
-# Server-sent events: which runs have written something. The page then asks for what it shows.
+# Server-sent events with the names of the runs that have changed; the page then reloads its data.
 
 
 _LOOK_SECONDS: Final = 1.0
 _SIGN_SECONDS: Final = 15.0
-"""Seconds after which a connection without news is kept alive by a comment."""
+"""Seconds without an event after which a comment keeps the connection alive."""
 
 
 async def events_of(sources: Sequence[ShownRun], ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yield an event `changed` with the names of runs as often as these have written something, until `ended`."""
+    """Yield an event `changed` with the names of runs whenever these have changed, until `ended`."""
     known = {source.name: await _mark(source) for source in sources}
     yield b"event: ready\ndata: []\n\n"
     quiet_since = time.monotonic()
@@ -138,63 +133,61 @@ async def events_of(sources: Sequence[ShownRun], ended: Callable[[], bool]) -> A
 
 async def _mark(source: ShownRun) -> str:
     try:
-        return f"{await source.browser.mark()} {await asyncio.to_thread(_files, source)}"
-    except Exception as error:  # a store that cannot be reached now may be reached again
-        logger.debug("the dashboard hears nothing of %s: %s", source.name, error)
+        return await source.mark()
+    except Exception as error:  # the store may be reachable again later
+        logger.debug("the dashboard cannot read %s: %s", source.name, error)
         return ""
 
 
-def _files(source: ShownRun) -> str:
-    if source.folder is None:
-        return ""
-    found = []
-    for path in (source.folder.metrics_path, source.folder.summary_path):
-        try:
-            stat = path.stat()
-        except OSError:
-            continue
-        found.append(f"{stat.st_mtime_ns}.{stat.st_size}")
-    return " ".join(found)
-
-
-# Arguments of requests to the dashboard, read from the query string and checked.
+# Arguments in the query string of requests.
 
 
 _STATUSES: Final = frozenset(get_args(RolloutStatus))
 _LONGEST: Final = 500
 MAX_PAGE: Final = 200
-"""Items of one page at most."""
+"""Most items of one page."""
 
 
-def rollout_filter(query: Mapping[str, str]) -> RolloutFilter:
-    """Return the filter of a query string.
+def rollout_conditions(query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the conditions of a query string, as arguments of `LightningStore.list_rollouts`.
 
     Raises:
-        BadRequestError: one of its fields has no such value.
+        BadRequestError: a field has a wrong value.
     """
-    status = tuple(one for one in query.get("status", "").split(",") if one)
+    status = [one for one in query.get("status", "").split(",") if one]
     for one in status:
         if one not in _STATUSES:
             raise BadRequestError(
                 f"status {one[:40]!r}: expected one of {', '.join(sorted(_STATUSES))}", param="status"
             )
-    step = query.get("step")
-    if step and not (step.isascii() and step.isdigit() and len(step) < 16):
-        raise BadRequestError(f"step {step[:40]!r}: expected a whole number", param="step")
-    return RolloutFilter(
-        status=status,
-        step=int(step) if step else None,
-        reward_min=_number(query, "reward_min"),
-        reward_max=_number(query, "reward_max"),
-        **{name: _text(query, name) for name in ("mode", "task", "worker", "text", "group")},
-    )
+    step = _whole_number(query, "step")
+    return {
+        "status_in": status or None,
+        "step": None if step is None else step - 1,  # stores have the number of steps finished before
+        "reward_min": _number(query, "reward_min"),
+        "reward_max": _number(query, "reward_max"),
+        "mode": _text(query, "mode"),
+        "group": _text(query, "group"),
+        "worker_contains": _text(query, "worker"),
+        "input_contains": _text(query, "task"),
+        "text": _text(query, "text"),
+    }
+
+
+def _whole_number(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise BadRequestError(f"{name} {text[:40]!r}: expected a whole number", param=name)
+    return int(text)
 
 
 def limit_of(query: Mapping[str, str]) -> int:
-    """Return how many items a page is to have.
+    """Return the number of items of a page.
 
     Raises:
-        BadRequestError: it is no number between 1 and `MAX_PAGE`.
+        BadRequestError: it is not a number from 1 to `MAX_PAGE`.
     """
     text = query.get("limit", "100")
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MAX_PAGE:
@@ -202,9 +195,9 @@ def limit_of(query: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _text(query: Mapping[str, str], name: str) -> str:
-    text = query.get(name, "")
-    if len(text) > _LONGEST:
+def _text(query: Mapping[str, str], name: str) -> str | None:
+    text = query.get(name) or None
+    if text is not None and len(text) > _LONGEST:
         raise BadRequestError(f"{name}: longer than {_LONGEST} characters", param=name)
     return text
 
@@ -224,7 +217,7 @@ def _number(query: Mapping[str, str], name: str) -> float | None:
 
 API: Final = "/dashboard/api"
 _FULL: Final = 2_000_000
-"""Characters of one text where a page asks for all of it."""
+"""Most characters of a text if the page requests all of it."""
 
 View = Callable[[ShownRun, Request], Awaitable[Any]]
 
@@ -233,13 +226,14 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
     """Return the pages of a dashboard over these runs, for an application of `http.new_app`.
 
     Args:
-        admission: of the server that shows them: it lets requests in, by its keys.
+        sources: The runs.
+        admission: The admission of the server.
     """
     by_name = {source.name: source for source in sources}
 
     async def runs(request: Request) -> Response:
         facts = await asyncio.gather(*(asyncio.to_thread(source.facts) for source in sources))
-        totals = await asyncio.gather(*(source.browser.totals() for source in sources))
+        totals = await asyncio.gather(*(source.totals() for source in sources))
         return _json({"runs": [{**fact, "totals": total} for fact, total in zip(facts, totals, strict=True)]})
 
     async def events(request: Request) -> Response:
@@ -273,7 +267,7 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
         "workers": _workers,
         "resources": _resources,
     }
-    routes = [*asset_routes()]
+    routes = [Route(path, _serving(name, kind), methods=["GET"]) for path, (name, kind) in _FILES.items()]
     for path, endpoint in (
         (f"{API}/runs", runs),
         (f"{API}/events", events),
@@ -285,9 +279,9 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
 
 
 async def close_sources(sources: Sequence[ShownRun]) -> None:
-    """Close what the runs of a dashboard are read through."""
+    """Close the runs of a dashboard."""
     for source in sources:
-        await source.browser.close()
+        await source.close()
 
 
 async def _curves(source: ShownRun, request: Request) -> Any:
@@ -300,59 +294,58 @@ async def _doctor(source: ShownRun, request: Request) -> Any:
 
 async def _rollouts(source: ShownRun, request: Request) -> Any:
     query = request.query_params
-    page = await source.browser.page(rollout_filter(query), query.get("cursor"), limit_of(query))
-    return {"items": page.items, "next": page.next}
+    conditions, limit, before = rollout_conditions(query), limit_of(query), _whole_number(query, "cursor")
+    rows, after = await rollout_rows(await source.store(), conditions, limit, before)
+    return {"items": rows, "next": None if after is None else str(after)}
 
 
 async def _rollout(source: ShownRun, request: Request) -> Any:
-    browser, rollout_id = source.browser, request.path_params["id"]
-    rollout = await browser.rollout(rollout_id)
+    store, rollout_id = await source.store(), request.path_params["id"]
+    rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         return None
-    attempts, spans = await browser.attempts(rollout_id), await browser.spans(rollout_id)
+    attempts, spans = await store.query_attempts(rollout_id), await spans_of(store, rollout_id)
     full = {"shown": _FULL} if request.query_params.get("full") else {}
-    return await asyncio.to_thread(rollout_view, rollout, attempts, spans, **full)
+    return await asyncio.to_thread(rollout_view, rollout, attempts.items, spans, **full)
 
 
 async def _tokens(source: ShownRun, request: Request) -> Any:
-    browser, rollout_id = source.browser, request.path_params["id"]
-    rollout = await browser.rollout(rollout_id)
+    store, rollout_id = await source.store(), request.path_params["id"]
+    rollout = await store.get_rollout_by_id(rollout_id)
     if rollout is None:
         return None
-    spans = await browser.spans(rollout_id)
+    spans = await spans_of(store, rollout_id)
     texts = await asyncio.to_thread(source.texts)
     return await asyncio.to_thread(tokens_view, spans, trainable_agents_in(rollout.metadata or {}), texts)
 
 
 async def _groups(source: ShownRun, request: Request) -> Any:
     query = request.query_params
-    groups, after = await source.browser.groups(query.get("cursor"), limit_of(query))
-    return {"items": groups, "next": after}
+    limit, before = limit_of(query), _whole_number(query, "cursor")
+    rows, after = await group_rows(await source.store(), limit, before)
+    return {"items": rows, "next": None if after is None else str(after)}
 
 
 async def _group(source: ShownRun, request: Request) -> Any:
-    browser = source.browser
-    ids = await browser.group(request.query_params.get("group", ""))
-    if not ids:
-        return None
-    rows, read = await asyncio.gather(browser.rows(ids), asyncio.gather(*map(browser.spans, ids)))
+    store = await source.store()
+    rows, _ = await rollout_rows(store, {"group": request.query_params.get("group", "")}, MAX_GROUP)
     if not rows:
         return None
-    spans = {}
-    for one, found in zip(ids, read, strict=True):
-        latest = found[-1].attempt_id if found else None
-        spans[one] = [span for span in found if span.attempt_id == latest]
+    rows.reverse()
+    spans = await asyncio.gather(*(spans_of(store, row["id"]) for row in rows))
+    latest = {row["id"]: latest_spans(of_rollout) for row, of_rollout in zip(rows, spans, strict=True)}
     texts = await asyncio.to_thread(source.texts)
-    return await asyncio.to_thread(group_view, rows, spans, texts)
+    return await asyncio.to_thread(group_view, rows, latest, texts)
 
 
 async def _workers(source: ShownRun, request: Request) -> Any:
-    return {"items": [worker.model_dump(mode="json") for worker in await source.browser.workers()]}
+    workers = await (await source.store()).query_workers(sort_by="worker_id")
+    return {"items": [worker.model_dump(mode="json") for worker in workers]}
 
 
 async def _resources(source: ShownRun, request: Request) -> Any:
-    found = await source.browser.resources()
-    return {"items": [without_secrets_within(one.model_dump(mode="json")) for one in found]}
+    newest = await (await source.store()).query_resources(sort_order="desc", limit=MAX_RESOURCES)
+    return {"items": [without_secrets_within(update.model_dump(mode="json")) for update in newest]}
 
 
 def _json(value: Any) -> Response:
@@ -380,17 +373,17 @@ class _Events(EventStream):
             gone.cancel()
 
 
-# The server of `mini-agentic-rl dashboard`: the pages alone, on a thread of their own.
+# The server of `mini-agentic-rl dashboard`.
 
 
 class DashboardServer(AdmittingServer):
     """Serve a dashboard until it is stopped, which also closes its runs.
 
     Args:
-        sources: the runs, at least one.
-        host: address to listen on; this computer alone by default.
-        port: port to listen on; 0 takes a free one, which `port` then tells.
-        api_keys: keys that are accepted; needed where `host` is not this computer's loopback.
+        sources: The runs, at least one.
+        host: Address to listen on; by default for this computer alone.
+        port: Port to listen on; 0 takes a free one.
+        api_keys: Accepted keys; required if `host` is not this computer's loopback.
     """
 
     def __init__(

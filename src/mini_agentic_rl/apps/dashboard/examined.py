@@ -1,4 +1,4 @@
-"""A run as the doctor sees it: its metrics, and the newest of its rollouts. Only reads."""
+"""The doctor's findings about a run, from its metrics and its newest rollouts; and transcripts for its report."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ...adapter import TraceToMessages, count_tool_calls, is_completion
 from ...errors import UserError
 from ...metrics import RULES, Finding, RolloutFacts, RunView, StepNumbers, diagnose, read_metrics
 from ...semconv import CompletionSpanAttributes as Key
+from ...store import LightningStore
 from ...types import Span
-from .browse import Browser, GroupRow, RolloutFilter, RolloutRow
+from .rollouts import GroupRow, RolloutRow, group_rows, latest_spans, rollout_rows, spans_of
 from .sources import ShownRun
 
 _ROLLOUTS: Final = 48
 _GROUPS: Final = 200
-_INDEX_SECONDS: Final = 10.0
 _PAGES: Final = 40
 _ENDED: Final = ("succeeded", "failed")
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A run that the doctor has looked at, and the faults that it found."""
+    """The doctor's findings about a run."""
 
     name: str
     view: RunView
     findings: Sequence[Finding]
     unread: str | None = None
-    """Reason why its rollouts could not be read, so that only metrics were looked at; None where they were."""
+    """Reason why its rollouts could not be read, so that only metrics were checked; None if they were read."""
 
     @property
     def healthy(self) -> tuple[str, ...]:
-        """Names of the rules that found nothing."""
+        """Names of the rules without findings."""
         found = {finding.rule for finding in self.findings}
         return tuple(rule.__name__ for rule in RULES if rule.__name__ not in found)
 
@@ -54,11 +54,12 @@ class Examined:
 
 
 async def examine(source: ShownRun) -> Examined:
-    """Return what the doctor finds in a run, or in a store without a folder. Of a run whose store cannot be read, as
-    one of an older version, the metrics are looked at.
+    """Return the doctor's findings about a run, or about a store without a folder.
+
+    If the store cannot be read, only the metrics are checked.
 
     Raises:
-        UserError: its store cannot be read, and there are no metrics.
+        UserError: the store cannot be read, and there are no metrics.
     """
     rows: list[dict[str, Any]] = []
     eval_size = None
@@ -69,36 +70,34 @@ async def examine(source: ShownRun) -> Examined:
         eval_size = size if isinstance(size, int) else None
     rollouts, unread = [], None
     try:
-        rollouts = [await _facts(source.browser, row) for row in await _newest(source.browser)]
+        store = await source.store()
+        newest = await _newest(store, _ROLLOUTS, {"status_in": _ENDED, "mode": "train"})
+        rollouts = [await _facts(store, row) for row in newest]
     except UserError as error:
         if not rows:
             raise
         unread = str(error)
     view = RunView.of_rows(rows, rollouts=rollouts, eval_size=eval_size)
     if source.folder is None:
-        await source.browser.indexed(_INDEX_SECONDS)
-        groups, _ = await source.browser.groups(None, _GROUPS)
+        groups, _ = await group_rows(store, _GROUPS)
         view = RunView(_steps_of(groups), (), rollouts)
     return Examined(source.name, view, diagnose(view), unread)
 
 
-async def _newest(browser: Browser) -> list[RolloutRow]:
-    """Return the newest rollouts of the training that have ended."""
-    wanted = RolloutFilter(status=_ENDED, mode="train")
-    found: list[RolloutRow] = []
-    cursor: str | None = None
+async def _newest(store: LightningStore, count: int, conditions: Mapping[str, Any]) -> list[RolloutRow]:
+    """Return the newest rollouts that meet the conditions; fewer if the search for them takes long."""
+    rows: list[RolloutRow] = []
+    before: int | None = None
     for _ in range(_PAGES):
-        page = await browser.page(wanted, cursor, _ROLLOUTS - len(found))
-        found += page.items
-        cursor = page.next
-        if cursor is None or len(found) >= _ROLLOUTS:
+        page, before = await rollout_rows(store, conditions, count - len(rows), before)
+        rows += page
+        if before is None or len(rows) == count:
             break
-    return found
+    return rows
 
 
-async def _facts(browser: Browser, row: RolloutRow) -> RolloutFacts:
-    spans = await browser.spans(row["id"])
-    latest = [span for span in spans if span.attempt_id == spans[-1].attempt_id]
+async def _facts(store: LightningStore, row: RolloutRow) -> RolloutFacts:
+    latest = latest_spans(await spans_of(store, row["id"]))
     calls = count_tool_calls(latest)
     return RolloutFacts(
         rollout_id=row["id"],
@@ -117,7 +116,7 @@ def _is_cut(spans: Sequence[Span]) -> bool:
 
 
 def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
-    """Return what the groups of a store say of each step, where no metrics are."""
+    """Return numbers of each step from the groups of a store, in place of metrics."""
     by_step: dict[int, list[list[float]]] = {}
     for group in groups:
         rewards = [reward for reward in group["rewards"] if reward is not None]
@@ -136,7 +135,7 @@ def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
     return found
 
 
-# Some conversations of a run's latest measurement, read from its store, as a report shows them.
+# Conversations of a run's latest evaluation, for its report.
 
 
 _LOOKED_AT: Final = 200
@@ -144,39 +143,33 @@ _TRANSCRIPT_PAGES: Final = 10
 
 
 async def transcripts_of(source: ShownRun, count: int = 6) -> list[dict[str, Any]]:
-    """Return conversations of the latest measurement, half of them wrong where there are so many: `title`, `messages`,
-    `reward` and `note`.
+    """Return conversations of the latest evaluation, up to half of them wrong: `title`, `messages`, `reward`, `note`.
 
     Raises:
         UserError: the store cannot be read.
     """
-    rows = await _latest_measurement(source)
+    store = await source.store()
+    measured: list[RolloutRow] = []
+    before: int | None = None
+    for _ in range(_TRANSCRIPT_PAGES):
+        page, before = await rollout_rows(store, {"status_in": ["succeeded"]}, _LOOKED_AT, before)
+        measured += [row for row in page if row["evaluation"] is not None]
+        if before is None or len(measured) >= _LOOKED_AT:
+            break
+    rows = [row for row in measured if row["evaluation"] == measured[0]["evaluation"]]
     wrong = [row for row in rows if not row["reward"]]
     right = [row for row in rows if row["reward"]]
     half = count // 2
     chosen = right[: count - min(half, len(wrong))] + wrong[:half]
-    return [told for row in chosen if (told := await _told(source, row)) is not None]
+    transcripts = [await _transcript(store, row) for row in chosen]
+    return [transcript for transcript in transcripts if transcript is not None]
 
 
-async def _latest_measurement(source: ShownRun) -> list[RolloutRow]:
-    found: list[RolloutRow] = []
-    cursor: str | None = None
-    for _ in range(_TRANSCRIPT_PAGES):
-        page = await source.browser.page(RolloutFilter(status=("succeeded",)), cursor, _LOOKED_AT)
-        found += [row for row in page.items if row["evaluation"] is not None]
-        cursor = page.next
-        if cursor is None or len(found) >= _LOOKED_AT:
-            break
-    return [row for row in found if row["evaluation"] == found[0]["evaluation"]]
-
-
-async def _told(source: ShownRun, row: RolloutRow) -> dict[str, Any] | None:
-    spans = await source.browser.spans(row["id"])
-    latest = [span for span in spans if span.attempt_id == spans[-1].attempt_id]
-    conversations = TraceToMessages().adapt(latest)
+async def _transcript(store: LightningStore, row: RolloutRow) -> dict[str, Any] | None:
+    conversations = TraceToMessages().adapt(latest_spans(await spans_of(store, row["id"])))
     if not conversations:
         return None
-    rollout = await source.browser.rollout(row["id"])
+    rollout = await store.get_rollout_by_id(row["id"])
     task = None if rollout is None else rollout.input
     gold = task.get("answer") if isinstance(task, dict) else None
     return {

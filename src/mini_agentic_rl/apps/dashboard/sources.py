@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import math
 import threading
@@ -10,25 +12,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import UserError
-from ...store import RUN_STORE_FILE, LightningStore, SqlLightningStore
+from ...store import RUN_STORE_FILE, InMemoryLightningStore, LightningStore, SqlLightningStore
 from ...trainer import RunFolder, wilson_interval
-from .browse import Browser, SqliteBrowser, StoreBrowser
+from .rollouts import StoreCounts
 from .views import TokenTexts, find_texts
 
-# The curves of a run, from its `metrics.jsonl`, of which only what was added since the last look is read.
+# The curves of a run, from its `metrics.jsonl`, which is read incrementally.
 
 
 _MAX_POINTS: Final = 2000
-"""Points of one curve that are sent; of longer ones the least and the greatest of each stretch."""
+"""Most points of one curve; longer curves are reduced to the least and the greatest point of each stretch."""
 _TAIL: Final = 256
 _NO_METRICS: Final = ("time", "phase", "step")
 
 
 class Curves:
-    """The numbers of a run by name. Used from any thread.
+    """The metrics of a run by name. Thread-safe.
 
     Args:
-        path: the file, which need not be there yet.
+        path: The file, which may be missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,15 +46,15 @@ class Curves:
         self._last: dict[str, Any] = {}
 
     def view(self) -> dict[str, Any]:
-        """Return `rows`, the `last` row's time, phase and step, and `series`: for each name its steps and its values,
-        where null stands for a number that is not finite."""
+        """Return `rows`, the `last` row's time, phase and step, and `series`: steps and values by name, with None for
+        values that are not finite."""
         with self._lock:
             self._look()
             series = {name: thinned(steps, values) for name, (steps, values) in self._series.items()}
             return {"rows": self._rows, "last": dict(self._last), "series": series}
 
     def last(self) -> dict[str, Any]:
-        """Return time, phase and step of the last row; empty where there is none."""
+        """Return time, phase and step of the last row; empty without rows."""
         with self._lock:
             self._look()
             return dict(self._last)
@@ -62,7 +64,7 @@ class Curves:
             with self.path.open("rb") as file:
                 file.seek(max(0, self._read - len(self._tail)))
                 if file.read(len(self._tail)) != self._tail:
-                    self._forget()  # cut off and written anew, as a resumed run does
+                    self._forget()  # a resumed run has truncated the file
                     file.seek(0)
                 added = file.read()
         except OSError:
@@ -107,25 +109,101 @@ def thinned(steps: Sequence[float], values: Sequence[float | None]) -> list[list
 
 
 class ShownRun:
-    """One run.
+    """One run: the folder that it writes, or a store without a folder.
 
     Args:
-        name: what it is called in addresses; no two runs of a dashboard share one.
-        browser: reads its store.
-        folder: where it writes; None where only a store is known.
+        name: Its name in addresses; no two runs of a dashboard share one.
+        folder: Folder of the run. Its store is opened read-only as soon as the file exists.
+        store: An open store, of a run without a folder.
+        owned: Close this store with the run.
     """
 
-    def __init__(self, name: str, browser: Browser, folder: Path | None = None) -> None:
+    def __init__(
+        self, name: str, folder: Path | None = None, *, store: LightningStore | None = None, owned: bool = False
+    ) -> None:
         self.name = name
-        self.browser = browser
         self.folder = None if folder is None else RunFolder(folder)
-        self.curves = None if folder is None else Curves(self.folder.metrics_path if self.folder else folder)
+        self.curves = None if self.folder is None else Curves(self.folder.metrics_path)
+        self._store = store
+        self._owned = owned or store is None
+        self._store_path = store.path if isinstance(store, SqlLightningStore) else None
+        if folder is not None:
+            self._store_path = folder / RUN_STORE_FILE
+        self._opened_file: tuple[int, int] | None = None
+        """Device and inode of the store file that is open."""
+        self._lock = threading.Lock()
+        self._counts = StoreCounts()
         self._texts: TokenTexts | None = None
         self._looked = False
         self._intervals: tuple[tuple[int, int], list[dict[str, Any]]] = ((0, 0), [])
 
+    async def store(self) -> LightningStore:
+        """Return the store of the run; an empty one while the run has none.
+
+        Raises:
+            LightningStoreError: it cannot be read.
+        """
+        if self.folder is not None:
+            await asyncio.to_thread(self._open)
+        return self._store or InMemoryLightningStore()
+
+    def _open(self) -> None:
+        """Open the store file of the folder, again if another file has taken its place."""
+        path = self._store_path
+        assert path is not None  # there is a folder
+        with self._lock:
+            try:
+                stat = path.stat()
+                file: tuple[int, int] | None = (stat.st_dev, stat.st_ino)
+            except OSError:
+                file = None
+            if file == self._opened_file:
+                return
+            if self._store is not None:
+                asyncio.run(self._store.close())
+                self._store = None
+            if file is not None:
+                self._store = SqlLightningStore(path, read_only=True, busy_timeout_seconds=5.0)
+            self._opened_file = file
+
+    async def close(self) -> None:
+        """Close the store if the run has opened it, or owns it."""
+        if self._store is not None and self._owned:
+            await self._store.close()
+
+    async def totals(self) -> dict[str, Any]:
+        """Return the numbers of rollouts, of rollouts by status, and of spans."""
+        counts = await self._counts.of(await self.store())
+        return {
+            "status": counts.get("rollouts_by_status", {}),
+            "rollouts": counts.get("total_rollouts", 0),
+            "spans": counts.get("total_spans", 0),
+        }
+
+    async def mark(self) -> str:
+        """Return a text that changes when the run or its store has changed."""
+        marks = [await asyncio.to_thread(self._files_mark)]
+        if self._store_path is None:
+            store = await self.store()
+            newest = await store.list_rollouts(limit=1)
+            marks += [json.dumps(await self.totals()), *(f"{one.rollout_id} {one.status}" for one in newest.items)]
+        return " ".join(marks)
+
+    def _files_mark(self) -> str:
+        paths: list[Path] = []
+        if self.folder is not None:
+            paths += [self.folder.metrics_path, self.folder.summary_path]
+        if self._store_path is not None:
+            paths += [self._store_path, self._store_path.with_name(f"{self._store_path.name}-wal")]
+        marks = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                marks.append(f"{stat.st_mtime_ns}.{stat.st_size}")
+        return " ".join(marks)
+
     def facts(self) -> dict[str, Any]:
-        """Return what its folder says of it: its state, settings and summary, and where it was resumed."""
+        """Return the facts of its folder: state, settings, summary, and resumptions."""
         facts: dict[str, Any] = {"name": self.name, "folder": None, "state": "store"}
         if self.folder is None or self.curves is None:
             return facts
@@ -142,7 +220,7 @@ class ShownRun:
         }
 
     def _measured(self, path: Path) -> list[dict[str, Any]]:
-        """Return the accuracy of each measurement with its interval; read again when its answers were written anew."""
+        """Return the accuracy of each evaluation with its interval; cached until the file changes."""
         try:
             stat = path.stat()
             mark = (stat.st_mtime_ns, stat.st_size)
@@ -153,7 +231,7 @@ class ShownRun:
         return self._intervals[1]
 
     def texts(self) -> TokenTexts | None:
-        """Return the texts of its tokens; None where its tokenizer is not on this computer. It is looked for once."""
+        """Return the texts of its tokens; None if its tokenizer is not on this computer."""
         if not self._looked:
             config = {} if self.folder is None else _read(self.folder.read_config)
             self._texts = find_texts(None if self.folder is None else self.folder.path, config)
@@ -165,7 +243,7 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
     """Return the runs of these folders, each under the folder's name.
 
     Raises:
-        UserError: one of them is no folder of a run.
+        UserError: one of them is not the folder of a run.
     """
     found: list[ShownRun] = []
     for folder in folders:
@@ -175,7 +253,7 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
             raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
         name = _free(path.resolve().name, [one.name for one in found])
-        found.append(ShownRun(name, SqliteBrowser(path / RUN_STORE_FILE), path))
+        found.append(ShownRun(name, path))
     return found
 
 
@@ -183,16 +261,15 @@ def store_source(store: LightningStore, name: str = "store", *, owned: bool = Fa
     """Return a store as a run without a folder.
 
     Args:
-        store: an open one.
-        owned: close it with the dashboard.
+        store: An open store.
+        name: Name of the run.
+        owned: Close the store with the dashboard.
     """
-    if isinstance(store, SqlLightningStore) and store.path is not None:
-        return ShownRun(name, SqliteBrowser(store.path))
-    return ShownRun(name, StoreBrowser(store, owned=owned))
+    return ShownRun(name, store=store, owned=owned)
 
 
 def intervals_of(path: Path) -> list[dict[str, Any]]:
-    """Return `name`, `step`, `accuracy`, `low`, `high` and `count` of the measurements in an `evaluations.jsonl`.
+    """Return `name`, `step`, `accuracy`, `low`, `high` and `count` of the evaluations in an `evaluations.jsonl`.
 
     Raises:
         OSError: it cannot be read.

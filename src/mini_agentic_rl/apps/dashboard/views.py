@@ -1,4 +1,4 @@
-"""Views: the JSON that the pages of the dashboard show, made of the objects of a store. Pure functions."""
+"""The JSON of the dashboard's pages, from the objects of a store. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import Any, Final
 import numpy as np
 
 from ...adapter import SHOWN, TrainedCalls, conversations, spans_to_records, text_of
-from ...algorithm import UNTRAINED_KEY
 from ...emitter import find_final_reward, find_reward_spans, get_rewards_from_span, is_rollout_reward
 from ...semconv import AGL_LEARNER
 from ...semconv import LearnerSpanAttributes as Key
 from ...tokens import CompletionRecord, TokenTree
 from ...types import Attempt, Rollout, Span
-from .browse import RolloutRow
+from .rollouts import RolloutRow, reason_of
 
 logger = logging.getLogger(__name__)
 
 
-# Texts of tokens, by the tokenizer of a run where it is on this computer. Nothing is fetched, and torch is not needed.
+# Texts of tokens, by the tokenizer of a run if it is on this computer. Nothing is downloaded, and torch is not needed.
 #
-# A run's folder keeps a tokenizer beside its weights after a pass over the tasks; else the model that its configuration
-# names has one: a folder, the embedded model, or a model in the cache of the Hugging Face hub.
+# The tokenizer is in the run's folder beside its weights, or in the folder of the configured model, in the embedded
+# model, or in the cache of the Hugging Face hub.
 
 
 _FILE = "tokenizer.json"
@@ -35,10 +34,10 @@ class TokenTexts:
     """The texts of a vocabulary.
 
     Args:
-        path: a `tokenizer.json`.
+        path: A `tokenizer.json`.
 
     Raises:
-        Exception: whatever the tokenizer's library raises of a file that it cannot read.
+        Exception: the tokenizers library cannot read the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +48,7 @@ class TokenTexts:
         self._texts: dict[int, str] = {}
 
     def of(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each id by itself; what is no whole character comes as U+FFFD."""
+        """Return the text of each id; a part of a character is U+FFFD."""
         new = [one for one in dict.fromkeys(ids) if one not in self._texts]
         decoded = self._tokenizer.decode_batch([[one] for one in new], skip_special_tokens=False)
         self._texts.update(zip(new, decoded, strict=True))
@@ -57,11 +56,11 @@ class TokenTexts:
 
 
 def find_texts(folder: Path | None, config: Mapping[str, Any]) -> TokenTexts | None:
-    """Return the texts of a run's tokens; None where its tokenizer is not on this computer.
+    """Return the texts of a run's tokens; None if its tokenizer is not on this computer.
 
     Args:
-        folder: of the run.
-        config: the run's configuration.
+        folder: The folder of the run.
+        config: The run's configuration.
     """
     for path in _candidates(folder, config):
         if path.is_file():
@@ -91,16 +90,16 @@ def _candidates(folder: Path | None, config: Mapping[str, Any]) -> Iterator[Path
 
         try:
             found = try_to_load_from_cache(model, _FILE)
-        except ValueError:  # no name that the hub could have
+        except ValueError:  # not a valid name on the hub
             return
         if isinstance(found, str):
             yield Path(found)
 
 
-# A group as its page shows it: its rollouts by advantage, and the token tree that it is trained as.
+# A group: its rollouts by advantage, and its token tree.
 #
-# The advantage here is the reward less the mean of the group's rewards, and the same over their standard deviation.
-# What a run trained with depends on its settings (baselines, shaping, credit), and is not recorded.
+# The advantage is the reward minus the mean of the group, also divided by the standard deviation. The advantages of the
+# training depend on its settings (baselines, shaping, credit), and are not recorded.
 
 
 _ANSWER: Final = 4000
@@ -114,8 +113,9 @@ def group_view(
     """Return the rollouts of a group, the best first, and their token tree.
 
     Args:
-        rows: of its rollouts.
-        spans: of the latest attempt of each rollout, by its id.
+        rows: Rows of its rollouts.
+        spans: Spans of the latest attempt of each rollout, by rollout id.
+        texts: Texts of tokens; None without a tokenizer.
     """
     rewards = np.array([row["reward"] for row in rows if row["reward"] is not None], np.float64)
     mean, deviation = (float(rewards.mean()), float(rewards.std())) if rewards.size else (None, None)
@@ -151,7 +151,7 @@ def group_view(
 def tree_view(
     rows: Sequence[RolloutRow], spans: Mapping[str, Sequence[Span]], texts: TokenTexts | None
 ) -> dict[str, Any]:
-    """Return the token tree of a group: its nodes, parents first, each with the rollouts that go through it."""
+    """Return the nodes of a group's token tree, parents first, each with the rollouts that contain it."""
     tree = TokenTree()
     for number, row in enumerate(rows):
         for record in TrainedCalls().select(spans.get(row["id"], ())).records:
@@ -199,7 +199,7 @@ def _answer(spans: Sequence[Span]) -> str:
     return messages[-1]["content"]["text"] if messages else ""
 
 
-# A rollout as its page shows it: attempts, conversations, rewards by component, the spans over time.
+# A rollout: attempts, conversations, rewards by component, spans.
 
 
 _ATTRIBUTE: Final = 2000
@@ -210,15 +210,18 @@ _ATTRIBUTES: Final = 100
 def rollout_view(
     rollout: Rollout, attempts: Sequence[Attempt], spans: Sequence[Span], *, shown: int = SHOWN
 ) -> dict[str, Any]:
-    """Return everything about a rollout but its tokens.
+    """Return the facts of a rollout, without its tokens.
 
     Args:
-        spans: of all its attempts, in the order of the store.
-        shown: characters of one text that are kept.
+        rollout: The rollout.
+        attempts: Its attempts, oldest first.
+        spans: Spans of all its attempts, in the order of the store.
+        shown: Most characters of one text.
     """
     latest = attempts[-1] if attempts else None
     latest_spans = [span for span in spans if latest is not None and span.attempt_id == latest.attempt_id]
     metadata = rollout.metadata or {}
+    reason = reason_of(metadata, latest)
     return {
         "id": rollout.rollout_id,
         "status": rollout.status,
@@ -232,16 +235,11 @@ def rollout_view(
         "config": rollout.config.model_dump(mode="json"),
         "reward": find_final_reward(latest_spans),
         "rewards": _rewards(spans),
-        "why": _why(metadata, latest),
+        "why": None if reason is None else reason[:SHOWN],
         "attempts": [_attempt(attempt, spans) for attempt in attempts],
         "conversations": conversations(spans, shown=shown),
         "spans": [_span(span) for span in spans],
     }
-
-
-def _why(metadata: Mapping[str, Any], latest: Attempt | None) -> str | None:
-    why = metadata.get(UNTRAINED_KEY) or (None if latest is None else latest.metadata.get("error"))
-    return None if why is None else str(why)[:SHOWN]
 
 
 def _attempt(attempt: Attempt, spans: Sequence[Span]) -> dict[str, Any]:
@@ -260,7 +258,7 @@ def _attempt(attempt: Attempt, spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def _rewards(spans: Sequence[Span]) -> list[dict[str, Any]]:
-    """Every reward that was given, with its components; the last one is the rollout's."""
+    """Return all rewards with their components; the last one is the rollout's."""
     found = []
     for span in find_reward_spans(spans):
         parts = [{"name": one.name[:200], "value": one.value} for one in get_rewards_from_span(span)]
@@ -288,7 +286,7 @@ def _span(span: Span) -> dict[str, Any]:
 
 
 def _value(value: Any) -> str:
-    """Return an attribute as a text of bounded length; of long lists of numbers their beginning."""
+    """Return an attribute as a text of bounded length; of long lists the beginning."""
     if isinstance(value, list | tuple) and len(value) > _NUMBERS:
         begin = json.dumps(list(value[:_NUMBERS]), ensure_ascii=False, default=str)[:-1][:_ATTRIBUTE]
         return f"{begin}, … {len(value):,} in all]"
@@ -296,15 +294,14 @@ def _value(value: Any) -> str:
     return text["text"] + (f" … ({text['more']:,} more characters)" if text["more"] else "")
 
 
-# The tokens of a rollout, in the rows that it is trained as: one for each end of its token tree.
+# The tokens of a rollout, in one row for each leaf of its token tree.
 #
-# Of a sampled token the store has the id, the log-probability after temperature, the policy version, and whether a
-# constraint left no choice; of one that was learnt from also the learner's log-probability before its update, and the
-# entropy. Where these are missing, the page says so.
+# For a sampled token the store has the id, the log-probability after temperature, the policy version, and whether a
+# constraint forced it; for a trained token also the learner's log-probability before the update, and the entropy.
 
 
 MAX_TOKENS: Final = 20_000
-"""Tokens of a row that are sent to a page, the last ones."""
+"""Most tokens of a row; the last ones are kept."""
 
 
 SeenNumbers = dict[tuple[str, str], Sequence[tuple[float, float]]]
@@ -315,13 +312,14 @@ def tokens_view(spans: Sequence[Span], marked: Sequence[str], texts: TokenTexts 
     """Return the rows of tokens of the attempts among the spans.
 
     Args:
-        marked: agents that the rollout marks as trainable.
-        texts: of tokens; None where no tokenizer was found.
+        spans: The spans.
+        marked: Agents that the rollout marks as trainable.
+        texts: Texts of tokens; None without a tokenizer.
 
     Returns:
-        `rows`: each with its attempt, the ids `tokens`, their `texts`, and for each sampled one at `sampled` (its index
-        in the row) its `logprob`, `version`, `trained`, `forced`, `temperature`, the number of its `call`, and what the
-        learner saw, `learner` (its log-probability) and `entropy`, each None where that is not recorded.
+        `rows`: each with its attempt, the ids `tokens`, their `texts`, the indexes `sampled` of the sampled tokens, and
+        for each of these `logprob`, `version`, `trained`, `forced`, `temperature`, the number of its `call`, and the
+        learner's log-probability (`learner`) and `entropy`, None if they are not recorded.
         `left_out`: why calls are not trained.
     """
     selection = TrainedCalls().select(spans, marked)
@@ -336,7 +334,7 @@ def tokens_view(spans: Sequence[Span], marked: Sequence[str], texts: TokenTexts 
 
 
 def _seen(spans: Sequence[Span]) -> SeenNumbers:
-    """Return what learners saw of each call, by its attempt and the id of its span; of several the latest."""
+    """Return the learner's numbers of each call, by attempt and span id; the latest of several."""
     found: SeenNumbers = {}
     for span in spans:
         if span.name != AGL_LEARNER:
@@ -355,7 +353,7 @@ def _seen(spans: Sequence[Span]) -> SeenNumbers:
 
 
 def _of_record(record: CompletionRecord, seen: SeenNumbers) -> Sequence[tuple[float, float]]:
-    """Return what was seen of the trained tokens of a call, in order; nothing where their number is another."""
+    """Return the learner's numbers of the trained tokens of a call, in order; empty if their number differs."""
     found = seen.get((record.attempt_id, str(record.metadata["span_id"])), ())
     return found if len(found) == record.trained_tokens else ()
 

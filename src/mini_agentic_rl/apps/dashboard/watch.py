@@ -1,4 +1,4 @@
-"""`watch`: the live view of a run that goes on elsewhere, from what it writes. It only reads."""
+"""`watch`: a live view of a run in another process, from its files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _SHOWN_STEPS = 10
 _STALE_SECONDS = 3600.0
-"""Seconds of silence after which a run of another computer counts as ended."""
+"""Seconds without metrics after which a run counts as interrupted."""
 
 
 class WatchSettings(Settings):
@@ -54,7 +54,7 @@ class WatchSettings(Settings):
 
 @dataclass(frozen=True)
 class Glance:
-    """A run as it stands at one moment."""
+    """The state of a run at one moment."""
 
     state: str
     """`finished`, `running`, or `interrupted`."""
@@ -65,12 +65,12 @@ class Glance:
 
     @property
     def goes_on(self) -> bool:
-        """True while more is to come."""
+        """True while the run goes on."""
         return self.state == "running"
 
 
 def watch_run(settings: WatchSettings) -> None:
-    """Show a run that goes on elsewhere: its steps, its rollouts, and what the doctor finds; ends when the run ends."""
+    """Show a running training: its steps, its rollouts, and what the doctor finds; ends when the run ends."""
     asyncio.run(_watch(settings))
 
 
@@ -81,13 +81,12 @@ async def _watch(settings: WatchSettings) -> None:
         raise UserError(f"{settings.run}: there is no such folder; name the folder of a run", setting="run")
     sources = run_sources([settings.run])
     try:
-        await (_show_once if settings.once else _follow)(sources[0], settings)
+        if settings.once:
+            VisibleConsole().print(_page(await _look(sources[0])))
+        else:
+            await _follow(sources[0], settings)
     finally:
         await close_sources(sources)
-
-
-async def _show_once(source: ShownRun, settings: WatchSettings) -> None:
-    VisibleConsole().print(_page(await _look(source)))
 
 
 async def _follow(source: ShownRun, settings: WatchSettings) -> None:
@@ -105,7 +104,7 @@ async def _follow(source: ShownRun, settings: WatchSettings) -> None:
 
 
 async def _tell_lines(source: ShownRun, settings: WatchSettings) -> None:
-    """Print a line for each thing that happens, where no terminal shows a view."""
+    """Print a line for each event, if the output is no terminal."""
     console = VisibleConsole(width=200)
     told, phase = 0, None
     with ConsoleLogger(console) as logger:
@@ -137,7 +136,7 @@ async def _look(source: ShownRun) -> Glance:
     else:
         state = "running" if is_written(path) and silent < _STALE_SECONDS else "interrupted"
     try:
-        totals = await source.browser.totals()
+        totals = await source.totals()
     except UserError:  # of a store of an older version, which the doctor tells
         totals = {}
     return Glance(state, facts, rows, totals, await examine(source))

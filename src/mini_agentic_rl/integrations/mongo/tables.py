@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -12,7 +13,16 @@ from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
 from ...store import lifecycle
-from ...store.base import LLM_CALL_SPAN, REWARD_WORD, LightningStoreError, LightningStoreStatistics, reward_candidates
+from ...store.base import LightningStoreError, LightningStoreStatistics
+from ...store.listing import (
+    LLM_CALL_SPAN,
+    GroupPage,
+    RolloutFilter,
+    RolloutGroup,
+    RolloutPage,
+    step_and_group,
+    stored_reward,
+)
 from ...store.tables import (
     OBJECT_OF,
     Condition,
@@ -20,7 +30,6 @@ from ...store.tables import (
     Query,
     Row,
     Values,
-    WalkStep,
     attempt_columns,
     attempt_of,
     content_changed,
@@ -30,7 +39,6 @@ from ...store.tables import (
     rollout_columns,
     rollout_of,
     span_columns,
-    span_of,
     worker_columns,
     worker_of,
 )
@@ -49,7 +57,7 @@ from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, Resour
 # queue; and in `news` the process that last changed something for which others may wait.
 
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 STATE: Final = "agl_state"
 ROLLOUTS: Final = "agl_rollouts"
@@ -77,6 +85,8 @@ _INDEXES: Final[dict[str, list[IndexModel]]] = {
         IndexModel([("status", ASCENDING), ("_id", ASCENDING)]),
         IndexModel([("status", ASCENDING), ("end_time", DESCENDING), ("_id", ASCENDING)]),
         IndexModel([("queue_position", ASCENDING)], partialFilterExpression={"queue_position": {"$gt": 0}}),
+        IndexModel([("step", ASCENDING), ("_id", ASCENDING)]),
+        IndexModel([("group_id", ASCENDING), ("_id", ASCENDING)]),
     ],
     ATTEMPTS: [
         IndexModel([("rollout_id", ASCENDING), ("attempt_id", ASCENDING)], unique=True),
@@ -130,11 +140,39 @@ def prepare(database: Database[Any], name: str) -> None:
         _insert_once(database, THE_SCHEMA | {"version": SCHEMA_VERSION})
         schema = state.find_one(THE_SCHEMA)
     version = None if schema is None else schema["version"]
+    if version == 1:
+        _fill_listed_fields(database)
+        state.update_one(THE_SCHEMA, {"$set": {"version": SCHEMA_VERSION}})
+        version = SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise LightningStoreError(
             f"the store {name} has schema version {version}, this program reads version {SCHEMA_VERSION}: "
             "use the program that wrote it, or choose another database"
         )
+
+
+def _fill_listed_fields(database: Database[Any]) -> None:
+    """Bring documents of version 1 to version 2, which has the fields `step`, `group_id` and `reward`."""
+    for document in database[ROLLOUTS].find({"step": {"$exists": False}}, {"metadata_json": 1}):
+        step, group = step_and_group(json.loads(document["metadata_json"]))
+        fields = {"step": step, "group_id": group, "reward": None}
+        database[ROLLOUTS].update_one({"_id": document["_id"]}, {"$set": fields})
+    rewarded = {"reward": {"$exists": False}, "name": {"$ne": LLM_CALL_SPAN}, "body_json": {"$regex": "reward"}}
+    for document in database[SPANS].find(rewarded):
+        reward = stored_reward(document["name"], json.loads(document["body_json"])["attributes"])
+        database[SPANS].update_one({"_id": document["_id"]}, {"$set": {"reward": reward}})
+        if reward is not None:
+            _set_reward(database, _ids(document["rollout_id"], document["attempt_id"]))
+
+
+def _set_reward(database: Database[Any], ids: dict[str, str], session: ClientSession | None = None) -> None:
+    """Set the reward of a rollout to that of the last reward span of an attempt, if this is the latest attempt."""
+    last = [("sequence_id", DESCENDING), ("_id", DESCENDING)]
+    span = database[SPANS].find_one(ids | {"reward": {"$type": "number"}}, {"reward": 1}, sort=last, session=session)
+    attempt = database[ATTEMPTS].find_one(ids, {"_id": 1}, session=session)
+    if span is not None and attempt is not None:
+        latest = {"rollout_id": ids["rollout_id"], "latest_attempt": attempt["_id"]}
+        database[ROLLOUTS].update_one(latest, {"$set": {"reward": span["reward"]}}, session=session)
 
 
 def _insert_once(database: Database[Any], document: dict[str, Any]) -> None:
@@ -187,6 +225,8 @@ def _test(condition: Condition) -> dict[str, Any]:
 
 _QUEUED: Final = {"queue_position": {"$gt": 0}}
 _LIMITED: Final = {"deadline": {"$gt": 0}}
+_EXAMINED: Final = 100
+"""Rollouts that one call of a listing looks at, at least."""
 _LARGEST: Final = 16 * 1024 * 1024 - 64 * 1024
 
 
@@ -249,6 +289,7 @@ class MongoTables:
                 | {
                     "_id": self._next(ROLLOUTS),
                     "latest_attempt": None,
+                    "reward": None,
                     "queue_position": self._next("queue_end") if queued else None,
                 }
             )
@@ -268,13 +309,18 @@ class MongoTables:
         if changed:
             self._rollouts.update_one({"rollout_id": new.rollout_id}, {"$set": changed}, session=self._session)
 
-    def delete_rollout(self, rollout_id: str) -> bool:
-        found = {}
+    def delete_spans(self, rollout_id: str, limit: int) -> int:
+        some = self._spans.find({"rollout_id": rollout_id}, {"_id": 1}, session=self._session).limit(limit)
+        numbers = [document["_id"] for document in some]
+        if numbers:
+            self._spans.delete_many({"_id": {"$in": numbers}}, session=self._session)
+            self._count(DELETED[SPANS], len(numbers))
+        return len(numbers)
+
+    def delete_rollout(self, rollout_id: str) -> None:
         for collection in (self._spans, self._attempts, self._rollouts):
-            found[collection.name] = collection.delete_many({"rollout_id": rollout_id}, session=self._session)
-        for name, result in found.items():
-            self._count(DELETED[name], result.deleted_count)
-        return bool(found[ROLLOUTS].deleted_count)
+            result = collection.delete_many({"rollout_id": rollout_id}, session=self._session)
+            self._count(DELETED[collection.name], result.deleted_count)
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         document = self._attempts.find_one(_ids(rollout_id, attempt_id), session=self._session)
@@ -286,7 +332,9 @@ class MongoTables:
         extra = {"_id": number, "last_span_number": reached, "deadline": deadline}
         self._attempts.insert_one(_attempt_document(attempt) | extra, session=self._session)
         self._rollouts.update_one(
-            {"rollout_id": attempt.rollout_id}, {"$set": {"latest_attempt": number}}, session=self._session
+            {"rollout_id": attempt.rollout_id},
+            {"$set": {"latest_attempt": number, "reward": None}},
+            session=self._session,
         )
 
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
@@ -333,6 +381,8 @@ class MongoTables:
             self._spans.insert_many(documents, session=self._session)
             reached = max(span.sequence_id for span in new)
             self._attempts.update_one(ids, {"$max": {"last_span_number": reached}}, session=self._session)
+            if any(document["reward"] is not None for document in documents):
+                _set_reward(self._state.database, ids, self._session)
         return new
 
     def latest_resources(self) -> ResourcesUpdate | None:
@@ -391,31 +441,50 @@ class MongoTables:
             return [lifecycle.with_attempt(*each) for each in self._with_latest(documents)]
         return readable(OBJECT_OF[kind], documents)
 
-    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
-        wanted: dict[str, Any] = {} if step.statuses is None else {"status": {"$in": list(step.statuses)}}
-        if step.beyond is not None:
-            start = self._rollouts.find_one({"rollout_id": step.beyond}, {"_id": 1}, session=self._session)
-            if start is None:
-                return None
-            wanted["_id"] = {"$lt" if step.descending else "$gt": start["_id"]}
-        if step.limit == 0:  # to MongoDB, a limit of 0 is none
-            return []
-        cursor = self._rollouts.find(wanted, session=self._session)
-        rows = cursor.sort("_id", DESCENDING if step.descending else ASCENDING).limit(step.limit)
-        return [lifecycle.with_attempt(*found) for found in self._with_latest(rows)]
+    def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
+        tests: dict[str, Any] = {} if before is None else {"_id": {"$lt": before}}
+        if wanted.status_in is not None:
+            tests["status"] = {"$in": list(wanted.status_in)}
+        for name, value in (("step", wanted.step), ("group_id", wanted.group)):
+            if value is not None:
+                tests[name] = value
+        examined = max(limit, _EXAMINED)
+        cursor = self._rollouts.find(tests, session=self._session).sort("_id", DESCENDING).limit(examined)
+        documents = {document["rollout_id"]: document for document in cursor}
+        items, rewards = [], []
+        for rollout, attempt in self._with_latest(documents.values()):
+            document = documents[rollout.rollout_id]
+            spans = self._spans.find({"rollout_id": rollout.rollout_id}, {"body_json": 1}, session=self._session)
+            if wanted.matches(rollout, attempt, document["reward"]) and wanted.text_found(
+                rollout, attempt, (span["body_json"] for span in spans)
+            ):
+                items.append(lifecycle.with_attempt(rollout, attempt))
+                rewards.append(document["reward"])
+                if len(items) == limit:
+                    return RolloutPage.model_construct(items=items, rewards=rewards, next=document["_id"])
+        position = next(reversed(documents.values()))["_id"] if len(documents) == examined else None
+        return RolloutPage.model_construct(items=items, rewards=rewards, next=position)
 
-    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        latest = self._rollouts.find(
-            {"rollout_id": {"$in": list(rollout_ids)}}, {"latest_attempt": 1}, session=self._session
-        )
-        numbers = [one["latest_attempt"] for one in latest if one["latest_attempt"] is not None]
-        names = {"_id": 0, "rollout_id": 1, "attempt_id": 1}
-        ids = list(self._attempts.find({"_id": {"$in": numbers}}, names, session=self._session))
-        if not ids:
-            return []
-        wanted = {"$or": ids, "name": {"$ne": LLM_CALL_SPAN}, "body_json": {"$regex": REWARD_WORD}}
-        order = [("sequence_id", ASCENDING), ("_id", ASCENDING)]
-        return reward_candidates(readable(span_of, self._spans.find(wanted, sort=order, session=self._session)))
+    def list_groups(self, before: int | None, limit: int) -> GroupPage:
+        stages: list[dict[str, Any]] = [
+            {"$match": {"group_id": {"$ne": None}}},
+            {"$group": {"_id": "$group_id", "first": {"$min": "$_id"}}},
+        ]
+        if before is not None:
+            stages.append({"$match": {"first": {"$lt": before}}})
+        stages += [{"$sort": {"first": -1}}, {"$limit": limit}]
+        firsts = {group["_id"]: group["first"] for group in self._rollouts.aggregate(stages, session=self._session)}
+        members = self._rollouts.find({"group_id": {"$in": list(firsts)}}, session=self._session)
+        groups: dict[str, RolloutGroup] = {}
+        for document in members.sort("_id", ASCENDING):
+            group = groups.get(document["group_id"])
+            if group is None:
+                task = json.loads(document["input_json"])
+                group = RolloutGroup(group=document["group_id"], step=document["step"], rewards=[], input=task)
+                groups[group.group] = group
+            group.rewards.append(document["reward"])
+        position = min(firsts.values()) if len(firsts) == limit else None
+        return GroupPage.model_construct(items=[groups[name] for name in firsts], next=position)
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         fields = {"rollout_id": 1, "status": 1}
@@ -434,6 +503,12 @@ class MongoTables:
     def counts(self) -> LightningStoreStatistics:
         return LightningStoreStatistics(
             total_rollouts=self._total(ROLLOUTS),
+            rollouts_by_status={
+                group["_id"]: group["count"]
+                for group in self._rollouts.aggregate(
+                    [{"$group": {"_id": "$status", "count": {"$sum": 1}}}], session=self._session
+                )
+            },
             total_attempts=self._total(ATTEMPTS),
             total_spans=self._total(SPANS),
             total_resources=self._total(RESOURCES),

@@ -1,4 +1,4 @@
-"""The ASGI application of the store server: the routes of `routes`, the intake of traces, keys, errors, metrics."""
+"""The ASGI application of the store server: the routes of `routes`, OTLP traces, keys, errors, metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ...http import (
     read_body,
 )
 from ...types import AttemptedRollout, RolloutStatus
-from ..base import LightningStore, LightningStoreError
+from ..base import LightningStore, LightningStoreError, LightningStoreStatistics
 from ..ledger import carried_out_once
 from ..ledger_store import LedgerStore
 from . import routes
@@ -72,7 +72,7 @@ class StoreResponse:
     status: int
     body: bytes
     rest: AsyncIterator[bytes] | None = None
-    """Further parts of the body, where it is long: then it is sent once."""
+    """Further parts of a long body; such a response is sent once."""
 
 
 def failure(status: int, detail: str, error_type: str) -> StoreResponse:
@@ -99,7 +99,7 @@ async def joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
 
 
 def error_response(error: HttpError) -> Response:
-    """Return the response that tells of an error, as `failure` does."""
+    """Return the response for an error, in the shape of `failure`."""
     headers = error.headers
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
@@ -108,14 +108,13 @@ def error_response(error: HttpError) -> Response:
 
 
 class RunningRequests:
-    """Requests under way by idempotency key; the store knows those that are done. Used from one event loop."""
+    """Running requests by idempotency key; the store knows the finished ones. Used from one event loop."""
 
     def __init__(self) -> None:
         self._running: dict[str, asyncio.Task[StoreResponse]] = {}
 
     async def once(self, key: str, work: Coroutine[Any, Any, StoreResponse]) -> StoreResponse:
-        """Return the response of `work`, or of what is being carried out under this key. It goes on when the caller is
-        cancelled."""
+        """Return the response of `work`, or of the running request with this key, which outlives its caller."""
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.get_running_loop().create_task(work)
@@ -126,7 +125,7 @@ class RunningRequests:
 
 
 class LongPolls:
-    """Hold requests that wait. Used from one event loop, ended from any thread."""
+    """Requests that wait for an event. Used from one event loop, ended from any thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,11 +133,11 @@ class LongPolls:
         self._ending = False
 
     async def hold(self, work: Coroutine[Any, Any, StoreResponse], receive: Receive) -> StoreResponse:
-        """Return the response of `work`; `STOPPING` if the client goes away or the server stops first.
+        """Return the response of `work`, or `STOPPING` if the client leaves or the server stops first.
 
         Args:
-            work: Cancelled when nobody waits for it any more.
-            receive: Of the request, whose body has been read.
+            work: Answers the request.
+            receive: The ASGI callable of the request, whose body has been read.
         """
         if self._ending:
             work.close()
@@ -157,11 +156,11 @@ class LongPolls:
         return STOPPING if waiting.cancelled() else waiting.result()
 
     def open(self) -> None:
-        """Take requests that wait (again)."""
+        """Accept waiting requests (again)."""
         self._ending = False
 
     def end(self) -> None:
-        """Answer every request that waits, now and from now on."""
+        """Answer all waiting requests, and refuse new ones."""
         self._ending = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel_all)
@@ -172,42 +171,38 @@ class LongPolls:
 
 
 _SECONDS: Final = (0.001, 0.005, 0.02, 0.05, 0.2, 1.0, 5.0, 30.0)
-_HELD: Final = ("rollouts", "attempts", "spans", "resources", "workers")
+_KINDS: Final = ("rollouts", "attempts", "spans", "resources", "workers")
 
 
 class StoreMetrics:
-    """Counts the requests to a store, and asks it for its numbers.
+    """Metrics of the requests to a store and of its contents.
 
     Args:
-        store: called from the event loop that serves.
+        store: Called from the event loop of the server.
     """
 
     def __init__(self, store: LightningStore) -> None:
         self._store = store
-        self._items: Mapping[str, float] = {}
-        self._rollouts: Mapping[str, float] = {}
+        self._statistics = LightningStoreStatistics()
         self.requests = RequestMetrics("mini_agentic_rl_store", "kind", _SECONDS)
         self.requests.read_when_asked(self._gauges)
 
     async def text(self) -> bytes:
-        """Return all of it in Prometheus' text format.
+        """Return the metrics in Prometheus' text format.
 
         Raises:
             LightningStoreError: the store does not answer.
         """
-        held = dict(await self._store.statistics())
-        self._items = {kind: float(str(held[name])) for kind in _HELD if (name := f"total_{kind}") in held}
-        self._rollouts = {
-            status: float((await self._store.query_rollouts(status_in=[status], limit=0)).total)
-            for status in get_args(RolloutStatus)
-        }
+        self._statistics = await self._store.statistics()
         return self.requests.text()
 
     def _gauges(self) -> Iterable[MetricFamily]:
-        yield MetricFamily.by_kind("items", "What the store holds.", self._items)
-        yield MetricFamily(
-            "rollouts", "Rollouts by status.", {(name,): count for name, count in self._rollouts.items()}, ("status",)
-        )
+        counts = dict(self._statistics)
+        items = {kind: float(str(counts[name])) for kind in _KINDS if (name := f"total_{kind}") in counts}
+        yield MetricFamily.by_kind("items", "What the store holds.", items)
+        by_status = dict.fromkeys(get_args(RolloutStatus), 0) | self._statistics.get("rollouts_by_status", {})
+        rollouts: dict[tuple[str, ...], float] = {(status,): float(count) for status, count in by_status.items()}
+        yield MetricFamily("rollouts", "Rollouts by status.", rollouts, ("status",))
 
 
 _OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
@@ -224,11 +219,11 @@ def create_app(
     """Return the application.
 
     Args:
-        store: Answers the requests; called from the event loop that serves the application.
-        polls: Holds the requests that wait.
-        admission: Lets requests in, but for those for the health and the metrics, which everybody may send.
+        store: The store; called from the event loop of the server.
+        polls: The waiting requests.
+        admission: Admits requests, except those for the health and the metrics, which need no key.
         origins: Web pages that may use the store from a browser; `*` means every page.
-        pages: Shown at `/`.
+        pages: Pages at `/`.
     """
     running = RunningRequests()
     intake = OtlpIntake(store)
@@ -252,8 +247,9 @@ def create_app(
             return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
         key = request.headers.get(routes.KEY_HEADER, "") if route.changes else ""
         if len(key) > _LONGEST_KEY:
-            told = f"{routes.KEY_HEADER}: longer than {_LONGEST_KEY} characters"
-            return http_response(failure(400, told, "ValueError"))
+            return http_response(
+                failure(400, f"{routes.KEY_HEADER}: longer than {_LONGEST_KEY} characters", "ValueError")
+            )
         key = f"{path} {key}" if key else ""
         work = _answer(store, route, ids, request, body, key)
         if route.waits:
@@ -308,7 +304,7 @@ def create_app(
 async def _answer(
     store: LightningStore, route: Route, ids: Mapping[str, str], request: Request, body: bytes, key: str
 ) -> StoreResponse:
-    """Carry out a request; whatever goes wrong becomes a response."""
+    """Carry out a request; every error becomes a response."""
     try:
         query = request.query_params.multi_items()
         arguments = await off_loop(len(body), lambda: route.arguments_from(ids, query, body))
@@ -317,13 +313,13 @@ async def _answer(
             arguments = route.held(arguments)
     except ValidationError as error:
         is_null = any(fault["input"] is None for fault in error.errors(include_url=False))
-        return failure(400 if is_null else 422, _told(error), "ValueError")
+        return failure(400 if is_null else 422, _message_of(error), "ValueError")
     except TooManyItemsError as error:
         return failure(413, str(error), "ValueError")
     except ValueError as error:
         return failure(422, str(error), "ValueError")
     try:
-        if route.pages and isinstance(store, LedgerStore):
+        if route.pages and isinstance(store, LedgerStore) and not _overrides(store, route.call):
             parts = page_in_parts(store, route.call, arguments)
             first, second = await anext(parts), await anext(parts, None)
             return StoreResponse(route.status, first, None if second is None else joined(second, parts))
@@ -342,9 +338,14 @@ async def _answer(
         return failure(501, str(error) or f"this store has no {route.call}", "NotImplementedError")
     except (ValueError, OverflowError) as error:
         return failure(400, str(error), "ValueError")
-    except Exception:  # a fault of ours or of the store must end this response, not the server
+    except Exception:  # an internal error must not stop the server
         logger.exception("%s failed", route.call)
         return failure(500, "the store server failed to answer; its log says why", "InternalError")
+
+
+def _overrides(store: LedgerStore, method: str) -> bool:
+    """Return True if the class of the store has its own version of a query method."""
+    return getattr(type(store), method) is not getattr(LedgerStore, method)
 
 
 async def _encoded(route: Route, result: Any, arguments: Mapping[str, Any]) -> bytes:
@@ -358,12 +359,12 @@ def _protobuf(status: int, body: bytes) -> Response:
 
 
 def _traces_error(error: HttpError) -> Response:
-    # OpenTelemetry's exporters for Python send again after 503, and drop the spans after 429
+    # OpenTelemetry's exporters for Python retry after 503, and drop the spans after 429
     status = 503 if isinstance(error, OverloadedError) else error.status
     return Response(status_message(error.message), status, error.headers, PROTOBUF)
 
 
-def _told(error: ValidationError) -> str:
+def _message_of(error: ValidationError) -> str:
     faults = (f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in error.errors())
     return "; ".join(faults)
 
@@ -371,7 +372,7 @@ def _told(error: ValidationError) -> str:
 async def _fail_unsendable(store: LightningStore, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
     """Return the claims that can be sent; fail the attempts of the others, with the reason in their metadata.
 
-    A process that puts tasks into a store in memory, past its server, may put in what is not JSON.
+    A task that was put into a store in memory without its server may not be JSON.
     """
     sendable = []
     for rollout in claimed:
@@ -388,19 +389,19 @@ async def _fail_unsendable(store: LightningStore, claimed: Sequence[AttemptedRol
 
 
 _PART_BYTES: Final = 1024 * 1024
-"""Bytes of one part, about."""
+"""Approximate bytes of one part."""
 _FIRST: Final = 4
-"""Items of the first part: one may take as much as the body of a request may."""
+"""Items of the first part: one item may be as large as the body of a request."""
 _MOST: Final = 1000
 
 
 async def page_in_parts(store: LedgerStore, call: str, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:
-    """Yield the parts of the answer to a query: the items that pass its filters when it begins, each as it is read.
+    """Yield the parts of the response to a query: the items that match when it begins, as they are when they are read.
 
     Args:
-        store: asked for some items at a time.
-        call: the method that queries.
-        arguments: those of the method.
+        store: The store.
+        call: Name of the query method.
+        arguments: Its arguments.
 
     Raises:
         ValueError: the store refuses the arguments, or an item is not JSON; the items before it have been yielded.

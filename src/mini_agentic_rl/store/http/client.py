@@ -1,8 +1,7 @@
-"""A store that is reached over HTTP, and the connection that its calls share.
+"""The client of a store server, and its connection.
 
-A request that fails on its way, or that the server refuses for the moment, is sent again, with growing pauses and only
-once the server says that it is healthy. A request that changes something carries an idempotency key, so that the server
-carries it out once.
+A request that fails on its way, or that the server refuses for the moment, is sent again with growing pauses, once the
+server is healthy. A request that changes something carries an idempotency key, so that it is carried out once.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import httpx
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
-from ...types import AttemptedRollout, Rollout, RolloutStatus, Span
+from ...types import AttemptedRollout, Rollout, Span
 from ..base import STORE_METHODS, LightningStoreCapabilities, LightningStoreError
 from ..threading import ForwardingStore, LoopThread, forward_methods
 from . import routes
@@ -43,26 +42,26 @@ _LONGEST_PAUSE_SECONDS: Final = 2.0
 _LONGEST_RETRY_AFTER: Final = 3600.0
 _PATIENCE_SECONDS: Final = 0.5
 _LONG_SECONDS: Final = 5.0
-"""Once the pauses are longer than the one, and it may last longer than the other, one is told what is waited for."""
+"""A warning is logged when pauses are longer than `_PATIENCE_SECONDS` and retries go on for longer than this."""
 _IDLE_SECONDS: Final = 30.0
 _IDLE_CONNECTIONS: Final = 64
 _AT_ONCE: Final = 48
-"""Requests that are on their way; the others wait for their turn. The pool of connections looks at all that it has for
-each request that comes or goes, and with a thousand of them that took longer than the requests' time limits."""
+"""Concurrent requests; the others wait. httpx's pool scans all connections for each request, so a thousand concurrent
+requests would exceed their time limits."""
 _CLOSED: Final = "the client of the store is closed: make a new one"
 
 _of_other_processes: list[object] = []
-"""Connections that were open when the process was forked: they belong to the parent, and must not be closed here."""
+"""Connections of the parent process after a fork, which must not be closed here."""
 
 
 class Connection:
-    """Opened by the first request; after a fork, opened anew by the first request in that process.
+    """Connection to a server, opened by the first request, and again by the first request after a fork.
 
     Args:
         address: http://host:port of the server.
         api_key: Bearer token to send.
-        retry_seconds: For how long a request is tried again.
-        request_timeout: Most seconds for an answer that does not wait for anything.
+        retry_seconds: Time for which a request is retried.
+        request_timeout: Most seconds for the response to a request that does not wait.
         connection_timeout: Most seconds to connect.
     """
 
@@ -91,7 +90,7 @@ class Connection:
         self._open: tuple[LoopThread, httpx.AsyncHTTPTransport] | None = None
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._asking: asyncio.Task[bool] | None = None
-        """Asks whether the server is well, for all requests that want to know."""
+        """Health check, shared by all requests that wait for it."""
         self._prefix = secrets.token_hex(8)
         self._numbers = count()
 
@@ -111,13 +110,13 @@ class Connection:
 
         Args:
             method: GET or POST.
-            path: With its query string.
+            path: Path with query string.
             body: JSON.
-            changes: Doing it twice is not the same as doing it once.
-            waiting: Seconds that the server may take on top.
+            changes: The request needs an idempotency key.
+            waiting: Seconds that the server may wait before it responds.
 
         Returns:
-            The status and the body of the answer.
+            The status and the body of the response.
 
         Raises:
             LightningStoreError: the server cannot be reached, or refused for too long.
@@ -134,14 +133,14 @@ class Connection:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
-                # What waits at the server takes no turn: it would keep others from what it waits for.
+                # A waiting request takes no turn: it would block the requests that end its wait.
                 async with contextlib.nullcontext() if waiting else self._turns:
                     status, answer, after = await self._exchange(request)
                 if status not in _TRY_AGAIN or b'"LightningStoreError"' in answer:
                     self._is_there()
                     return status, answer
                 busy = status == _TOO_MANY
-                if busy:  # it is well, and says when it may be asked again
+                if busy:  # the server says when to retry
                     pause = max(pause, after)
                 problem = f"HTTP status {status} {answer[:200].decode('utf-8', 'replace')}"
             except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
@@ -196,7 +195,7 @@ class Connection:
             raise ValueError(f"no store server can be asked for {path[:60]}…: {error}") from None
 
     async def _exchange(self, request: httpx.Request) -> tuple[int, bytes, float]:
-        """Return the status and the body of the answer, and after how many seconds it wants to be asked again."""
+        """Return the status and the body of the response, and its `Retry-After` in seconds."""
         _, transport = self._opened()
         response = await transport.handle_async_request(request)
         try:
@@ -214,7 +213,7 @@ class Connection:
         )
 
     def _is_away(self, problem: str) -> None:
-        """Say so, once for all requests that find it out."""
+        """Log that the server does not answer, once for all requests."""
         if not self._away:
             self._away = True
             seconds = self._retry_seconds
@@ -242,7 +241,7 @@ class Connection:
 
 
 def _seconds(text: str) -> float:
-    """Return the seconds of a `Retry-After`; 0 where it gives none, or a date."""
+    """Return the seconds of a `Retry-After`; 0 if it is missing or a date."""
     try:
         seconds = float(text)
     except ValueError:
@@ -256,8 +255,6 @@ _HEARTBEATS: Final = routes.route_of("update_many_workers")
 _ENDS: Final = routes.route_of("wait_for_rollouts")
 _ONE_SPAN: Final = routes.route_of("add_span")
 _SPANS: Final = routes.route_of("add_many_spans")
-_WALK: Final = routes.route_of("walk_rollouts")
-_REWARDS: Final = routes.route_of("get_reward_spans")
 _NUMBER: Final = routes.route_of("get_next_span_sequence_id")
 _NUMBERS: Final = routes.route_of("get_many_span_sequence_ids")
 _GIVING_BACK_SECONDS: Final = 5.0
@@ -266,22 +263,20 @@ _GIVING_BACK_SECONDS: Final = 5.0
 class LightningStoreClient(ForwardingStore):
     """The store of a `LightningStoreServer`, or of an agent-lightning 0.3 store server.
 
-    It may be used from any thread and event loop, pickled to another process, and taken over a fork. Methods of the
-    contract that are not written out here are requests under the contract's signature: see the end of this module.
-
-    A call that is cancelled may have been carried out; rollouts that it has claimed are given back.
+    It may be used from any thread and event loop, pickled to another process, and used after a fork. A cancelled call
+    may have been carried out; rollouts that it has claimed are queued again.
 
     Args:
-        server_address: http://host:port of the server; what follows it, `/v1/agl`, may stand there too.
-        api_key: Bearer token to send; without one, that of the environment variable AGL_API_KEY.
-        retry_seconds: For how long a call is tried again when the server cannot be reached.
-        request_timeout: Most seconds for an answer that does not wait for anything.
+        server_address: http://host:port of the server, with or without `/v1/agl`.
+        api_key: Bearer token to send; by default the environment variable AGL_API_KEY.
+        retry_seconds: Time for which a call is retried while the server cannot be reached.
+        request_timeout: Most seconds for the response to a request that does not wait.
         connection_timeout: Most seconds to connect.
-        retry_delays, health_retry_delays: Agent-lightning's way to say `retry_seconds`: pauses, which are added up.
+        retry_delays, health_retry_delays: Arguments of agent-lightning; their sum replaces `retry_seconds`.
 
     Raises:
         UserError: `server_address` is no address.
-        LightningStoreError: from any call: the server cannot be reached, refuses, or its store cannot serve.
+        LightningStoreError: any call: the server cannot be reached, refuses, or its store fails.
     """
 
     def __init__(
@@ -300,7 +295,7 @@ class LightningStoreClient(ForwardingStore):
         self.server_address_root = _checked(server_address)
         """http://host:port of the server."""
         self.server_address = f"{self.server_address_root}{routes.PREFIX}"
-        """URL that the routes of the store stand below."""
+        """Prefix of the URLs of the store's routes."""
         self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key) or None
         self._settings: dict[str, Any] = {
             "api_key": self._api_key,
@@ -312,7 +307,7 @@ class LightningStoreClient(ForwardingStore):
         self._not_served: set[Route] = set()
         self._giving_back: set[asyncio.Task[None]] = set()
         self._asking: asyncio.Task[Any] | None = None
-        """Waits for work."""
+        """Request that waits for work."""
 
     def __reduce__(self) -> tuple[Callable[..., LightningStoreClient], tuple[Any, ...]]:
         return partial(LightningStoreClient, **self._settings), (self.server_address_root,)
@@ -342,9 +337,9 @@ class LightningStoreClient(ForwardingStore):
         return await super().wait_for_work(max(0.0, end - time.monotonic()))
 
     async def _work_before(self, end: float) -> bool:
-        """Wait for work until a time of the steady clock. Runs in the thread of the connection.
+        """Wait for work until `end` (`time.monotonic`). Runs in the thread of the connection.
 
-        One request asks for all that wait: where there are a thousand runners, as many would be more than it can carry.
+        All callers share one request: a thousand runners would need as many connections.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -388,24 +383,6 @@ class LightningStoreClient(ForwardingStore):
         new_spans: list[Span] = await self._if_served(_SPANS, {"spans": spans}, one_by_one)
         return new_spans
 
-    async def walk_rollouts(
-        self,
-        beyond: str | None = None,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        sort_order: Literal["asc", "desc"] = "asc",
-        limit: int = 100,
-    ) -> Sequence[Rollout]:
-        asked: dict[str, Any] = {"status_in": status_in, "sort_order": sort_order, "limit": limit}
-        otherwise = partial(super().walk_rollouts, beyond, **asked)
-        rollouts: list[Rollout] = await self._if_served(_WALK, {"beyond": beyond, **asked}, otherwise)
-        return rollouts
-
-    async def get_reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        otherwise = partial(super().get_reward_spans, rollout_ids)
-        spans: list[Span] = await self._if_served(_REWARDS, {"rollout_ids": list(rollout_ids)}, otherwise)
-        return spans
-
     async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
         otherwise = partial(super().update_many_workers, heartbeats)
         await self._if_served(_HEARTBEATS, {"heartbeats": heartbeats}, otherwise)
@@ -436,7 +413,7 @@ class LightningStoreClient(ForwardingStore):
     async def _if_served(
         self, route: Route, arguments: Mapping[str, Any], otherwise: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Call a route of our own, or do the same by others where the server has not got it."""
+        """Call a route that agent-lightning does not have, or `otherwise` if the server does not serve it."""
         if route not in self._not_served:
             try:
                 return await self._call(route, arguments)
@@ -465,7 +442,7 @@ class LightningStoreClient(ForwardingStore):
             ) from error
 
     async def _claim(self, arguments: Mapping[str, Any], body: bytes) -> Sequence[AttemptedRollout]:
-        """Claim rollouts; what comes after the caller has gone is given back. Runs in the thread of the connection."""
+        """Claim rollouts; queue them again if the caller was cancelled. Runs in the thread of the connection."""
         claim = asyncio.create_task(self._ask(_CLAIM, arguments, body))
         try:
             claimed: Sequence[AttemptedRollout] = await asyncio.shield(claim)
@@ -481,15 +458,15 @@ class LightningStoreClient(ForwardingStore):
             await asyncio.wait(set(self._giving_back), timeout=_GIVING_BACK_SECONDS)
 
     async def _give_back(self, claim: asyncio.Task[Any]) -> None:
-        """Queue rollouts again that nobody is going to run, unless somebody has gone on with them."""
+        """Queue claimed rollouts again, unless another attempt has started."""
         for rollout in await claim:
             latest = await self.get_latest_attempt(rollout.rollout_id)
             if latest is not None and latest.attempt_id == rollout.attempt.attempt_id and latest.status == "preparing":
                 await self.update_rollout(rollout.rollout_id, status="requeuing")
 
     def _failure(self, status: int, answer: bytes) -> Exception:
-        """Return the error that a failed response stands for."""
-        detail, error_type = _told(answer)
+        """Return the error of a failed response."""
+        detail, error_type = _detail_of(answer)
         if status == 401:
             return LightningStoreError(
                 f"the store server at {self.server_address_root} asks for an API key, and this one is missing or "
@@ -507,7 +484,7 @@ class LightningStoreClient(ForwardingStore):
 
 
 def _look_at(asking: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a question whose askers may have gone."""
+    """Retrieve the error of a request whose callers may have been cancelled."""
     if not asking.cancelled():
         asking.exception()
 
@@ -528,18 +505,18 @@ def _checked(address: str) -> str:
     return url.rstrip("/").removesuffix(routes.PREFIX)
 
 
-def _told(answer: bytes) -> tuple[str, str]:
-    """Return (what is wrong, name of the error) of a failed response; agent-lightning's tells it in a traceback."""
+def _detail_of(answer: bytes) -> tuple[str, str]:
+    """Return detail and error type of a failed response; agent-lightning has the detail in a traceback."""
     try:
-        told = json.loads(answer)
-        detail, error_type = told["detail"], str(told.get("error_type", ""))
+        failure = json.loads(answer)
+        detail, error_type = failure["detail"], str(failure.get("error_type", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
         return answer[:200].decode("utf-8", "replace"), ""
-    trace = str(told.get("traceback", "")).strip()
+    trace = str(failure.get("traceback", "")).strip()
     if trace:
         detail = trace.rpartition("\n")[2].partition(": ")[2] or detail
     return (detail if isinstance(detail, str) else json.dumps(detail)), error_type
 
 
-# The others are made of these by the contract itself: enqueue_rollout of enqueue_many_rollouts, and so on.
+# The contract implements the other methods by these, for example enqueue_rollout by enqueue_many_rollouts.
 forward_methods(LightningStoreClient, {route.call for route in routes.ROUTES} & set(STORE_METHODS) - {_ONE_SPAN.call})

@@ -1,14 +1,13 @@
-"""Traces over the OpenTelemetry protocol, as an exporter in any language sends them over HTTP.
+"""Traces over the OpenTelemetry protocol (OTLP over HTTP).
 
-A span belongs to the attempt that `agentlightning.rollout_id` and `agentlightning.attempt_id` name, as attributes of
-the span or else of its resource. `agentlightning.span_sequence_id`, if it is there, is its place in the order of the
-attempt; else the store gives it the next one. Spans that name no known attempt, or are not well formed, are refused in
-the answer's `partial_success`, which says why, and logged; the others of the same request are stored. A span that is
-sent again is stored once.
+A span belongs to the attempt in `agentlightning.rollout_id` and `agentlightning.attempt_id`, attributes of the span or
+of its resource. `agentlightning.span_sequence_id` is its sequence id; without it the store assigns the next one. Spans
+of unknown attempts and malformed spans are refused in `partial_success` of the response, with the reason, and logged;
+the other spans of the request are stored. A span that is sent again is stored once.
 
-A field of two bytes becomes an object of hundreds, so the fields of a request are counted, whatever they are nested in,
-before protobuf's decoder sees them (`find_spans`). What is within the bounds is then decoded span by span. The messages
-are those of the protobuf descriptors; the encoding is that of https://protobuf.dev/programming-guides/encoding/.
+Protobuf's decoder makes objects of hundreds of bytes from fields of two bytes. So `find_spans` first counts the fields
+of a request at all levels, and then the spans are decoded one by one. Messages follow the protobuf descriptors, and the
+encoding https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import asyncio
 import base64
 import logging
 from array import array
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
 from ...semconv import LightningResourceAttributes
-from ...types import Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from ...types import AttemptedRollout, Attributes, Event, Link, OtelResource, Span, SpanContext, TraceStatus
 from ..base import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -54,16 +54,16 @@ _LONGEST_NAME_TOLD: Final = 100
 _SPANS_A_SLICE: Final = 500
 _FIELDS_A_SLICE: Final = 20_000
 _MOST_TRACE_STATE: Final = 32
-"""Members of a trace state, as W3C's Trace Context has it."""
+"""Members of a trace state, by W3C's Trace Context."""
 
 
 class OtlpIntake:
-    """Store what exporters send, in slices, each decoded in one thread that all requests take turns in.
+    """Store the spans of exporters in slices, which are decoded in one thread for all requests.
 
-    A large request so delays others by one slice: some hundredths of a second.
+    A large request delays others by one slice, some 20 ms.
 
     Args:
-        store: takes the spans; called from the event loop that serves.
+        store: Store for the spans; called from the event loop of the server.
     """
 
     def __init__(self, store: LightningStore) -> None:
@@ -74,9 +74,9 @@ class OtlpIntake:
         """Store the spans of an `ExportTraceServiceRequest`; return the encoded `ExportTraceServiceResponse`.
 
         Raises:
-            TooMuchError: the request holds more than one may; nothing of it is stored.
+            TooMuchError: the request is beyond a bound; nothing of it is stored.
             ValueError: the body is no such message; nothing of it is stored.
-            LightningStoreError: the store cannot take the spans now; send them again.
+            LightningStoreError: the store fails; send the spans again.
         """
         run = partial(asyncio.get_running_loop().run_in_executor, self._thread)
         finder, found = find_spans(body), None
@@ -94,34 +94,34 @@ class OtlpIntake:
             await _store_spans(self._store, spans, refused)
         response = ExportTraceServiceResponse()
         if refused.count:
-            told = refused.told()
+            reasons = refused.reasons()
             response.partial_success.rejected_spans = refused.count
-            response.partial_success.error_message = told
-            logger.warning("%d spans that came over OTLP were refused: %s", refused.count, told)
+            response.partial_success.error_message = reasons
+            logger.warning("%d spans that came over OTLP were refused: %s", refused.count, reasons)
         encoded: bytes = response.SerializeToString()
         return encoded
 
 
 class Refusals:
-    """Refused spans: their number, and the first different reasons."""
+    """The number of refused spans, and the first different reasons."""
 
     def __init__(self) -> None:
         self.count = 0
         self._reasons: dict[str, None] = {}
 
     def add(self, reason: str, spans: int = 1) -> None:
-        """Count spans that were refused for one reason."""
+        """Count spans that were refused for a reason."""
         self.count += spans
         if len(self._reasons) < _REASONS_KEPT:
             self._reasons.setdefault(reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…")
 
-    def told(self) -> str:
+    def reasons(self) -> str:
         """Return the reasons as one line."""
         reasons = list(self._reasons)
-        told = "; ".join(reasons[:_REASONS_TOLD])
+        text = "; ".join(reasons[:_REASONS_TOLD])
         if len(reasons) > _REASONS_TOLD:
-            told += f"; and {len(reasons) - _REASONS_TOLD} more reasons"
-        return told
+            text += f"; and {len(reasons) - _REASONS_TOLD} more reasons"
+        return text
 
 
 class _Decoder:
@@ -135,11 +135,12 @@ class _Decoder:
         self._resource: OtelResource | DecodeError = OtelResource()
 
     def spans_of(self, part: Sequence[FoundSpan]) -> list[Span]:
-        """Return the spans of a slice that name an attempt and are well formed; the others are counted as refused."""
+        """Return the well-formed spans of a slice that name an attempt; count the others as refused."""
         spans = []
-        for one in part:
+        for found in part:
             try:
-                spans.append(span_of(ProtoSpan.FromString(self._body[one.start : one.end]), self._resource_of(one)))
+                proto = ProtoSpan.FromString(self._body[found.start : found.end])
+                spans.append(span_of(proto, self._resource_of(found)))
             except DecodeError as error:
                 self._refused.add(f"a span is not well formed: {error}")
             except ValueError as error:
@@ -148,21 +149,21 @@ class _Decoder:
 
     def _resource_of(self, span: FoundSpan) -> OtelResource:
         if span.group != self._group:
-            self._group, self._resource = span.group, self._decoded(span.group)
+            self._group = span.group
+            try:
+                header = header_of(self._body, self._found, span.group)
+                self._resource = OtelResource(
+                    attributes=_attributes(header.resource.attributes), schema_url=header.schema_url
+                )
+            except DecodeError as error:
+                self._resource = error
         if isinstance(self._resource, DecodeError):
             raise self._resource
         return self._resource
 
-    def _decoded(self, group: int) -> OtelResource | DecodeError:
-        try:
-            header = header_of(self._body, self._found, group)
-        except DecodeError as error:
-            return error
-        return OtelResource(attributes=_attributes(header.resource.attributes), schema_url=header.schema_url)
-
 
 def _stepped(finder: Generator[None, None, FoundSpans]) -> FoundSpans | None:
-    """Go on by one step; return the spans when all are found."""
+    """Run one step; return the spans at the end."""
     try:
         next(finder)
     except StopIteration as end:
@@ -172,7 +173,7 @@ def _stepped(finder: Generator[None, None, FoundSpans]) -> FoundSpans | None:
 
 
 def _slices(found: FoundSpans) -> Iterator[list[FoundSpan]]:
-    """Cut the spans into slices of a bounded number of spans and, but for a large span, of fields."""
+    """Yield slices with a bounded number of spans and (except for a single large span) of fields."""
     part: list[FoundSpan] = []
     fields = 0
     for span in found:
@@ -186,31 +187,61 @@ def _slices(found: FoundSpans) -> Iterator[list[FoundSpan]]:
 
 
 async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Refusals) -> None:
-    """Store spans, numbered where they are not.
+    """Store the spans of known attempts, numbered where they are not, in one write for all attempts.
 
     Raises:
         LightningStoreError: the store cannot take them now.
     """
-    by_attempt: dict[tuple[str, str], list[Span]] = {}
+    unknown = await _unknown_attempts(store, {(span.rollout_id, span.attempt_id) for span in spans})
+    known: list[Span] = []
     for span in spans:
-        by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
-    for ids, of_attempt in by_attempt.items():
-        try:
-            unnumbered = [span for span in of_attempt if span.sequence_id == _TO_BE_NUMBERED]
-            if unnumbered:
-                numbers = await store.get_many_span_sequence_ids([ids] * len(unnumbered))
-                for span, number in zip(unnumbered, numbers, strict=True):
-                    span.sequence_id = number
-            await store.add_many_spans(of_attempt)
-        except ValueError as error:
-            refused.add(str(error), len(of_attempt))
+        if (span.rollout_id, span.attempt_id) in unknown:
+            refused.add(f"no attempt {span.attempt_id} of rollout {span.rollout_id}")
+        else:
+            known.append(span)
+    try:
+        await _store_known(store, known)
+    except ValueError:  # the store refuses a span, or an attempt was deleted meanwhile
+        by_attempt: dict[tuple[str, str], list[Span]] = {}
+        for span in known:
+            by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
+        for of_attempt in by_attempt.values():
+            try:
+                await _store_known(store, of_attempt)
+            except ValueError as error:
+                refused.add(str(error), len(of_attempt))
+
+
+async def _unknown_attempts(store: LightningStore, attempts: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the (rollout id, attempt id) pairs that are not in the store."""
+    wanted: defaultdict[str, set[str]] = defaultdict(set)
+    for rollout_id, attempt_id in attempts:
+        wanted[rollout_id].add(attempt_id)
+    known: set[tuple[str, str]] = set()
+    for rollout in await store.query_rollouts(rollout_id_in=list(wanted)):
+        if isinstance(rollout, AttemptedRollout):
+            known.add((rollout.rollout_id, rollout.attempt.attempt_id))
+            if not wanted[rollout.rollout_id] <= {rollout.attempt.attempt_id}:
+                earlier = await store.query_attempts(rollout.rollout_id)
+                known.update((rollout.rollout_id, attempt.attempt_id) for attempt in earlier)
+    return attempts - known
+
+
+async def _store_known(store: LightningStore, spans: Sequence[Span]) -> None:
+    unnumbered = [span for span in spans if span.sequence_id == _TO_BE_NUMBERED]
+    if unnumbered:
+        ids = [(span.rollout_id, span.attempt_id) for span in unnumbered]
+        for span, number in zip(unnumbered, await store.get_many_span_sequence_ids(ids), strict=True):
+            span.sequence_id = number
+    if spans:
+        await store.add_many_spans(spans)
 
 
 def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
-    """Return the stored form of a span, with `sequence_id` 0 where the sender gives it none.
+    """Return the stored form of a span, with `sequence_id` 0 if the sender gives none.
 
     Raises:
-        ValueError: the span names no attempt, or its ids are not well formed.
+        ValueError: the span names no attempt, or its ids are malformed.
     """
     attributes = _attributes(proto.attributes)
     name = repr(proto.name[:_LONGEST_NAME_TOLD])
@@ -259,15 +290,15 @@ def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
 
 
 def status_message(text: str) -> bytes:
-    """Return an encoded `google.rpc.Status` that says `text`: its field 2, a string."""
-    told = text.encode()
-    size = len(told)
+    """Return an encoded `google.rpc.Status` with a message, its field 2."""
+    message = text.encode()
+    size = len(message)
     length = bytearray()
     while size > 0x7F:
         length.append(size & 0x7F | 0x80)
         size >>= 7
     length.append(size)
-    return b"\x12" + bytes(length) + told
+    return b"\x12" + bytes(length) + message
 
 
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
@@ -296,7 +327,7 @@ def _hexadecimal(identity: bytes, size: int, what: str) -> str:
 
 
 def _sequence_id(given: Any) -> int:
-    """Return a positive number of at most 63 bits, or 0 if none such is given."""
+    """Return a positive number of at most 63 bits, or 0 if there is none."""
     text = str(given)
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
     return number if number < 2**63 else _TO_BE_NUMBERED
@@ -313,28 +344,28 @@ def _trace_state(header: str) -> dict[str, str]:
 
 
 MOST_RECORDS: Final = 65_536
-"""Most spans, events and links of one request; exporters send 512 spans at a time. More objects than these make at once
-would let Python's own collection of garbage hold everybody for longer than a neighbour is promised."""
+"""Most spans, events and links of one request; exporters send 512 spans at a time. With more objects, Python's garbage
+collector would pause all requests for too long."""
 MOST_FIELDS: Final = 4_000_000
 """Most fields of one request, at all levels; a span has about 10, an attribute 4."""
 MOST_FIELDS_OF_SPAN: Final = 1_000_000
 """Most fields of one span: those of the ids and log-probabilities of 200,000 tokens."""
 LEAST_STORED_BYTES: Final = 256 * 1024 * 1024
-"""A request may become this much when every span is stored with its resource, or four times its own size."""
+"""Bound of the stored size, in which every span has its resource; or four times the size of the request."""
 
 _FIELDS_A_STEP: Final = 20_000
 _DEEPEST: Final = 100
-"""Levels of nesting that protobuf's decoder takes."""
+"""Levels of nesting that protobuf's decoder accepts."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class TooMuchError(ValueError):
-    """Report that a request is beyond a bound; its text says which, and what to send instead."""
+    """A request is beyond a bound; the message says which, and what to send instead."""
 
 
 class FoundSpan(NamedTuple):
-    """A span, in the bytes of its request."""
+    """Place of a span in the bytes of its request."""
 
     group: int
     """Number of its resource."""
@@ -344,14 +375,13 @@ class FoundSpan(NamedTuple):
 
 
 class FoundSpans:
-    """The spans of a request, as numbers in arrays: Python's collector of garbage would look through as many objects
-    while everybody waits."""
+    """The spans of a request, as numbers in arrays, which the garbage collector does not scan."""
 
     def __init__(self) -> None:
         self._spans = array("Q")
         """Four numbers for each span: those of a `FoundSpan`."""
         self._groups = array("Q")
-        """For each resource, how many header fields stand before its own."""
+        """For each resource, the number of header fields before its own."""
         self._headers = array("Q")
         """Start and end of each header field: a field of a `ResourceSpans` that is not a span."""
 
@@ -374,19 +404,19 @@ class FoundSpans:
         self._spans.extend((len(self._groups) - 1, start, end, fields))
 
     def header(self, group: int) -> list[tuple[int, int]]:
-        """Return the places of the header fields of a resource; together they are a `ResourceSpans` without spans."""
+        """Return the places of the header fields of a resource, which form a `ResourceSpans` without spans."""
         end = self._groups[group + 1] if group + 1 < len(self._groups) else len(self._headers) // 2
         return [(self._headers[2 * at], self._headers[2 * at + 1]) for at in range(self._groups[group], end)]
 
     def header_bytes(self) -> int:
-        """Return the bytes of the headers, each as often as its resource has spans."""
+        """Return the bytes of the headers, each multiplied by the number of its spans."""
         sizes = array("Q", (sum(end - start for start, end in self.header(one)) for one in range(len(self._groups))))
         return sum(sizes[group] for group in self._spans[::4])
 
 
 @dataclass(eq=False)
 class _Message:
-    """A message of the schema: which of its fields are messages themselves."""
+    """A message of the schema, with its fields that are messages."""
 
     name: str
     inner: dict[int, _Message] = field(default_factory=dict)
@@ -418,7 +448,7 @@ _RECORDS: Final = (
 
 
 def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
-    """Return the spans of a request, in their order; yields every 20,000 fields, some 10 ms of work.
+    """Return the spans of a request, in order; yields every 20,000 fields, about 10 ms of work.
 
     Raises:
         TooMuchError: the request is beyond one of the bounds above.
@@ -432,7 +462,12 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
     while True:
         while position == end:
             if not above:
-                _check_stored(stored + found.header_bytes(), most_stored)
+                stored += found.header_bytes()
+                if stored > most_stored:
+                    raise TooMuchError(
+                        f"stored with its resource each, the spans of this request take {stored:,} bytes, allowed are "
+                        f"{most_stored:,}: give the resource fewer attributes"
+                    )
                 return found
             if message is _SPAN:
                 found.add(span_start, end, fields - fields_before_span)
@@ -489,19 +524,11 @@ def header_of(body: bytes, found: FoundSpans, group: int) -> ResourceSpans:
     """Return the resource of spans.
 
     Raises:
-        google.protobuf.message.DecodeError: it is no well-formed message.
+        google.protobuf.message.DecodeError: it is malformed.
     """
     header = ResourceSpans()
     header.ParseFromString(b"".join(body[start:end] for start, end in found.header(group)))
     return header
-
-
-def _check_stored(size: int, most: int) -> None:
-    if size > most:
-        raise TooMuchError(
-            f"stored with its resource each, the spans of this request take {size:,} bytes, allowed are {most:,}: "
-            "give the resource fewer attributes"
-        )
 
 
 def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:

@@ -1,7 +1,6 @@
-"""The store contract over HTTP, written out once: which request stands for which method of `LightningStore`.
+"""The store contract over HTTP: the requests for the methods of `LightningStore`, for server and client.
 
-The server serves `ROUTES` and the client sends them. JSON is written and read as Python's own module does it:
-infinities and NaN stand in it as such. A failure is a status of 400 or above and
+JSON is that of Python's `json`, with infinities and NaN. A failure has a status of 400 or above and the body
 `{"detail": text, "error_type": name}`.
 """
 
@@ -29,10 +28,10 @@ HEALTH: Final = f"{PREFIX}/health"
 TRACES: Final = "/v1/traces"
 METRICS: Final = "/metrics"
 KEY_HEADER: Final = "idempotency-key"
-"""A request that changes something carries a key of its own; sent again with the same key, it gets the same answer."""
+"""A request that changes something carries a key; sent again with the same key, it is carried out once."""
 
 HOLD_SECONDS: Final = 25.0
-"""A request that waits is answered after this time at the latest; whoever wants to wait longer asks again."""
+"""Longest time that a request waits; the client asks again to wait longer."""
 
 _OLDER_NAMES: Final = {"status": "status_in", "rollout_ids": "rollout_id_in"}
 _OF_64_BITS: Final = Field(ge=-(2**63), lt=2**63)
@@ -62,13 +61,13 @@ class Route:
     status: int = 200
     """HTTP status of a successful response."""
     changes: bool = False
-    """True if doing it twice is not the same as doing it once."""
+    """True if the request changes the store, so that it needs an idempotency key."""
     waits: bool = False
-    """True if it may take as long as its argument `timeout` says."""
+    """True if it waits for an event, up to its argument `timeout`."""
     body: str | None = None
-    """The argument that is the whole body, where it is not one field of it."""
+    """The argument that is the whole body; None if arguments are fields of the body."""
     answer: Literal["result", "sequence_id", "positions"] = "result"
-    """`sequence_id`: an object with this field. `positions`: which of the spans that were sent are in the result."""
+    """Form of the response. `sequence_id`: an object with this field. `positions`: indexes of the stored spans."""
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -77,7 +76,7 @@ class Route:
 
     @cached_property
     def in_path(self) -> frozenset[str]:
-        """Names of the arguments that travel in the path."""
+        """Names of the arguments in the path."""
         return frozenset(part[1:-1] for part in self.parts if part.startswith("{"))
 
     @cached_property
@@ -86,22 +85,26 @@ class Route:
         return inspect.signature(getattr(LightningStore, self.call))
 
     @cached_property
+    def hints(self) -> dict[str, Any]:
+        """Types of the arguments and of the result (`return`) of the method."""
+        return get_type_hints(getattr(LightningStore, self.call))
+
+    @cached_property
     def older_names(self) -> dict[str, str]:
-        """Arguments that are another name of one that travels."""
+        """Older names of arguments, with the names on the wire."""
         known = self.signature.parameters
         return {old: new for old, new in _OLDER_NAMES.items() if old in known and new in known}
 
     @cached_property
     def request(self) -> type[BaseModel] | None:
-        """Model of the body, or of the query string of a GET; None if it carries nothing or one argument."""
-        hints = get_type_hints(getattr(LightningStore, self.call))
+        """Model of the body, or of the query string of a GET; None if there are no such fields."""
         fields: dict[str, Any] = {}
         for name, parameter in self.signature.parameters.items():
             if name == "self" or name == self.body or name in self.in_path or name in self.older_names:
                 continue
             required = parameter.default is inspect.Parameter.empty
             default = None if parameter.default is UNSET else parameter.default
-            fields[name] = (_on_wire(hints[name]), Field(... if required else default))
+            fields[name] = (_on_wire(self.hints[name]), Field(... if required else default))
         words = "".join(word.title() for word in self.call.split("_"))
         return create_model(f"{words}Request", **fields) if fields else None
 
@@ -113,13 +116,12 @@ class Route:
     @cached_property
     def whole_body(self) -> TypeAdapter[Any]:
         """Reads a body that is one argument."""
-        return TypeAdapter(_on_wire(get_type_hints(getattr(LightningStore, self.call))[self.body or ""]))
+        return TypeAdapter(_on_wire(self.hints[self.body or ""]))
 
     @cached_property
     def named(self) -> bool:
         """True if the whole body is an object of named values."""
-        hints = get_type_hints(getattr(LightningStore, self.call))
-        return get_origin(_on_wire(hints[self.body or ""])) in (dict, Mapping)
+        return get_origin(_on_wire(self.hints[self.body or ""])) in (dict, Mapping)
 
     @cached_property
     def result(self) -> TypeAdapter[Any]:
@@ -128,12 +130,12 @@ class Route:
             return TypeAdapter(dict[Literal["sequence_id"], int])
         if self.answer == "positions":
             return TypeAdapter(list[int])
-        return TypeAdapter(_on_wire(get_type_hints(getattr(LightningStore, self.call))["return"]))
+        return TypeAdapter(_on_wire(self.hints["return"]))
 
     @cached_property
     def pages(self) -> bool:
         """True if the result is a page of what the store holds."""
-        result = get_type_hints(getattr(LightningStore, self.call))["return"]
+        result = self.hints["return"]
         return isinstance(result, type) and issubclass(result, PaginatedResult)
 
     @cached_property
@@ -142,10 +144,10 @@ class Route:
         fields = {} if self.request is None else self.request.model_fields
         return frozenset(name for name, field in fields.items() if _is_list(field.annotation))
 
-    # What the client does with it.
+    # The client's side.
 
     def arguments_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call of the method, by the names under which they travel."""
+        """Return the arguments of a call of the method, by their names on the wire."""
         given = self.signature.bind(None, *args, **kwargs).arguments
         values = {name: value for name, value in given.items() if name != "self" and value is not UNSET}
         for old, new in self.older_names.items():
@@ -171,7 +173,7 @@ class Route:
         """Return the body of a POST.
 
         Raises:
-            ValueError: an argument holds something that JSON cannot express; the message names it.
+            ValueError: an argument cannot be expressed as JSON; the message names it.
         """
         if self.body is not None:
             return encode(arguments[self.body], self.body)
@@ -197,18 +199,18 @@ class Route:
             return PaginatedResult.model_construct(**vars(value))
         return value
 
-    # The side of the server.
+    # The server's side.
 
     def arguments_from(self, ids: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes) -> dict[str, Any]:
         """Return the keyword arguments of the method, from a request.
 
         Args:
-            ids: What stands in the path.
+            ids: The arguments in the path.
             query: The query string, as pairs.
-            body: The body; it may be empty where nothing in it is required.
+            body: The body; it may be empty if no argument is required.
 
         Raises:
-            pydantic.ValidationError: the request carries something else than the method takes.
+            pydantic.ValidationError: the arguments do not fit the method.
         """
         arguments: dict[str, Any] = dict(ids)
         large = len(body) > AT_ONCE
@@ -228,7 +230,7 @@ class Route:
         return arguments
 
     def held(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a method that waits, with a timeout that one request may take.
+        """Return the arguments of a waiting method, with a timeout of at most `HOLD_SECONDS`.
 
         Raises:
             ValueError: the timeout is not a number.
@@ -244,7 +246,7 @@ class Route:
         """Return the body of the response, from the result of the method.
 
         Raises:
-            ValueError: the result holds something that JSON cannot express; the message names it.
+            ValueError: the result cannot be expressed as JSON; the message names it.
         """
         if self.answer == "sequence_id":
             return encode({"sequence_id": result}, "")
@@ -266,14 +268,14 @@ class Route:
 
 
 def _with_metadata(fields: dict[str, Any]) -> dict[str, Any]:
-    """Mend a rollout or attempt of agent-lightning, which writes null where there is no metadata."""
+    """Replace null by an empty object in the metadata of a rollout or attempt of agent-lightning."""
     if "rollout_id" in fields and "status" in fields and fields.get("metadata", ...) is None:
         fields["metadata"] = {}
     return fields
 
 
 def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:
-    """Return where in `sent` the stored spans are; of two with the same ids the first counts."""
+    """Return the indexes of the stored spans in `sent`; of two spans with the same ids the first counts."""
     ids = {(span.rollout_id, span.attempt_id, span.span_id) for span in stored}
     positions = []
     for position, span in enumerate(sent):
@@ -294,7 +296,7 @@ def _quoted(part: Any) -> str:
 
 
 def _on_wire(hint: Any) -> Any:
-    """Return the type that stands for a type of the contract where values come from JSON."""
+    """Return the type that reads a type of the contract from JSON."""
     if hint is Rollout:
         return _ANY_ROLLOUT
     if hint is int:
@@ -306,7 +308,7 @@ def _on_wire(hint: Any) -> Any:
         return PaginatedResult[_on_wire(item)]  # type: ignore[misc]  # a type that is only known when it runs
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        # `Union[...]` and not `|`, which not every object that stands for a type takes
+        # `Union[...]`, because `|` does not work for every type object
         return Union[tuple(_on_wire(one) for one in arguments if one is not Unset)]  # noqa: UP007
     if origin in (Sequence, list):
         return Annotated[cast(Any, list)[_on_wire(arguments[0])], _UP_TO_THE_FIRST_ERROR]
@@ -321,7 +323,8 @@ ROUTES: Final = (
     Route("POST", "rollouts/search", "query_rollouts"),
     Route("GET", "rollouts", "query_rollouts"),
     Route("POST", "rollouts/delete", "delete_rollouts", changes=True),
-    Route("POST", "walks/rollouts", "walk_rollouts"),
+    Route("POST", "listings/rollouts", "list_rollouts"),
+    Route("POST", "listings/groups", "list_groups"),
     Route("GET", "rollouts/{rollout_id}", "get_rollout_by_id"),
     Route("POST", "rollouts/{rollout_id}", "update_rollout", changes=True),
     Route("POST", "rollouts/{rollout_id}/attempts", "start_attempt", status=201, changes=True),
@@ -343,15 +346,14 @@ ROUTES: Final = (
     Route("POST", "spans/batch", "add_many_spans", status=201, changes=True, answer="positions"),
     Route("POST", "spans/search", "query_spans"),
     Route("GET", "spans", "query_spans"),
-    Route("POST", "spans/rewards", "get_reward_spans"),
     Route("POST", "spans/next", "get_next_span_sequence_id", changes=True, answer="sequence_id"),
     Route("POST", "spans/next/batch", "get_many_span_sequence_ids", changes=True),
     Route("POST", "waits/rollouts", "wait_for_rollouts", waits=True),
     Route("POST", "waits/work", "wait_for_work", waits=True),
 )
 """Of two routes that fit one path, the first counts. A client sends the first route of a method. `spans/batch`,
-`spans/rewards`, `spans/next/batch`, `rollouts/delete`, `walks/rollouts`, `heartbeats` and `waits/work` are our own;
-the others are agent-lightning's."""
+`spans/next/batch`, `rollouts/delete`, `listings/…`, `heartbeats` and `waits/work` are our own; the others are
+agent-lightning's."""
 
 
 def route_of(call: str) -> Route:
@@ -383,10 +385,10 @@ _TEXT: Final = {"type": "string"}
 
 
 class Failure(BaseModel):
-    """A request that could not be carried out."""
+    """Response to a request that failed."""
 
     detail: str
-    """The fault, for a person."""
+    """What is wrong, for a person."""
     error_type: str
     """`ValueError` and `LightningStoreError` are errors of the store contract."""
 
@@ -395,7 +397,7 @@ def store_document(max_body_bytes: int) -> dict[str, Any]:
     """Return the document, as OpenAPI 3.1.
 
     Args:
-        max_body_bytes: Largest body of a request, which the document tells.
+        max_body_bytes: Largest body of a request.
     """
     adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [("failure", "serialization", TypeAdapter(Failure))]
     for route in ROUTES:
@@ -435,10 +437,10 @@ def store_document(max_body_bytes: int) -> dict[str, Any]:
 def _operation(
     route: Route, request: dict[str, Any] | None, result: dict[str, Any], shared: dict[str, Any]
 ) -> dict[str, Any]:
-    told = (getattr(LightningStore, route.call).__doc__ or "").partition("\n")[0]
+    summary = (getattr(LightningStore, route.call).__doc__ or "").partition("\n")[0]
     operation: dict[str, Any] = {
         "operationId": f"{route.call}_{route.method.lower()}",
-        "summary": told,
+        "summary": summary,
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": _TEXT}
             for name in (part[1:-1] for part in route.parts if part.startswith("{"))
@@ -461,7 +463,7 @@ def _operation(
 
 
 def _fields(schema: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema itself, where it only names a shared one."""
+    """Return the schema, or the shared schema that it refers to."""
     named = schema.get("$ref", "").removeprefix(SCHEMA_REFERENCE.format(model=""))
     return shared[named] if named else schema
 

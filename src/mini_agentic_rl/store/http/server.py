@@ -1,4 +1,4 @@
-"""`LightningStoreServer`: a store served over HTTP from a thread of its own, which is a store itself meanwhile."""
+"""`LightningStoreServer`: serves a store over HTTP from a thread, and is itself a store."""
 
 from __future__ import annotations
 
@@ -30,25 +30,23 @@ _KEPT_AS_JSON: Final = frozenset({"start_rollout", "enqueue_rollout", "enqueue_m
 class LightningStoreServer(ForwardingStore):
     """Share a store with other processes and machines, over the routes of `routes` and OTLP.
 
-    In the process that made it, its methods are those of the store it shares; every async method of the contract is
-    forwarded, see the end of this module. In a process forked from that one its methods ask the server over HTTP;
-    pickled into another process it becomes a `LightningStoreClient` of itself.
+    In its own process every method of the contract is forwarded to the shared store. In a forked process the methods
+    call the server over HTTP; pickled to another process it becomes a `LightningStoreClient` of itself.
 
     Args:
         store: The store to share.
         host: Address to listen on; this computer alone by default.
-        port: Port to listen on, 4747 by default; 0 takes a free one, which `endpoint` then tells.
-        api_key: Bearer token to ask for; without one, that of the environment variable AGL_API_KEY. Needed where `host`
-            is not this computer's loopback.
-        limits: Which requests are taken; without it, those of `StoreLimits`.
+        port: Port to listen on, 4747 by default; 0 takes a free one, see `endpoint`.
+        api_key: Bearer token that requests need; by default the environment variable AGL_API_KEY. Required if `host` is
+            not this computer's loopback.
+        limits: Bounds on requests; by default those of `StoreLimits`.
         cors_allow_origins: Web pages that may use the server from a browser: their origins, or "*" for every page.
-        pages: Makes the pages that are shown at `/`, from what lets requests in.
-        launch_mode, launcher_args, n_workers, tracker: Agent-lightning's ways to run a server. Host and port of
-            `launcher_args` count where none are given; the rest has no effect: the server is one thread of this
-            process.
+        pages: Returns the pages at `/`, for the admission of the server.
+        launch_mode, launcher_args, n_workers, tracker: Arguments of agent-lightning. Host and port of `launcher_args`
+            are defaults; the rest has no effect: the server is one thread of this process.
 
     Raises:
-        UserError: other computers could come in, and no key is asked for.
+        UserError: other computers could connect, and there is no key.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class LightningStoreServer(ForwardingStore):
         """Address for clients on this machine: http://host:port.
 
         Raises:
-            RuntimeError: it has not been started, and any free port was asked for.
+            RuntimeError: it has not been started, and `port` is 0.
         """
         return self._thread.root
 
@@ -115,7 +113,7 @@ class LightningStoreServer(ForwardingStore):
         """Serve; returns once requests are answered. Starting a running server changes nothing.
 
         Raises:
-            UserError: the address cannot be had.
+            UserError: the address cannot be used.
         """
         if not self._thread.running:
             self._polls.open()
@@ -123,9 +121,9 @@ class LightningStoreServer(ForwardingStore):
             logger.info("serving the store at %s", self.endpoint)
 
     async def stop(self, timeout: float = 5.0) -> None:
-        """Refuse new requests with status 503, end those that wait, give the others `timeout` seconds, cancel the rest.
+        """Refuse new requests with status 503, answer the waiting ones, and cancel the rest after `timeout` seconds.
 
-        The store itself stays open.
+        The store stays open.
         """
         self._polls.end()
         await asyncio.to_thread(self._thread.stop, timeout)
@@ -134,10 +132,10 @@ class LightningStoreServer(ForwardingStore):
         """Serve until this task is cancelled or the process is asked to end (SIGINT, SIGTERM), then stop.
 
         Args:
-            drain_seconds: what requests under way get then; a second signal ends the process at once.
+            drain_seconds: Time for running requests after that; a second signal ends the process at once.
 
         Raises:
-            UserError: the address cannot be had.
+            UserError: the address cannot be used.
             RuntimeError: the server ended by itself; the log says why.
         """
         await self.start()
@@ -159,7 +157,7 @@ class LightningStoreServer(ForwardingStore):
         return self._client
 
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name in _KEPT_AS_JSON:  # whoever claims it is in another process
+        if name in _KEPT_AS_JSON:  # a runner in another process claims it
             signature = inspect.signature(getattr(LightningStore, name))
             encode(dict(signature.bind(None, *args, **kwargs).arguments), "")
         return await getattr(self._target(), name)(*args, **kwargs)

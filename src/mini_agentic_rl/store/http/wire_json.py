@@ -1,5 +1,6 @@
-"""JSON bodies of the store server: written and read fast, with every number and every text as Python's own module has
-it; and bounds on the requests. Large bodies are written and checked in steps, between which other threads run.
+"""JSON bodies of the store server, with the numbers and texts of Python's `json`, and bounds on requests.
+
+Large bodies are written and checked in steps, between which other threads run.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _DEPTH: Final = 200
 
 
 def encode(value: Any, name: str) -> bytes:
-    """Return JSON text; where it is large, other threads get their turn meanwhile.
+    """Return JSON text; a large value is written in steps.
 
     Args:
-        value: Built of JSON's own types and pydantic models.
-        name: What to call it in an error.
+        value: A value of JSON's types and pydantic models.
+        name: Name of the value in an error.
 
     Raises:
-        ValueError: it holds something that JSON cannot express; the message names the place.
+        ValueError: it cannot be expressed as JSON; the message names the place.
     """
     try:
         return in_steps(value, _json)
@@ -39,7 +40,7 @@ def encode(value: Any, name: str) -> bytes:
 
 
 def is_large(value: Any) -> bool:
-    """Return True if the JSON text of a value is better written in steps. Looks at no more of it than that takes."""
+    """Return True if the JSON text of a value should be written in a thread."""
     return size_of(value, WRITTEN_AT_ONCE) > WRITTEN_AT_ONCE
 
 
@@ -54,24 +55,20 @@ def decode(text: bytes, adapter: TypeAdapter[T]) -> T:
     except ValidationError:
         if b"\\ud" not in text:
             raise
-    # half of a surrogate pair: Python's own module takes it
-    return adapter.validate_python(_loaded(text))
+    try:
+        loaded = json.loads(text)  # accepts half of a surrogate pair
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return adapter.validate_python(loaded)
 
 
 def read_json(text: bytes) -> Any:
-    """Return the value of a large JSON text; other threads get their turn meanwhile.
+    """Return the value of a large JSON text, read in steps.
 
     Raises:
         ValueError: it is no JSON, nested too deeply, or holds too many values.
     """
     return parse_json(text.decode(), keep_halves=True, max_depth=_DEPTH)
-
-
-def _loaded(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
 
 
 def _json(value: Any) -> bytes:
@@ -94,7 +91,7 @@ def _plain(value: Any, depth: int = 2) -> Any:
 
 
 def _innermost(value: Any, path: str, error: Exception) -> tuple[str, Exception]:
-    """Return the innermost part of `value` that cannot be expressed, and why."""
+    """Return the innermost part of `value` that is not JSON, and the error."""
     inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, Mapping):
         inner = ((f"{path}.{key}" if path else str(key), part) for key, part in value.items())
@@ -113,27 +110,24 @@ def _innermost(value: Any, path: str, error: Exception) -> tuple[str, Exception]
 
 
 class StoreLimits(RequestLimits):
-    """Bounds on the requests of runners and algorithms; one that waits for work or for an end takes no place meanwhile.
-
-    Clients of the store come again after a refusal.
-    """
+    """Bounds on requests to a store server. Waiting requests do not count as concurrent ones, and clients retry."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"max_body_bytes": 32 * 2**20}
 
 
 MOST_ITEMS: Final = 65_536
-"""Rollouts, spans or ids that one request brings, or claims."""
+"""Most rollouts, spans or ids of one request."""
 
 
 class TooManyItemsError(ValueError):
-    """A request brings or claims more than `MOST_ITEMS`."""
+    """A request has, or claims, more than `MOST_ITEMS`."""
 
 
 def check_counts(arguments: Mapping[str, Any]) -> None:
     """Check the lists of a request, and how many rollouts it claims.
 
     Raises:
-        TooManyItemsError: it is more than `MOST_ITEMS`; the message names the argument.
+        TooManyItemsError: there are more than `MOST_ITEMS`; the message names the argument.
     """
     for name, value in arguments.items():
         count = len(value) if isinstance(value, list | dict) else value if name == "limit" else 0
@@ -144,17 +138,16 @@ def check_counts(arguments: Mapping[str, Any]) -> None:
 AT_ONCE: Final = 256 * 1024
 """Bytes of a body that are read in one call."""
 _STEP_BYTES: Final = 64 * 1024
-"""Bytes of a larger body that are checked in one call, about."""
+"""Approximate bytes of a larger body that are checked in one call."""
 NAMED_AT_ONCE: Final = 16 * 1024
-"""Bytes of named values that are checked in one call, about: each that is bad makes several errors, and the checking
-goes on after the first."""
+"""Approximate bytes of named values that are checked in one call: each bad value makes several errors."""
 
 
 def read_named(body: bytes, adapter: TypeAdapter[Any]) -> Any:
-    """Return a body of named values, checked some of them at a time.
+    """Return a body of named values, checked in steps.
 
     Raises:
-        pydantic.ValidationError: it is something else than `adapter` reads.
+        pydantic.ValidationError: it does not fit `adapter`.
     """
     sent = read_json(body)
     if not isinstance(sent, dict):
@@ -168,15 +161,16 @@ def read_named(body: bytes, adapter: TypeAdapter[Any]) -> Any:
 
 
 def read_fields(body: bytes, fields: TypeAdapter[BaseModel], lists_known: frozenset[str]) -> dict[str, Any]:
-    """Return the arguments in a body that is an object, its lists checked a part at a time.
+    """Return the arguments in a body that is an object, with its lists checked in steps.
 
     Args:
-        fields: reads the whole of it.
-        lists_known: names of its fields that are lists.
+        body: The body.
+        fields: Reads the whole object.
+        lists_known: Names of its fields that are lists.
 
     Raises:
-        pydantic.ValidationError: it is something else than `fields` reads.
-        ValueError: likewise, within a list.
+        pydantic.ValidationError: it does not fit `fields`.
+        ValueError: an item of a list does not fit.
     """
     sent = read_json(body)
     known = lists_known if isinstance(sent, dict) else frozenset[str]()
@@ -193,19 +187,19 @@ def read_fields(body: bytes, fields: TypeAdapter[BaseModel], lists_known: frozen
             try:
                 request = fields.validate_python({**rest, name: items[start : start + step]})
             except ValidationError as error:
-                raise ValueError(_told(error, name, start)) from None
+                raise ValueError(_message_of(error, name, start)) from None
             found.extend(getattr(request, name))
         arguments[name] = found
     return arguments
 
 
 def given(request: BaseModel) -> dict[str, Any]:
-    """Return the fields that a request has set."""
+    """Return the fields that are set in a request."""
     return {name: getattr(request, name) for name in request.model_fields_set}
 
 
-def _told(error: ValidationError, name: str, start: int) -> str:
-    """Return what is wrong with items of a list, which are those from `start` on."""
+def _message_of(error: ValidationError, name: str, start: int) -> str:
+    """Return the message for an error in the items of a list from `start` on."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     paths = [
         [each + start if at == 1 and isinstance(each, int) else each for at, each in enumerate(fault["loc"])]

@@ -1,4 +1,4 @@
-"""Differences between kinds of SQL databases: connecting, excluding other writers, explaining errors."""
+"""The differences between SQLite and PostgreSQL: connecting, excluding other writers, explaining errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 WRITES: Final = "agl_writes"
-"""Execution option of the connection that writes; its transactions begin by excluding other writers."""
+"""Execution option of the writing connection, whose transactions exclude other writers."""
 
 
 class SqlBackend(ABC):
@@ -33,12 +33,12 @@ class SqlBackend(ABC):
 
     Args:
         name: Name of the database in messages.
-        engine: Its connections. Those that write have the execution option `WRITES`; the transactions of all others
-            only read, and see one state.
+        engine: Its connections. The writing ones have the execution option `WRITES`; a transaction of the others reads
+            one state.
     """
 
     alone: bool
-    """True if the database belongs to one store and nobody else."""
+    """True if the database holds nothing but the store."""
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class SqlBackend(ABC):
 
     @abstractmethod
     def publish(self, connection: Connection, changes: Changes) -> None:
-        """Make the end of this writing transaction wake the callers that wait in other processes."""
+        """Notify waiting callers in other processes when this transaction is committed."""
 
     @abstractmethod
     def foreign_writes(
@@ -65,14 +65,11 @@ class SqlBackend(ABC):
     ) -> Generator[bool, None, None]:
         """Yield as `DatabaseStore._foreign_writes` does.
 
-        `in_writing_thread` lends the writing connection between transactions.
+        `in_writing_thread` calls a function with the writing connection, between transactions.
         """
 
     def empty_log(self, connection: Connection) -> bool:
-        """Drop what a log still holds of what was deleted, between two transactions; False where another reads it now.
-
-        A database that keeps its log for itself has nothing to do here.
-        """
+        """Remove deleted content from the write-ahead log, between transactions; False while others read the log."""
         return True
 
     @abstractmethod
@@ -101,33 +98,45 @@ class SqliteBackend(SqlBackend):
 
     A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.
 
+    Args:
+        path: The file.
+        busy_timeout_seconds: Seconds to wait for another writer.
+        synchronous: SQLite's setting of this name.
+        read_only: Open an existing file for reading, also in a folder without the right to write.
+
     Raises:
         LightningStoreError: the folder cannot be made.
     """
 
     alone = True
 
-    def __init__(self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous) -> None:
-        try:
-            make_private_folder(path.parent)
-        except OSError as error:
-            raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
-        # It keeps conversations, and the keys that agents need. SQLite gives its log the rights of the file.
-        for one in (path, *(log for end in ("-wal", "-shm") if (log := path.with_name(path.name + end)).exists())):
-            with contextlib.suppress(OSError):  # another's file, or none: SQLite says which
-                make_private_file(one)
+    def __init__(
+        self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous, *, read_only: bool = False
+    ) -> None:
         self._busy_timeout_seconds = busy_timeout_seconds
-        engine = create_engine(
-            URL.create("sqlite", database=str(path)),
-            connect_args={"timeout": busy_timeout_seconds, "check_same_thread": False},
-            pool_size=READERS + 2,
-        )
+        options: dict[str, Any] = {"timeout": busy_timeout_seconds, "check_same_thread": False}
+        if read_only:
+            address = f"{path.resolve().as_uri()}?mode=ro"
+            if not _is_readable(address):
+                address += "&immutable=1"  # a log file cannot be created beside it, so nobody writes
+            engine = create_engine(
+                "sqlite://",
+                creator=lambda: sqlite3.connect(address, uri=True, **options),
+                poolclass=QueuePool,
+                pool_size=READERS + 2,
+            )
+        else:
+            _make_private(path)
+            url = URL.create("sqlite", database=str(path))
+            engine = create_engine(url, connect_args=options, pool_size=READERS + 2)
 
         def configure(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-            connection.isolation_level = None  # transactions begin where `begin` says, not where the driver guesses
+            connection.isolation_level = None  # `begin` begins transactions, not the driver
+            if read_only:
+                return
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(f"PRAGMA synchronous={synchronous}")
-            # What is deleted is overwritten: it may be somebody's conversation, deleted because they asked for it.
+            # Overwrite deleted content: it may be a conversation that its author wanted to be deleted.
             connection.execute("PRAGMA secure_delete=ON")
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
@@ -137,13 +146,13 @@ class SqliteBackend(SqlBackend):
         super().__init__(str(path), engine)
 
     def begin(self, connection: Connection) -> None:
-        """Begin on the driver's own connection: SQLAlchemy's transaction objects cost as much as the transaction."""
+        """Begin on the driver's connection: SQLAlchemy's transaction objects cost as much as the transaction."""
         connection.connection.execute("BEGIN IMMEDIATE")
         connection.info[_BEGAN] = True
 
     def end(self, connection: Connection, *, commit: bool) -> None:
         connection.info[_BEGAN] = False
-        if connection.in_transaction():  # a query has made SQLAlchemy join in
+        if connection.in_transaction():  # SQLAlchemy has joined it for a query
             super().end(connection, commit=commit)
         elif commit:
             connection.connection.commit()
@@ -151,7 +160,7 @@ class SqliteBackend(SqlBackend):
             connection.connection.rollback()
 
     def publish(self, connection: Connection, changes: Changes) -> None:
-        """Do nothing: other processes look at the file."""
+        """Do nothing: other processes poll the file."""
 
     def foreign_writes(
         self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
@@ -201,6 +210,30 @@ class SqliteBackend(SqlBackend):
         return kind(f"the store {self.name}: {advice} ({reason})")
 
 
+def _make_private(path: Path) -> None:
+    """Create the folder of a store, and make its files readable for this user alone: they keep conversations and keys.
+
+    SQLite gives its log the rights of the file.
+    """
+    try:
+        make_private_folder(path.parent)
+    except OSError as error:
+        raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
+    logs = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+    for file in (path, *(log for log in logs if log.exists())):
+        with contextlib.suppress(OSError):  # the file of another user, or none: SQLite says which
+            make_private_file(file)
+
+
+def _is_readable(address: str) -> bool:
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            return False
+    return True
+
+
 def _begin_sqlite(connection: Connection) -> None:
     if not connection.info.get(_BEGAN):
         writes = connection.get_execution_options().get(WRITES, False)
@@ -225,8 +258,7 @@ _BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NO_TEXTS_IN_THE_LOG: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'log_parameter_max_length_on_error'"
 )
-"""Whatever the server is set to, a statement of ours that fails is logged without the texts that it was to write. (What
-it logs of statements that succeed, only its owner can set.)"""
+"""Keep the parameters of failed statements out of the server's log. (Only its owner can set what it logs of others.)"""
 
 _AWAY: Final = (
     "the server does not answer; start it, or correct host and port of the store URL. What was being written may have "
@@ -248,11 +280,11 @@ _ADVICE_BY_REASON: Final = (
     (("pg_hba", "authentication", "password", "role"), "it refuses the user or the password of the store URL"),
     (("database",), "there is no such database; make it (createdb), or correct the store URL"),
 )
-"""Words of the server's message and advice, for errors of connecting, which have no state."""
+"""Words of the server's message, and advice, for connection errors, which have no state."""
 
 
 class PostgresBackend(SqlBackend):
-    """PostgreSQL database in which a store keeps tables named `agl_…` beside those of others.
+    """PostgreSQL database, in which a store keeps tables named `agl_…` beside others.
 
     Raises:
         LightningStoreError: the driver is not installed.
@@ -271,7 +303,7 @@ class PostgresBackend(SqlBackend):
             self._value_error: type[Exception] = psycopg.DataError
             engine = create_engine(
                 url.set(drivername="postgresql+psycopg"),
-                isolation_level="AUTOCOMMIT",  # transactions begin where `begin` says, not where the driver guesses
+                isolation_level="AUTOCOMMIT",  # `begin` begins transactions, not the driver
                 connect_args={"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
                 | dict(url.query),
                 pool_size=READERS + 2,
@@ -282,7 +314,7 @@ class PostgresBackend(SqlBackend):
         milliseconds = max(1, round(busy_timeout_seconds * 1000))
 
         def configure(connection: psycopg.Connection[Any], _: ConnectionPoolEntry) -> None:
-            # A writer that is stopped or cut off amid a transaction must not lock the others out without end.
+            # A writer that stops within a transaction must not lock out the others for ever.
             connection.execute(f"SET lock_timeout = {milliseconds}")
             connection.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
             connection.execute(_NO_TEXTS_IN_THE_LOG)
@@ -300,10 +332,10 @@ class PostgresBackend(SqlBackend):
     def foreign_writes(
         self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
     ) -> Generator[bool, None, None]:
-        """Also yields True every few seconds, for a pooler between may swallow notifications."""
+        """Also yields True every few seconds, because a connection pooler may swallow notifications."""
         with self.engine.connect() as connection:
             driver = _driver_of(connection)
-            connection.detach()  # from the pool: it listens, and it is closed at the end
+            connection.detach()  # closed at the end, not returned to the pool
             driver.execute(f"LISTEN {_CHANNEL}")
             yield True
             looked_at = time.monotonic()

@@ -1,17 +1,21 @@
-"""The tables of the SQL store in their newest version, and the migrations that bring older ones there.
+"""The tables of the SQL store in their newest version, and the migrations from older versions.
 
-A new version is one more function at the end of `MIGRATIONS`, and the same change in the tables. A migration writes out
-what it does instead of reading the tables here, which go on changing after it.
+A new version adds a function at the end of `MIGRATIONS` and makes the same change in the tables. A migration spells its
+SQL out instead of reading these tables, which later versions change.
 
 Texts named `*_json` hold JSON. `number` columns order rows as they were stored. `queue_position` is null outside of
-the queue, `deadline` is null for an attempt that no limit can end.
+the queue, `deadline` is null for an attempt that no limit can end. `step` and `group_id` are `step` and `group` of the
+rollout's metadata. `reward` of a span is the reward that it carries; of a rollout, that of the last reward span of its
+latest attempt.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -36,11 +40,12 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 from ..base import LightningStoreError
+from ..listing import LLM_CALL_SPAN, step_and_group, stored_reward
 
 ExactText: Final[TypeEngine[str]] = String().with_variant(String(collation="C"), "postgresql")
-"""Text that is compared and ordered by code points, whatever the locale of the database."""
+"""Text that is compared and ordered by code points, independent of the locale of the database."""
 Count: Final[TypeEngine[int]] = Integer().with_variant(BigInteger(), "postgresql")
-"""Integer of 64 bits. As a primary key it is given out by the database, ever larger."""
+"""Integer of 64 bits. As a primary key it is assigned by the database, in ascending order."""
 
 METADATA: Final = MetaData()
 
@@ -59,6 +64,9 @@ ROLLOUTS: Final = _table(
     Column("resources_id", ExactText),
     Column("start_time", Float, nullable=False),
     Column("end_time", Float),
+    Column("step", Count),
+    Column("group_id", ExactText),
+    Column("reward", Float),
     Column("input_json", Text, nullable=False),
     Column("config_json", Text, nullable=False),
     Column("metadata_json", Text, nullable=False),
@@ -68,8 +76,7 @@ ROLLOUTS: Final = _table(
 Index("agl_rollouts_by_status", ROLLOUTS.c.status, ROLLOUTS.c.number)
 Index("agl_rollouts_by_start", ROLLOUTS.c.start_time, ROLLOUTS.c.number)
 _LAST_ENDED: Final = "agl_rollouts_last_ended"
-"""The order of a query for the rollouts of a status that ended last: null is last in it, which SQLite takes for granted
-and has no words for."""
+"""Index for the rollouts of a status that ended last; null comes last, which is SQLite's default."""
 Index(_LAST_ENDED, ROLLOUTS.c.status, ROLLOUTS.c.end_time.desc(), ROLLOUTS.c.number).ddl_if(dialect="sqlite")
 Index(_LAST_ENDED, ROLLOUTS.c.status, ROLLOUTS.c.end_time.desc().nulls_last(), ROLLOUTS.c.number).ddl_if(
     dialect="postgresql"
@@ -103,6 +110,7 @@ SPANS: Final = _table(
     Column("name", ExactText, nullable=False),
     Column("start_time", Float),
     Column("end_time", Float),
+    Column("reward", Float),
     Column("body_json", Text, nullable=False),
     UniqueConstraint("rollout_id", "attempt_id", "span_id"),
 )
@@ -138,13 +146,15 @@ OUTCOMES: Final = _table(
 )
 
 
-def _index_where_set(name: str, column: ColumnElement[object]) -> None:
-    """Create an index of the rows that have a value in the column, for statements that ask for just those rows."""
-    is_set = column.is_not(None)
-    Index(name, column, sqlite_where=is_set, postgresql_where=is_set)
+def _index_where_set(name: str, *columns: ColumnElement[Any]) -> None:
+    """Create an index of the rows with a value in the first column."""
+    is_set = columns[0].is_not(None)
+    Index(name, *columns, sqlite_where=is_set, postgresql_where=is_set)
 
 
 _index_where_set("agl_rollouts_queue", ROLLOUTS.c.queue_position)
+_index_where_set("agl_rollouts_by_step", ROLLOUTS.c.step, ROLLOUTS.c.number)
+_index_where_set("agl_rollouts_by_group", ROLLOUTS.c.group_id, ROLLOUTS.c.number)
 _index_where_set("agl_attempts_deadline", ATTEMPTS.c.deadline)
 
 
@@ -152,16 +162,13 @@ logger = logging.getLogger(__name__)
 
 
 def _indexes_that_are_used(connection: Connection) -> None:
-    """Let a list sorted by start time read only the page that is asked for, and a new span enter one index less.
-
-    The index that is gone ordered the spans of an attempt, which are few enough to be sorted when they are read.
-    """
+    """Add an index for lists sorted by start time, and drop one for spans, which are sorted when they are read."""
     connection.execute(text("CREATE INDEX agl_rollouts_by_start ON agl_rollouts (start_time, number)"))
     connection.execute(text("DROP INDEX agl_spans_in_order"))
 
 
 def _index_of_those_that_ended_last(connection: Connection) -> None:
-    """Let a page of the rollouts that ended last be read without all others."""
+    """Add an index for the rollouts that ended last."""
     nulls = "" if connection.dialect.name == "sqlite" else " NULLS LAST"
     connection.execute(
         text(f"CREATE INDEX agl_rollouts_last_ended ON agl_rollouts (status, end_time DESC{nulls}, number)")
@@ -169,7 +176,7 @@ def _index_of_those_that_ended_last(connection: Connection) -> None:
 
 
 def _outcomes_by_key(connection: Connection) -> None:
-    """Keep what a write made under its idempotency key."""
+    """Add the table of the outcomes of writes, by idempotency key."""
     number = "INTEGER" if connection.dialect.name == "sqlite" else "BIGSERIAL"
     collation = "" if connection.dialect.name == "sqlite" else ' COLLATE "C"'
     connection.execute(
@@ -180,16 +187,77 @@ def _outcomes_by_key(connection: Connection) -> None:
     )
 
 
+_MIGRATED_AT_ONCE: Final = 1000
+"""Rows that a migration reads at once."""
+
+
+def _columns_for_listings(connection: Connection) -> None:
+    """Add step, group and reward, which listings filter by, and fill them from the metadata and the spans."""
+    sqlite = connection.dialect.name == "sqlite"
+    count, exact_text = ("INTEGER", "VARCHAR") if sqlite else ("BIGINT", 'VARCHAR COLLATE "C"')
+    for table, column, kind in (
+        ("agl_rollouts", "step", count),
+        ("agl_rollouts", "group_id", exact_text),
+        ("agl_rollouts", "reward", "FLOAT"),
+        ("agl_spans", "reward", "FLOAT"),
+    ):
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
+    _fill(
+        connection,
+        "SELECT number, metadata_json FROM agl_rollouts WHERE metadata_json <> '{}'",
+        "UPDATE agl_rollouts SET step = :step, group_id = :group_id WHERE number = :number",
+        lambda row: dict(zip(("step", "group_id"), step_and_group(json.loads(row["metadata_json"])), strict=True)),
+    )
+    _fill(
+        connection,
+        f"SELECT number, name, body_json FROM agl_spans WHERE name <> '{LLM_CALL_SPAN}' AND body_json LIKE '%reward%'",
+        "UPDATE agl_spans SET reward = :reward WHERE number = :number",
+        lambda row: {"reward": stored_reward(row["name"], json.loads(row["body_json"])["attributes"])},
+    )
+    connection.execute(
+        text(
+            "UPDATE agl_rollouts SET reward = (SELECT s.reward FROM agl_spans s JOIN agl_attempts a ON "
+            "a.rollout_id = s.rollout_id AND a.attempt_id = s.attempt_id WHERE s.rollout_id = agl_rollouts.rollout_id "
+            "AND a.sequence_id = agl_rollouts.attempts AND s.reward IS NOT NULL "
+            "ORDER BY s.sequence_id DESC, s.number DESC LIMIT 1) "
+            "WHERE rollout_id IN (SELECT rollout_id FROM agl_spans WHERE reward IS NOT NULL)"
+        )
+    )
+    for column in ("step", "group_id"):
+        name = f"agl_rollouts_by_{column.removesuffix('_id')}"
+        connection.execute(text(f"CREATE INDEX {name} ON agl_rollouts ({column}, number) WHERE {column} IS NOT NULL"))
+
+
+def _fill(connection: Connection, query: str, change: str, values_of: Callable[[Any], dict[str, Any]]) -> None:
+    """Update rows by values that are computed from what is stored; a damaged row is left as it is.
+
+    Args:
+        query: Selects `number` and the columns that `values_of` reads; ends in a condition.
+        change: Updates one row.
+        values_of: Returns the new values of a row.
+    """
+    last = -1
+    page = text(f"{query} AND number > :last ORDER BY number LIMIT {_MIGRATED_AT_ONCE}")
+    while rows := connection.execute(page, {"last": last}).mappings().all():
+        last = rows[-1]["number"]
+        changed = []
+        for row in rows:
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                values = values_of(row)
+                if any(value is not None for value in values.values()):
+                    changed.append({"number": row["number"], **values})
+        if changed:
+            connection.execute(text(change), changed)
+
+
 MIGRATIONS: Final[tuple[Callable[[Connection], None], ...]] = (
     _indexes_that_are_used,
     _index_of_those_that_ended_last,
     _outcomes_by_key,
+    _columns_for_listings,
 )
 """Migrations; the one at index n - 1 leads from version n to version n + 1."""
 SCHEMA_VERSION: Final = len(MIGRATIONS) + 1
-SAME_TABLES_SINCE: Final = 1
-"""The oldest version that has the tables and columns of today; those after it differ in indexes and in the table of
-outcomes, which a reader that changes nothing can do without."""
 
 
 def prepare(connection: Connection, name: str, *, alone: bool) -> None:
@@ -204,21 +272,31 @@ def prepare(connection: Connection, name: str, *, alone: bool) -> None:
         LightningStoreError: the database holds something else, or a store of a newer version.
     """
     present = set(inspect(connection).get_table_names())
-    if VERSION.name not in present:
-        if present & set(METADATA.tables) or (alone and present):
-            raise LightningStoreError(f"{name} is a database, but not of a store: choose another store path or URL")
+    if VERSION.name not in present and not present & set(METADATA.tables) and not (alone and present):
         METADATA.create_all(connection)
         connection.execute(insert(VERSION).values(version=SCHEMA_VERSION))
         return
-    version = connection.scalar(select(VERSION.c.version))
-    if version is None or not 1 <= version <= SCHEMA_VERSION:
-        raise LightningStoreError(
-            f"the store {name} has schema version {version}, this program reads versions up to {SCHEMA_VERSION}: "
-            "use the program that wrote it, or choose another store path or URL"
-        )
+    version = version_of(connection, name)
     if version == SCHEMA_VERSION:
         return
     for migrate in MIGRATIONS[version - 1 :]:
         migrate(connection)
     connection.execute(update(VERSION).values(version=SCHEMA_VERSION))
     logger.info("the store %s was brought from schema version %d to %d", name, version, SCHEMA_VERSION)
+
+
+def version_of(connection: Connection, name: str) -> int:
+    """Return the schema version of a store.
+
+    Raises:
+        LightningStoreError: the database holds no store, or one of a newer version.
+    """
+    if VERSION.name not in inspect(connection).get_table_names():
+        raise LightningStoreError(f"{name} is a database, but not of a store: choose another store path or URL")
+    version = connection.scalar(select(VERSION.c.version))
+    if version is None or not 1 <= version <= SCHEMA_VERSION:
+        raise LightningStoreError(
+            f"the store {name} has schema version {version}, this program reads versions up to {SCHEMA_VERSION}: "
+            "use the program that wrote it, or choose another store path or URL"
+        )
+    return int(version)

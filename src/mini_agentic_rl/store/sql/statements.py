@@ -1,9 +1,7 @@
-"""The SQL of the store: statements that are the same at every call, and `Query` translated to SQL.
+"""The SQL of the store: constant statements, and queries and listings translated to SQL.
 
-Constant statements are compiled once for each dialect and run on the driver's own connection.
-
-SQLAlchemy's execution costs several times what the statement itself costs in SQLite. A statement of this store has
-plain columns and plain values, so what SQLAlchemy adds to running it (conversions, result objects) is not missed.
+Constant statements are compiled once per dialect and run on the driver's connection: SQLAlchemy's execution costs
+several times as much as a statement in SQLite, and its conversions are not needed for plain values.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from sqlalchemy import (
     Table,
     TextClause,
     and_,
+    case,
     func,
     literal,
     or_,
@@ -36,7 +35,8 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from ...types import Attempt, Rollout
 from .. import lifecycle
-from ..tables import OBJECT_OF, Condition, Kind, Query, Row, Values, WalkStep, attempt_of, rollout_of
+from ..listing import RolloutFilter, json_spellings
+from ..tables import OBJECT_OF, Condition, Kind, Query, Row, Values, attempt_of, rollout_of
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
@@ -51,7 +51,7 @@ class Statement:
         self._columns: tuple[str, ...] = ()
 
     def text(self, dialect: Dialect) -> tuple[str, Values]:
-        """Return the text in a dialect, and the values of parameters that are always the same."""
+        """Return the text in a dialect, and the values of constant parameters."""
         text = self._texts.get(dialect.name)
         if text is None:
             compiled = self._clause.compile(dialect=_SQLITE if dialect.name == "sqlite" else dialect)
@@ -67,7 +67,7 @@ class Statement:
 
 
 class StatementRunner:
-    """Connection on which statements run, in its transaction."""
+    """Runs statements on a connection, in its transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -107,7 +107,7 @@ class StatementRunner:
         return found[0][0] if found else None
 
     def select(self, query: Select[Any]) -> Sequence[Any]:
-        """Return all rows of a query that was made for this call."""
+        """Return all rows of a query that was built for this call."""
         return self._connection.execute(query).mappings().all()
 
     def _execute(self, statement: Statement, values: Values) -> None:
@@ -116,7 +116,7 @@ class StatementRunner:
 
 
 class _Test(FunctionElement[bool]):
-    """Test of a column against a value, written as each kind of database has it."""
+    """Test of a column against a value, written differently for each database."""
 
     type: TypeEngine[Any] = NullType()  # a Boolean is written `… = 1` for SQLite, which then uses no index
     inherit_cache = True
@@ -125,7 +125,7 @@ class _Test(FunctionElement[bool]):
 
 
 class any_of(_Test):
-    """SQL test `any_of(column, values)`: the column is one of `values`, a JSON list in one parameter, however long."""
+    """SQL test `any_of(column, values)`: the column is one of `values`, a JSON list in one parameter."""
 
     inherit_cache = True
     texts: ClassVar[Mapping[str, str]] = {
@@ -135,7 +135,7 @@ class any_of(_Test):
 
 
 class contains(_Test):
-    """SQL test `contains(column, text)`: the column contains the text exactly as it is written."""
+    """SQL test `contains(column, text)`: the column contains the text, case-sensitively and without wildcards."""
 
     inherit_cache = True
     texts: ClassVar[Mapping[str, str]] = {"sqlite": "instr({}, {}) > 0", "postgresql": "strpos({}, {}) > 0"}
@@ -160,7 +160,7 @@ def insert_new(table: Table, key: Iterable[str]) -> TextClause:
 
 
 def stored_columns(table: Table) -> list[str]:
-    """Return the names of the columns that an insert gives values to: all but the number, which the database gives."""
+    """Return the names of all columns but the number, which the database assigns."""
     return [column.name for column in table.c if column.name != "number"]
 
 
@@ -217,7 +217,7 @@ def page_of(query: Query) -> Select[Any]:
     whole = ROLLOUTS_WITH_LATEST if query.kind == "rollout" else select(table)
     if query.kind not in ("rollout", "span") or query.limit == -1:
         return _cut(whole, query, order)
-    # What a database sorts, or passes over, it copies: the numbers of the rows are, and the page alone is read.
+    # Sort and skip only the numbers, and read the rows of the page alone.
     page = numbers_of(query).subquery()
     return whole.where(table.c.number.in_(select(page.c.number))).order_by(*order)
 
@@ -238,17 +238,80 @@ def _cut(statement: Select[Any], query: Query, order: list[ColumnElement[Any]]) 
     return statement.offset(query.offset) if query.offset else statement
 
 
-def step_of(step: WalkStep, number: int | None) -> Select[Any]:
-    """Select the rows of a step that begins beyond the rollout of this number, in order."""
-    column = ROLLOUTS.c.number
-    order = column.desc() if step.descending else column.asc()
-    page = select(column).order_by(order).limit(step.limit)
-    if step.statuses is not None:
-        page = page.where(_test(Condition("status", "one_of", step.statuses), ROLLOUTS))
-    if number is not None:
-        page = page.where(column < number if step.descending else column > number)
-    chosen = page.subquery()
-    return ROLLOUTS_WITH_LATEST.where(column.in_(select(chosen.c.number))).order_by(order)
+def listing_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select[Any]:
+    """Select the rows of a page of rollouts, the newest first, of those that `examined_of` selects."""
+    rollouts, attempts = ROLLOUTS.c, ATTEMPTS.c
+    examined = examined_of(wanted, before, limit).subquery()
+    page = ROLLOUTS_WITH_LATEST.where(rollouts.number.in_(select(examined.c.number)))
+    if wanted.status_in is not None:
+        page = page.where(rollouts.status.in_(wanted.status_in))
+    for column, value in (
+        (rollouts.mode, wanted.mode),
+        (rollouts.step, wanted.step),
+        (rollouts.group_id, wanted.group),
+    ):
+        if value is not None:
+            page = page.where(column == value)
+    if wanted.reward_min is not None:
+        page = page.where(rollouts.reward >= wanted.reward_min)
+    if wanted.reward_max is not None:
+        page = page.where(rollouts.reward <= wanted.reward_max)
+    if wanted.worker_contains is not None:
+        page = page.where(contains(attempts.worker_id, wanted.worker_contains))
+    if wanted.input_contains is not None:
+        page = page.where(_contains_text(wanted.input_contains, rollouts.input_json))
+    if wanted.text is not None:
+        spans = select(SPANS.c.number).where(
+            SPANS.c.rollout_id == rollouts.rollout_id, _contains_text(wanted.text, SPANS.c.body_json)
+        )
+        own = (rollouts.rollout_id, rollouts.input_json, rollouts.metadata_json, attempts.metadata_json)
+        page = page.where(or_(_contains_text(wanted.text, *own), spans.exists()))
+    return page.order_by(rollouts.number.desc()).limit(limit)
+
+
+def examined_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select[Any]:
+    """Select the numbers of the rollouts that a listing looks at, the newest first, by the narrowest index."""
+    rollouts = ROLLOUTS.c
+    numbers = select(rollouts.number).order_by(rollouts.number.desc()).limit(wanted.max_examined(limit))
+    if before is not None:
+        numbers = numbers.where(rollouts.number < before)
+    if wanted.group is not None:
+        return numbers.where(rollouts.group_id == wanted.group)
+    if wanted.step is not None:
+        return numbers.where(rollouts.step == wanted.step)
+    if wanted.status_in is not None and len(wanted.status_in) == 1:
+        return numbers.where(rollouts.status == wanted.status_in[0])
+    return numbers
+
+
+def extent_of(examined: Select[Any]) -> Select[Any]:
+    """Select the least number (`last`) and the count of a selection of numbers."""
+    numbers = examined.subquery()
+    extent: Any = select(func.min(numbers.c.number).label("last"), func.count().label("count"))
+    selected: Select[Any] = extent.select_from(numbers)
+    return selected
+
+
+def _contains_text(text: str, *columns: ColumnElement[Any]) -> ColumnElement[bool]:
+    spellings = set(json_spellings(text))
+    return or_(*(contains(func.coalesce(column, ""), spelling) for column in columns for spelling in spellings))
+
+
+def groups_of(before: int | None, limit: int) -> Select[Any]:
+    """Select the rollouts of a page of groups: the newest group first, its oldest rollout first."""
+    newest, older, member = ROLLOUTS.alias(), ROLLOUTS.alias(), ROLLOUTS.alias()
+    is_first = (
+        ~select(older.c.number).where(older.c.group_id == newest.c.group_id, older.c.number < newest.c.number).exists()
+    )
+    firsts = select(newest.c.number, newest.c.group_id).where(newest.c.group_id.is_not(None), is_first)
+    if before is not None:
+        firsts = firsts.where(newest.c.number < before)
+    page = firsts.order_by(newest.c.number.desc()).limit(limit).subquery()
+    # The task is read of the first rollout alone: it may be long.
+    task = case((member.c.number == page.c.number, member.c.input_json)).label("input_json")
+    members: Select[Any] = select(page.c.number.label("first"), member.c.group_id, member.c.step, member.c.reward, task)
+    joined = members.join_from(page, member, member.c.group_id == page.c.group_id)
+    return joined.order_by(page.c.number.desc(), member.c.number)
 
 
 def total_of(query: Query) -> Select[Any]:
@@ -268,7 +331,7 @@ def _where(query: Query, table: Table) -> ColumnElement[bool]:
 def _test(condition: Condition, table: Table) -> ColumnElement[bool]:
     column = table.c[condition.field]
     if condition.test == "one_of" and len(condition.value) == 1:
-        # An index in whose order the rows are wanted serves for one value, and not for a list of them.
+        # For a single value the database can use an index that also gives the order.
         condition = Condition(condition.field, "equals", condition.value[0])
     if condition.test == "equals":
         equal: ColumnElement[bool] = column == condition.value

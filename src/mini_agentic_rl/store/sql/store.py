@@ -1,16 +1,16 @@
 """The store in an SQL database: it outlives its process, and several processes may use it at once.
 
-In a SQLite file, for the processes of one computer: what was acknowledged survives the process (and a power cut, with
-`synchronous="full"`). The file must lie on a local disk. In a PostgreSQL database, for several computers: what was
-acknowledged survives whatever the server's own settings promise.
+A SQLite file, on a local disk, is for the processes of one computer: acknowledged changes survive the process, and with
+`synchronous="full"` a power cut. A PostgreSQL database is for several computers: its settings decide what survives.
 
-Every change is made in a transaction that excludes all other writers, so a rollout is claimed once, whoever asks.
+Every change is made in a transaction that excludes all other writers, so each rollout is claimed once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,7 +23,7 @@ from ..database_store import DatabaseStore
 from ..ledger import Changes
 from ..tables import Tables
 from .backends import WRITES, PostgresBackend, SqlBackend, SqliteBackend, Synchronous
-from .schema import prepare
+from .schema import SCHEMA_VERSION, prepare, version_of
 from .tables import SqlTables
 
 T = TypeVar("T")
@@ -39,13 +39,15 @@ class SqlLightningStore(DatabaseStore):
     """Store in an SQL database. Pickled to another process, it opens the same database there.
 
     Args:
-        path_or_url: A SQLite file, or `sqlite:///` and the file; it is made, with its folders, if it is not there. Or
-            `postgresql://user:password@host:port/database`, a database that is there.
+        path_or_url: A SQLite file, or `sqlite:///` and the file, which is created with its folders if it is missing; or
+            an existing database `postgresql://user:password@host:port/database`.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached.
         busy_timeout_seconds: Seconds that a call waits for another process to finish writing.
-        synchronous: Of a SQLite file. `normal`: what was acknowledged survives the process. `full`: it survives a power
-            cut as well, at the price of a disk flush for every transaction.
+        synchronous: For a SQLite file. `normal`: acknowledged changes survive the process. `full`: they survive a power
+            cut too, with a disk flush for every transaction.
+        read_only: For an existing SQLite file: change no record, and check no attempt against its limits. A file of an
+            older version is upgraded first.
 
     Raises:
         LightningStoreError: the database cannot be used; the message says why. Any later call may raise it as well.
@@ -59,29 +61,37 @@ class SqlLightningStore(DatabaseStore):
         scan_debounce_seconds: float = 0.5,
         busy_timeout_seconds: float = 30.0,
         synchronous: Synchronous = "normal",
+        read_only: bool = False,
     ) -> None:
         target = _path_or_url(path_or_url)
         self.path = target if isinstance(target, Path) else None
         """Path of the file; None if the store is in a PostgreSQL database."""
         self._backend: SqlBackend
         if isinstance(target, Path):
-            self._backend = SqliteBackend(target, busy_timeout_seconds, synchronous)
+            self._backend = SqliteBackend(target, busy_timeout_seconds, synchronous, read_only=read_only)
         else:
+            if read_only:
+                raise ValueError("read_only=True: only a SQLite file is opened read-only")
             self._backend = PostgresBackend(target, busy_timeout_seconds)
         arguments = {
             "path_or_url": target if isinstance(target, Path) else target.render_as_string(hide_password=False),
             "scan_debounce_seconds": scan_debounce_seconds,
             "busy_timeout_seconds": busy_timeout_seconds,
             "synchronous": synchronous,
+            "read_only": read_only,
         }
-        super().__init__(self._backend.name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
+        super().__init__(
+            self._backend.name,
+            scan_debounce_seconds=math.inf if read_only else scan_debounce_seconds,
+            arguments=arguments,
+        )
         self._connection: Connection | None = None
-        self._in_writing_thread(self._prepare)
+        self._in_writing_thread(self._upgrade if read_only else self._prepare)
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
-        """Remove rollouts as `LightningStore.delete_rollouts` does, from the log of the database as well.
+        """Delete rollouts as `LightningStore.delete_rollouts` does, also from the write-ahead log of SQLite.
 
-        Where other processes read the log all the while, for seconds, that is left to the next deletion, and logged.
+        While other processes read the log, their content stays in it until the next deletion; this is logged.
         """
         deleted = await super().delete_rollouts(rollout_ids)
         if deleted:
@@ -119,6 +129,13 @@ class SqlLightningStore(DatabaseStore):
     def _prepare(self) -> None:
         self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._backend.alone))
 
+    def _upgrade(self) -> None:
+        """Bring a file that is opened read-only to the newest version."""
+        with self._backend.engine.connect() as connection, connection.begin():
+            version = version_of(connection, self._name)
+        if version < SCHEMA_VERSION and self.path is not None:
+            SqlLightningStore(self.path)._close()
+
     def _in_transaction(self, work: Callable[[Connection], None]) -> None:
         connection = self._begun()
         try:
@@ -146,7 +163,7 @@ class SqlLightningStore(DatabaseStore):
         return self._connection
 
     def _gave_up_writer(self) -> bool:
-        """Drop the writing connection if it cannot be used any more. Return True if there is none now."""
+        """Drop the writing connection if it is lost. Return True if there is none now."""
         connection = self._connection
         if connection is not None and self._backend.lost(connection):
             self._connection = None
@@ -160,7 +177,7 @@ def _path_or_url(path_or_url: str | Path) -> Path | URL:
     if "://" in file:
         try:
             url = make_url(file)
-        except (ArgumentError, ValueError):  # what they say may quote the password
+        except (ArgumentError, ValueError):  # the message may quote the password
             raise ValueError(
                 f"store URL {file.partition('://')[0]}://…: not a URL; write special characters of a user name or a "
                 "password as %XX"

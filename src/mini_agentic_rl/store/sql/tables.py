@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, insert, select, text
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
-from ..base import LLM_CALL_SPAN, REWARD_WORD, LightningStoreStatistics, reward_candidates
+from ..base import LightningStoreStatistics
+from ..listing import GroupPage, RolloutFilter, RolloutGroup, RolloutPage
 from ..tables import (
     MOST_OUTCOMES,
     Kind,
     Query,
     Row,
     Values,
-    WalkStep,
     attempt_columns,
     attempt_of,
     content_changed,
@@ -28,7 +29,6 @@ from ..tables import (
     resources_of,
     rollout_columns,
     span_columns,
-    span_of,
     worker_columns,
     worker_of,
 )
@@ -38,84 +38,90 @@ from .statements import (
     Statement,
     StatementRunner,
     any_of,
-    contains,
+    examined_of,
+    extent_of,
+    groups_of,
     insert_new,
     insert_or_replace,
     item_of,
+    listing_of,
     numbers_of,
     page_of,
     rollout_and_latest,
     rows_of,
-    step_of,
     stored_columns,
     total_of,
 )
 
 _FORGOTTEN_AT_ONCE: Final = 256
 
-# Parameters of the statements: an id to look for is the_…, a new value has the name of its column.
-_THE_ROLLOUT: Final = ROLLOUTS.c.rollout_id == bindparam("the_rollout")
-_THE_ATTEMPT: Final = and_(
-    ATTEMPTS.c.rollout_id == bindparam("the_rollout"), ATTEMPTS.c.attempt_id == bindparam("the_attempt")
-)
-_IS_QUEUED: Final = ROLLOUTS.c.queue_position.is_not(None)
-_HAS_DEADLINE: Final = ATTEMPTS.c.deadline.is_not(None)
+# Parameters of the statements: the_… is an id to look for, and a new value has the name of its column.
+
+_ROLLOUT = "rollout_id = :the_rollout"
+_ATTEMPT = "rollout_id = :the_rollout AND attempt_id = :the_attempt"
+
+
+def _sql(statement: str) -> Statement:
+    return Statement(text(statement))
 
 
 def _insert(table: Table) -> Statement:
     return Statement(insert(table).values({name: bindparam(name) for name in stored_columns(table)}).inline())
 
 
-def _set(table: Table, where: ColumnElement[bool], *names: str) -> Statement:
-    return Statement(update(table).where(where).values({name: bindparam(name) for name in names}))
+def _set(table: Table, where: str, *names: str) -> Statement:
+    return _sql(f"UPDATE {table.name} SET {', '.join(f'{name} = :{name}' for name in names)} WHERE {where}")
 
 
-_ONE_ROLLOUT: Final = Statement(ROLLOUTS_WITH_LATEST.where(_THE_ROLLOUT))
-_NUMBER: Final = Statement(select(ROLLOUTS.c.number).where(_THE_ROLLOUT))
+_ONE_ROLLOUT: Final = Statement(ROLLOUTS_WITH_LATEST.where(ROLLOUTS.c.rollout_id == bindparam("the_rollout")))
 _SOME_ROLLOUTS: Final = Statement(ROLLOUTS_WITH_LATEST.where(any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts"))))
 _SOME_STATUSES: Final = Statement(
     select(ROLLOUTS.c.rollout_id, ROLLOUTS.c.status).where(any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts")))
 )
 _QUEUED: Final = Statement(
-    ROLLOUTS_WITH_LATEST.where(_IS_QUEUED).order_by(ROLLOUTS.c.queue_position).limit(bindparam("count"))
+    ROLLOUTS_WITH_LATEST.where(ROLLOUTS.c.queue_position.is_not(None))
+    .order_by(ROLLOUTS.c.queue_position)
+    .limit(bindparam("count"))
 )
-_HAS_QUEUED: Final = Statement(select(ROLLOUTS.c.number).where(_IS_QUEUED).limit(1))
-_LAST_QUEUED: Final = Statement(select(func.max(ROLLOUTS.c.queue_position)).where(_IS_QUEUED))
+_HAS_QUEUED: Final = _sql("SELECT number FROM agl_rollouts WHERE queue_position IS NOT NULL LIMIT 1")
+_LAST_QUEUED: Final = _sql("SELECT max(queue_position) FROM agl_rollouts WHERE queue_position IS NOT NULL")
 _INSERT_ROLLOUT: Final = _insert(ROLLOUTS)
 _EDIT_ROLLOUT: Final = _set(
-    ROLLOUTS, _THE_ROLLOUT, "mode", "resources_id", "input_json", "config_json", "metadata_json"
+    ROLLOUTS, _ROLLOUT, "mode", "resources_id", "input_json", "config_json", "metadata_json", "step", "group_id"
 )
-_MOVE_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status", "end_time", "queue_position")
-_MOVE_QUEUED_ROLLOUT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "status")
-_COUNT_ATTEMPT: Final = _set(ROLLOUTS, _THE_ROLLOUT, "attempts")
-
-_DELETED: Final = tuple(
-    Statement(delete(table).where(table.c.rollout_id == bindparam("the_rollout")))
-    for table in (SPANS, ATTEMPTS, ROLLOUTS)
+_MOVE_ROLLOUT: Final = _set(ROLLOUTS, _ROLLOUT, "status", "end_time", "queue_position")
+_MOVE_QUEUED_ROLLOUT: Final = _set(ROLLOUTS, _ROLLOUT, "status")
+_COUNT_ATTEMPT: Final = _sql(f"UPDATE agl_rollouts SET attempts = :attempts, reward = NULL WHERE {_ROLLOUT}")
+_SET_REWARD: Final = _sql(
+    "UPDATE agl_rollouts SET reward = ("
+    f"SELECT reward FROM agl_spans WHERE {_ATTEMPT} AND reward IS NOT NULL "
+    "ORDER BY sequence_id DESC, number DESC LIMIT 1) "
+    f"WHERE {_ROLLOUT} AND attempts = (SELECT sequence_id FROM agl_attempts WHERE {_ATTEMPT})"
 )
+_DELETE_SOME_SPANS: Final = _sql(
+    f"DELETE FROM agl_spans WHERE number IN (SELECT number FROM agl_spans WHERE {_ROLLOUT} LIMIT :count)"
+)
+_DELETED: Final = tuple(_sql(f"DELETE FROM {table.name} WHERE {_ROLLOUT}") for table in (SPANS, ATTEMPTS, ROLLOUTS))
 
-_ONE_ATTEMPT: Final = Statement(select(ATTEMPTS).where(_THE_ATTEMPT))
+_ONE_ATTEMPT: Final = Statement(
+    select(ATTEMPTS).where(
+        ATTEMPTS.c.rollout_id == bindparam("the_rollout"), ATTEMPTS.c.attempt_id == bindparam("the_attempt")
+    )
+)
 _INSERT_ATTEMPT: Final = _insert(ATTEMPTS)
 _EDIT_ATTEMPT: Final = _set(
-    ATTEMPTS, _THE_ATTEMPT, "status", "end_time", "worker_id", "last_heartbeat_time", "metadata_json", "deadline"
+    ATTEMPTS, _ATTEMPT, "status", "end_time", "worker_id", "last_heartbeat_time", "metadata_json", "deadline"
 )
-_OVERDUE: Final = Statement(
-    select(ATTEMPTS.c.rollout_id, ATTEMPTS.c.attempt_id).where(_HAS_DEADLINE, ATTEMPTS.c.deadline <= bindparam("now"))
+_OVERDUE: Final = _sql(
+    "SELECT rollout_id, attempt_id FROM agl_attempts WHERE deadline IS NOT NULL AND deadline <= :now"
 )
-_NEXT_DEADLINE: Final = Statement(select(func.min(ATTEMPTS.c.deadline)).where(_HAS_DEADLINE))
-_REACHED_NUMBER: Final = Statement(
-    select(func.max(ATTEMPTS.c.last_span_number)).where(ATTEMPTS.c.rollout_id == bindparam("the_rollout"))
+_NEXT_DEADLINE: Final = _sql("SELECT min(deadline) FROM agl_attempts WHERE deadline IS NOT NULL")
+_REACHED_NUMBER: Final = _sql(f"SELECT max(last_span_number) FROM agl_attempts WHERE {_ROLLOUT}")
+_TAKE_NUMBERS: Final = _sql(
+    f"UPDATE agl_attempts SET last_span_number = last_span_number + :count WHERE {_ATTEMPT} RETURNING last_span_number"
 )
-_TAKE_NUMBERS: Final = Statement(
-    update(ATTEMPTS)
-    .where(_THE_ATTEMPT)
-    .values(last_span_number=ATTEMPTS.c.last_span_number + bindparam("count"))
-    .returning(ATTEMPTS.c.last_span_number)
-)
-_RAISE_NUMBER: Final = Statement(
-    update(ATTEMPTS)
-    .where(_THE_ATTEMPT, ATTEMPTS.c.last_span_number < bindparam("reached"))
-    .values(last_span_number=bindparam("reached"))
+_RAISE_NUMBER: Final = _sql(
+    f"UPDATE agl_attempts SET last_span_number = :reached WHERE {_ATTEMPT} AND last_span_number < :reached"
 )
 _KNOWN_SPANS: Final = Statement(
     select(SPANS.c.span_id).where(
@@ -124,42 +130,20 @@ _KNOWN_SPANS: Final = Statement(
         any_of(SPANS.c.span_id, bindparam("the_spans")),
     )
 )
-_MAY_REWARD: Final = Statement(
-    select(SPANS)
-    .join(ATTEMPTS, and_(ATTEMPTS.c.rollout_id == SPANS.c.rollout_id, ATTEMPTS.c.attempt_id == SPANS.c.attempt_id))
-    .join(ROLLOUTS, and_(ROLLOUTS.c.rollout_id == ATTEMPTS.c.rollout_id, ROLLOUTS.c.attempts == ATTEMPTS.c.sequence_id))
-    .where(
-        any_of(ROLLOUTS.c.rollout_id, bindparam("the_rollouts")),
-        SPANS.c.name != bindparam("never"),
-        contains(SPANS.c.body_json, bindparam("word")),
-    )
-    .order_by(SPANS.c.sequence_id, SPANS.c.number)
-)
 _INSERT_SPAN: Final = Statement(insert_new(SPANS, ("rollout_id", "attempt_id", "span_id")))
 _ONE_RESOURCES: Final = Statement(select(RESOURCES).where(RESOURCES.c.resources_id == bindparam("the_resources")))
 _LATEST_RESOURCES: Final = Statement(select(RESOURCES).order_by(RESOURCES.c.write_number.desc()).limit(1))
-_LAST_RESOURCES: Final = Statement(select(func.max(RESOURCES.c.write_number)))
+_LAST_RESOURCES: Final = _sql("SELECT max(write_number) FROM agl_resources")
 _WRITE_RESOURCES: Final = Statement(insert_or_replace(RESOURCES, "resources_id"))
 _ONE_WORKER: Final = Statement(select(WORKERS).where(WORKERS.c.worker_id == bindparam("the_worker")))
 _WRITE_WORKER: Final = Statement(insert_or_replace(WORKERS, "worker_id"))
-_OUTCOME: Final = Statement(select(OUTCOMES.c.outcome_json).where(OUTCOMES.c.key == bindparam("the_key")))
+_OUTCOME: Final = _sql("SELECT outcome_json FROM agl_outcomes WHERE key = :the_key")
 _KEEP_OUTCOME: Final = Statement(insert_or_replace(OUTCOMES, "key"))
-_LAST_OUTCOME: Final = Statement(select(func.max(OUTCOMES.c.number)))
-_FORGET_OUTCOMES: Final = Statement(delete(OUTCOMES).where(OUTCOMES.c.number <= bindparam("last")))
-_COUNTS: Final = Statement(
-    select(
-        *(
-            select(func.count()).select_from(table).scalar_subquery().label(f"total_{name}")
-            for name, table in (
-                ("rollouts", ROLLOUTS),
-                ("attempts", ATTEMPTS),
-                ("spans", SPANS),
-                ("resources", RESOURCES),
-                ("workers", WORKERS),
-            )
-        )
-    )
-)
+_LAST_OUTCOME: Final = _sql("SELECT max(number) FROM agl_outcomes")
+_FORGET_OUTCOMES: Final = _sql("DELETE FROM agl_outcomes WHERE number <= :last")
+_COUNTED: Final = ("rollouts", "attempts", "spans", "resources", "workers")
+_COUNTS: Final = _sql(f"SELECT {', '.join(f'(SELECT count(*) FROM agl_{name}) AS total_{name}' for name in _COUNTED)}")
+_COUNTS_BY_STATUS: Final = _sql("SELECT status, count(*) AS count FROM agl_rollouts GROUP BY status")
 
 
 class SqlTables:
@@ -185,7 +169,7 @@ class SqlTables:
                 return found
 
     def _give_up(self, row: Row) -> None:
-        """Take a rollout that cannot be read out of the queue."""
+        """Remove a damaged rollout from the queue."""
         move = {"status": "failed", "end_time": time.time(), "queue_position": None}
         self._session.run(_MOVE_ROLLOUT, {"the_rollout": row["rollout_id"]} | move)
 
@@ -199,7 +183,8 @@ class SqlTables:
         rows = []
         for index, rollout in enumerate(rollouts):
             queued = rollout.status in lifecycle.QUEUED_STATUSES
-            rows.append(rollout_columns(rollout) | {"attempts": 0, "queue_position": end + index if queued else None})
+            position = end + index if queued else None
+            rows.append(rollout_columns(rollout) | {"attempts": 0, "reward": None, "queue_position": position})
         self._session.run_many(_INSERT_ROLLOUT, rows)
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
@@ -216,9 +201,12 @@ class SqlTables:
         if content_changed(old, new):
             self._session.run(_EDIT_ROLLOUT, the_rollout | rollout_columns(new))
 
-    def delete_rollout(self, rollout_id: str) -> bool:
-        counts = [self._session.run(statement, {"the_rollout": rollout_id}) for statement in _DELETED]
-        return bool(counts[-1])
+    def delete_spans(self, rollout_id: str, limit: int) -> int:
+        return self._session.run(_DELETE_SOME_SPANS, {"the_rollout": rollout_id, "count": limit})
+
+    def delete_rollout(self, rollout_id: str) -> None:
+        for statement in _DELETED:
+            self._session.run(statement, {"the_rollout": rollout_id})
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         ids = {"the_rollout": rollout_id, "the_attempt": attempt_id}
@@ -255,19 +243,23 @@ class SqlTables:
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
         ids: Values = {"the_rollout": rollout_id, "the_attempt": attempt_id}
         if len(spans) == 1:
-            new = list(spans) if self._session.run(_INSERT_SPAN, span_columns(spans[0])) else []
+            rows = [span_columns(spans[0])]
+            new = list(spans) if self._session.run(_INSERT_SPAN, rows[0]) else []
         else:
             first_of: dict[str, Span] = {}
             for span in spans:
                 first_of.setdefault(span.span_id, span)
-            found = self._session.rows(_KNOWN_SPANS, ids | {"the_spans": json.dumps(list(first_of))})
-            known = {row["span_id"] for row in found}
+            stored = self._session.rows(_KNOWN_SPANS, ids | {"the_spans": json.dumps(list(first_of))})
+            known = {row["span_id"] for row in stored}
             new = [span for span_id, span in first_of.items() if span_id not in known]
-            self._session.run_many(_INSERT_SPAN, [span_columns(span) for span in new])
+            rows = [span_columns(span) for span in new]
+            self._session.run_many(_INSERT_SPAN, rows)
         reached = max((span.sequence_id for span in new), default=-1)
         if reached > self._last_numbers.get(attempt_id, -1):
             self._session.run(_RAISE_NUMBER, ids | {"reached": reached})
             self._last_numbers[attempt_id] = reached
+        if any(row["reward"] is not None for row in rows):
+            self._session.run(_SET_REWARD, ids)
         return new
 
     def latest_resources(self) -> ResourcesUpdate | None:
@@ -305,18 +297,30 @@ class SqlTables:
         total = len(items) if whole else self._session.select(total_of(query))[0]["total"]
         return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
-    def walk(self, step: WalkStep) -> Sequence[Rollout] | None:
-        number = None
-        if step.beyond is not None:
-            number = self._session.scalar(_NUMBER, {"the_rollout": step.beyond})
-            if number is None:
-                return None
-        rows = self._session.select(step_of(step, number))
-        return readable(partial(item_of, "rollout"), rows)
+    def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
+        rows = self._session.select(listing_of(wanted, before, limit))
+        items = readable(lambda row: (item_of("rollout", row), row["reward"]), rows)
+        position = rows[-1]["number"] if rows else None
+        if len(rows) < limit:
+            (extent,) = self._session.select(extent_of(examined_of(wanted, before, limit)))
+            position = extent["last"] if extent["count"] == wanted.max_examined(limit) else None
+        return RolloutPage.model_construct(
+            items=[item for item, _ in items], rewards=[reward for _, reward in items], next=position
+        )
 
-    def reward_spans(self, rollout_ids: Sequence[str]) -> Sequence[Span]:
-        wanted = {"the_rollouts": json.dumps(list(rollout_ids)), "never": LLM_CALL_SPAN, "word": REWARD_WORD}
-        return reward_candidates(readable(span_of, self._session.rows(_MAY_REWARD, wanted)))
+    def list_groups(self, before: int | None, limit: int) -> GroupPage:
+        groups: dict[str, RolloutGroup] = {}
+        position = None
+        for row in self._session.select(groups_of(before, limit)):
+            position = row["first"]
+            group = groups.get(row["group_id"])
+            if group is None:
+                group = RolloutGroup.model_construct(group=row["group_id"], step=row["step"], rewards=[], input=None)
+                with contextlib.suppress(ValueError):  # a damaged row
+                    group.input = json.loads(row["input_json"])
+                groups[row["group_id"]] = group
+            group.rewards.append(row["reward"])
+        return GroupPage.model_construct(items=list(groups.values()), next=position if len(groups) == limit else None)
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         rows = self._session.rows(_SOME_STATUSES, {"the_rollouts": json.dumps(list(rollout_ids))})
@@ -328,7 +332,8 @@ class SqlTables:
 
     def counts(self) -> LightningStoreStatistics:
         (totals,) = self._session.rows(_COUNTS, {})
-        return cast("LightningStoreStatistics", totals)
+        by_status = {row["status"]: row["count"] for row in self._session.rows(_COUNTS_BY_STATUS, {})}
+        return cast("LightningStoreStatistics", {**totals, "rollouts_by_status": by_status})
 
     def outcome(self, key: str) -> str | None:
         kept: str | None = self._session.scalar(_OUTCOME, {"the_key": key})
