@@ -39,8 +39,6 @@ def pytest_collection_finish():
 
 _LONG = (
     "test_project.py",
-    "torture/test_hosts.py",
-    "torture/test_failing_writes.py",
     "recipes/test_sql_training.py",
     "jobs/test_interrupt.py",
     "benchmarks/test_step_benchmarks.py",
@@ -49,9 +47,6 @@ _LONG = (
     "examples/test_examples.py",
     "jobs/test_bad_input.py",
     "integrations/hello_agents/test_processes.py",
-    "torture/test_full_disk.py",
-    "torture/test_grammars.py",
-    "torture/test_large_bodies.py",
     "policy/test_ranks_that_go.py",
     "execution/test_client_server_strategy.py",
     "algorithm/test_learning.py",

@@ -1,4 +1,4 @@
-"""docs/tinker.md: its example, which `tests/doors/` runs with the real client, fits the server that the page starts."""
+"""docs/tinker.md: its example fits the server that the page starts; tests/real_integrations runs it."""
 
 from __future__ import annotations
 
