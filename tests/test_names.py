@@ -223,7 +223,6 @@ SHOWN = (
     "mini_agentic_rl.rewards.math:is_correct",
     *("mini_agentic_rl.rl.datasets:STAND_IN", "mini_agentic_rl.rl.datasets:usual_dataset"),
     *("mini_agentic_rl.rl_training_tool:RLTrainingTool", "mini_agentic_rl.tools:RLTrainingTool"),
-    *("mini_agentic_rl.rl_training_tool.mcp_server", "mini_agentic_rl.rl_training_tool.openai_agents"),
     *("mini_agentic_rl.tools:CALCULATOR_TOOL", "mini_agentic_rl.tools:calculate"),
     *("mini_agentic_rl.tools.mcp_calculator", "mini_agentic_rl.recipes.sql.tool:SqlDatabase"),
     *("mini_agentic_rl.trainer.statistics:mean_pass_at_k", "mini_agentic_rl.trainer.statistics:wilson_interval"),
