@@ -21,7 +21,6 @@ from ...commands import PPO, check_model
 from ...environments import Environment, EnvironmentAgent
 from ...errors import UserError
 from ...gateway import load_tokenizer
-from ...litagent import LitAgent
 from ...plugins import load_part
 from ...policy import ADAPTER_CONFIG
 from ...rewards import RemoteReward, RewardFunction
@@ -180,10 +179,8 @@ class GRPOTrainerWrapper(TrainerWrapper):
         backend: "native", or "trl" for TRL's trainer.
         environment_factory: makes an environment of TRL's, or several by name: see `integrations.trl.TRLEnvironment`.
             Its rewards may do without a `reward_fn`, and with `max_steps` set it may do without a data set.
-        rollout_func: a rollout function of TRL's, which makes the completions: see
-            `integrations.trl.RolloutFunctionAgent`.
         tools: functions that the model may call, beside those of the environment.
-        reward_weights: a factor for each of several reward functions (with an environment or a rollout function).
+        reward_weights: a factor for each of several reward functions (with an environment).
 
     Raises:
         UserError: these do not go together, or something in them cannot work.
@@ -201,13 +198,11 @@ class GRPOTrainerWrapper(TrainerWrapper):
         algorithm: str = "grpo",
         backend: Backend = "native",
         environment_factory: Any = None,
-        rollout_func: Callable[..., Any] | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         reward_weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__(config, dataset)
         self.environment: Environment | None = None
-        self.rollout_func = rollout_func
         self.reward_weights = reward_weights
         if environment_factory is not None or tools:
             self.environment = self._environment(environment_factory, reward_fn, tools)
@@ -233,23 +228,10 @@ class GRPOTrainerWrapper(TrainerWrapper):
             backend=self.backend,
             resume=resume,
             overwrite=overwrite,
-            agent=self._agent(),
+            agent=None if self.environment is None else EnvironmentAgent(self.environment),
         )
-
-    def _agent(self) -> LitAgent[Any] | None:
-        if self.environment is not None:
-            return EnvironmentAgent(self.environment)
-        if self.rollout_func is None:
-            return None
-        tokenizer = load_tokenizer(model_source(self.config))
-        made: LitAgent[Any] = load_part("trl", setting="rollout_func").RolloutFunctionAgent(
-            self.rollout_func, tokenizer, self.reward_fn, reward_weights=self.reward_weights
-        )
-        return made
 
     def _environment(self, factory: Any, reward_fn: Any, tools: Sequence[Callable[..., Any]]) -> Environment:
-        if self.rollout_func is not None:
-            raise UserError("rollout_func makes whole completions: give it, or an environment and tools, not both")
         if self.dataset is None and self.config.max_steps is None:
             raise UserError("an environment without a dataset needs to know how long to train: set max_steps")
         trl = load_part("trl", setting="environment_factory")

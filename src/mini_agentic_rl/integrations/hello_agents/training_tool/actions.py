@@ -210,9 +210,7 @@ class Actions:
             step_bonus=parameters.step_bonus,
         )
 
-    def _rows(
-        self, name: str, rows: Rows | None, form: Any, parameters: DataParameters, seed: int = 0
-    ) -> Rows:
+    def _rows(self, name: str, rows: Rows | None, form: Any, parameters: DataParameters, seed: int = 0) -> Rows:
         """Return the rows, loaded by the name of the data set if they are not given.
 
         Raises:
