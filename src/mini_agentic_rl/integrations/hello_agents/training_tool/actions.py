@@ -10,18 +10,7 @@ from typing import Any, Final, cast
 
 from ....datasets import divide_examples, load_examples
 from ....errors import UserError
-from .. import (
-    FORMATS,
-    REWARD_TYPES,
-    STAND_IN,
-    SUPERVISED_SETTINGS,
-    TrainingConfig,
-    create_reward_function,
-    local_copy,
-    reinforce,
-    supervise,
-    usual_dataset,
-)
+from .. import REWARD_TYPES, STAND_IN, TrainingConfig, create_reward_function, local_copy, usual_dataset
 from .parameters import (
     AllowedPaths,
     DataParameters,
@@ -86,6 +75,8 @@ class Actions:
         Raises:
             UserError: a parameter cannot work, the folder holds something else, or too many trainings run.
         """
+        from .. import FORMATS, SUPERVISED_SETTINGS, supervise  # which import torch
+
         folder = self._paths.output(parameters.output_dir)
         model = self._paths.model(parameters.model_name)
         form = FORMATS.get(parameters.algorithm, "rl")
@@ -238,6 +229,8 @@ def _config(parameters: TrainParameters, model: str, folder: Path, learning_rate
 
 
 def _reinforce(parameters: TrainParameters, model: str, rows: Rows, reward_fn: Any, folder: Path) -> dict[str, Any]:
+    from .. import reinforce
+
     train: Rows = rows
     held_out: Rows = ()
     if parameters.eval_samples and len(rows) > 1:
