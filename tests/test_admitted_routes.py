@@ -27,7 +27,7 @@ from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.http import AdmittedEndpoint, AdmittingServer, RequestLimits, ServerStartError
 from mini_agentic_rl.integrations.tinker import TinkerServer
-from mini_agentic_rl.integrations.tinker.routes import TinkerService
+from mini_agentic_rl.integrations.tinker.service import TinkerService
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, StoreLimits
 from mini_agentic_rl.store.http import routes as wire
 from mini_agentic_rl.store.http.otlp import PROTOBUF

@@ -19,7 +19,7 @@ import httpx
 from ...datasets import Row
 from ...environments import Endpoint, Message, Outcome, converse
 from ...errors import MissingPackageError, UserError
-from .seeds import seeded_tasks
+from .gymnasium import seeded_tasks
 
 MAX_TURNS: Final = 16
 _TOOL_ACTIONS: Final = ("Action", "CallToolAction", "ListToolsAction")
