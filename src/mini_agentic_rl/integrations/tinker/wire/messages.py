@@ -132,8 +132,8 @@ def new_message(name: str, **fields: Any) -> Any:
 def read_apart(name: str, body: bytes, field: str, most: int) -> tuple[Any, Iterator[Any]]:
     """Return a message without the messages of one of its fields, and those one by one.
 
-    A field of two bytes becomes an object of a hundred, and protobuf's decoder holds the interpreter lock: so the fields
-    are counted first, at all levels, and decoded in parts.
+    A field of two bytes becomes an object of a hundred, and protobuf's decoder holds the interpreter lock. So the
+    fields are counted first, at all levels, and decoded in parts.
 
     Args:
         most: messages of that field.
