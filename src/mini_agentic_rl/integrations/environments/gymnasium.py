@@ -1,8 +1,8 @@
 """Text environments in the manner of Gymnasium: `reset`, `step`, and observations that are text or messages.
 
-An observation is what the user says next; a list of messages may also open the conversation with a system message. The
-action is the text of the model's answer, and the reward of a rollout the sum of the steps'. The class needs no package:
-`reset` may return the observation alone or with an `info`, `step` four or five values.
+An observation is the next user message; a list of messages may also start the conversation with a system message. The
+action is the text of the model's answer, and the reward of a rollout is the sum over its steps. The class needs no
+package: `reset` may return the observation alone or with an `info`, `step` four or five values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class GymnasiumEnvironment:
         Args:
             name: its name in tasks and messages.
             make: returns a new environment; called in the thread of the rollout.
-            max_turns: the most model calls of a rollout.
+            max_turns: most model calls of a rollout.
             system: a system message before the first observation.
         """
         self.name = name

@@ -335,8 +335,8 @@ def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
 class ClaimGate(ForwardingStore):
     """Store of a runner that claims one rollout after the other.
 
-    Once the gate is closed it returns no further rollout, and sets the event that ends the runner: at once if the runner
-    is idle, else when it claims the next one.
+    Once the gate is closed it returns no further rollout, and sets the event that ends the runner: at once if the
+    runner is idle, else when it claims the next one.
     """
 
     def __init__(self, store: LightningStore, event: ExecutionEvent) -> None:
