@@ -27,8 +27,8 @@ from .datasets import create_rl_dataset, create_sft_dataset
 from .rewards import create_accuracy_reward
 from .training import reinforce, supervise
 
-# A run writes its files into a subfolder of `output_dir`, named by its method; `save_model()` writes the trained adapter
-# (or model) and the tokenizer into `output_dir` itself, or into another folder.
+# A run writes its files into a subfolder of `output_dir`, named by its method; `save_model()` writes the trained
+# adapter (or model) and the tokenizer into `output_dir` itself, or into another folder.
 
 
 _FINISHED = "summary.json"
