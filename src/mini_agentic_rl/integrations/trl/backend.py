@@ -1,62 +1,18 @@
 """Mini-GRPO whose advantages, loss and optimizer steps are those of TRL's GRPOTrainer.
 
-The loop, the endpoint, the rollouts and the rewards stay the same; TRL learns on the same weights, without a copy. This
-module maps settings and rows to those of TRL, and names the settings that TRL does not have.
+The loop, the endpoint, the rollouts and the rewards stay what they are; TRL learns on the same weights, with no copy.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ...algorithm.loop.groups import Trajectory
-from ...algorithm.settings import GRPOSettings
-from ...errors import MissingPackageError, UserError
-from ...policy import LearnerSettings
+from .mapping import TRLRow, check_backend, row_of
 
 if TYPE_CHECKING:
     from .step_trainer import TRLObjective
 
-_LOSS_TYPES = {"sequence": "grpo", "token": "dapo", "dr_grpo": "dr_grpo"}
-"""TRL's name for each `loss_aggregation`."""
-
-
-@dataclass(frozen=True)
-class _TRLLoss:
-    """One of our losses, as TRL is asked for it."""
-
-    loss_type: str | None = None
-    """None leaves it to the aggregation."""
-    level: str = "token"
-    """Clips the ratio of each `token` or of each `sequence`."""
-    only: Mapping[str, Any] = field(default_factory=dict)
-    """Values of settings with which alone TRL computes it."""
-    bounds_ratio: bool = False
-    """True if `epsilon_high` is the bound of the ratio itself, and not its distance from 1."""
-
-
-_NATIVE = (
-    "dynamic_sampling",
-    "replay_groups",
-    "max_staleness",
-    "separate_rewards",
-    "reward_coef",
-    "echo_coef",
-    "sft_coef",
-    "teacher",
-)
-"""Settings that TRL knows at their defaults only."""
-
-_LOSSES = {
-    "clip": _TRLLoss(),
-    "gspo": _TRLLoss(level="sequence", only={"loss_aggregation": "sequence"}),
-    "cispo": _TRLLoss("cispo", only={"loss_aggregation": "token", "clip_ratio": 1.0}, bounds_ratio=True),
-}
-"""Every `policy_loss` that TRL has."""
+__all__ = ["TRLRow", "check_backend", "make_objective", "row_of"]
 
 
 def make_objective(*arguments: Any) -> TRLObjective:
@@ -64,147 +20,3 @@ def make_objective(*arguments: Any) -> TRLObjective:
     from .step_trainer import TRLObjective
 
     return TRLObjective(*arguments)
-
-
-def check_backend(settings: GRPOSettings, *, adapters: Collection[str], fixed_adapters: Collection[str]) -> None:
-    """Check that TRL can run this job.
-
-    Raises:
-        UserError: it is not installed, or a setting has no counterpart; the message names all of these.
-    """
-    if importlib.util.find_spec("trl") is None:
-        raise MissingPackageError("'trl'", "trl", extra="trl", setting="backend")
-    beyond = [f"{name}={value!r}" for name, value in _beyond(settings).items()]
-    if len(adapters) > 1:
-        beyond.append("several adapters")
-    if fixed_adapters:
-        beyond.append("fixed_adapters")
-    if beyond:
-        raise UserError(
-            f"'trl' does not do {', '.join(beyond)}: leave that out, or use `backend=native`", setting="backend"
-        )
-
-
-def _beyond(settings: GRPOSettings) -> dict[str, Any]:
-    """Return the settings that only the native backend follows, with their values."""
-    loss = _LOSSES.get(settings.policy_loss)
-    is_beyond = {
-        "baseline": settings.baseline != "group",
-        "advantage_normalization": settings.normalize_advantage and settings.advantage_normalization != "group",
-        "credit": settings.credit not in ("broadcast", "last_call"),
-        "importance_correction": settings.importance_correction != "none",
-        "kl_estimator": settings.kl_in_loss and settings.kl_estimator != "k3",
-        "policy_loss": loss is None,
-        "max_update_kl": settings.max_update_kl not in (0, GRPOSettings.model_fields["max_update_kl"].default),
-    }
-    if loss is not None and any(getattr(settings, name) != value for name, value in loss.only.items()):
-        is_beyond |= dict.fromkeys(loss.only, True)
-    usual = GRPOSettings.model_fields
-    is_beyond |= {name: getattr(settings, name) != usual[name].default for name in _NATIVE}
-    return {name: getattr(settings, name) for name, beyond in is_beyond.items() if beyond}
-
-
-def trainer_options(settings: GRPOSettings, learner: LearnerSettings) -> dict[str, Any]:
-    """Return the keywords of `trl.GRPOConfig` that say what is learnt.
-
-    A forward-backward pass takes one group, padded to its longest rollout; the gradients of a step's groups add up.
-    """
-    high = settings.clip_ratio if settings.clip_ratio_high is None else settings.clip_ratio_high
-    loss = _LOSSES[settings.policy_loss]
-    return {
-        "num_generations": settings.samples_per_prompt,
-        "per_device_train_batch_size": settings.samples_per_prompt,
-        "gradient_accumulation_steps": settings.tasks_per_step,
-        "num_iterations": settings.epochs_per_batch,
-        "max_steps": settings.epochs_per_batch,
-        "max_completion_length": settings.max_trajectory_tokens,
-        "temperature": settings.temperature,
-        "loss_type": loss.loss_type or _LOSS_TYPES[settings.loss_aggregation],
-        "importance_sampling_level": loss.level,
-        "epsilon": settings.clip_ratio,
-        "epsilon_high": 1 + high if loss.bounds_ratio else high,
-        "beta": settings.kl_coef if settings.kl_in_loss else 0.0,
-        "use_bias_correction_kl": False,  # differentiated as it is written
-        "entropy_coef": settings.entropy_coef,
-        "scale_rewards": "group" if settings.normalize_advantage else "none",
-        "max_grad_norm": learner.max_grad_norm,
-        "learning_rate": learner.learning_rate,
-        "gradient_checkpointing": learner.checkpointing,
-    }
-
-
-# A rollout as TRL takes it: one prompt, one completion, and a mask that says what in it was sampled.
-#
-#     prompt         of the first call
-#     completion     its answer, what the tool or the user said (mask 0), the next answer, ... up to the last answer
-#
-# That holds a rollout whose calls continue each other token by token. One that does not (another conversation, a
-# history that was rewritten) is several sequences, for which TRL has no place.
-
-
-@dataclass
-class TRLRow:
-    """One row of what TRL calls a batch of completions."""
-
-    prompt_ids: list[int]
-    completion_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    """[completion tokens] 1 where the policy sampled the token and is trained on it."""
-    logprobs: list[float] = field(default_factory=list)
-    """[completion tokens] what the sampler recorded; 0 where the mask is 0."""
-    reward: float | None = None
-    """None takes the row out of its group."""
-
-    def add(self, ids: Sequence[int], mask: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Add tokens to the completion."""
-        self.completion_ids.extend(ids)
-        self.mask.extend(mask)
-        self.logprobs.extend(logprobs)
-
-
-def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
-    """Return the whole of a trajectory as one row.
-
-    Args:
-        temperature: the one at which TRL takes log-probabilities.
-
-    Raises:
-        UserError: its calls do not continue each other, or were sampled at another temperature.
-    """
-    credit = trajectory.credited
-    row = TRLRow(trajectory.records[0].prompt_ids.tolist(), reward=float(credit.values_C[0]))
-    for number, (record, column) in enumerate(zip(trajectory.records, credit.column_R, strict=True)):
-        if record.temperature != temperature:
-            raise UserError(
-                f"'trl' takes log-probabilities at the temperature {temperature:g}, but a call of rollout "
-                f"{trajectory.rollout_id} was sampled at {record.temperature:g}: leave the temperature to the resource "
-                "that the agent is given, or use `backend=native`",
-                setting="backend",
-            )
-        prompt = record.prompt_ids.tolist()
-        before = row.prompt_ids + row.completion_ids
-        if prompt[: len(before)] != before:
-            raise UserError(
-                f"'trl' takes rollouts of one conversation, but call {number + 1} of rollout "
-                f"{trajectory.rollout_id} does not continue the one before it: use `backend=native`, which trains any "
-                "rollout, or (where a chat template rewrites the history) `thinking=keep`",
-                setting="backend",
-            )
-        between = prompt[len(before) :]
-        row.add(between, [0] * len(between), [0.0] * len(between))
-        trained = np.ones(record.output_ids.size, np.bool_) if record.forced is None else ~record.forced
-        trained = trained & (column >= 0)
-        logprobs = np.where(trained, record.logprobs, 0.0)
-        row.add(record.output_ids.tolist(), trained.astype(int).tolist(), logprobs.tolist())
-    return row
-
-
-def masked(row: TRLRow) -> TRLRow:
-    """Return the row with nothing trained in it; its reward still counts in the mean of its group."""
-    size = len(row.completion_ids)
-    return replace(row, mask=[0] * size, logprobs=[0.0] * size)
-
-
-def empty_row(token: int) -> TRLRow:
-    """Return a row that fills the place of a rollout which gave nothing to train on: TRL's groups have one size."""
-    return TRLRow([token], [token], [0], [0.0])
