@@ -46,7 +46,6 @@ _LONG = (
     "invariant/test_ranks.py",
     "examples/test_examples.py",
     "jobs/test_bad_input.py",
-    "integrations/hello_agents/test_processes.py",
     "policy/test_ranks_that_go.py",
     "execution/test_client_server_strategy.py",
     "algorithm/test_learning.py",

@@ -8,23 +8,17 @@ import itertools
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, seed, settings
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from mini_agentic_rl.algorithm.loop.checkpoint import read_progress
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.commands.config_file import read_config
 from mini_agentic_rl.datasets import load_examples, load_task_dataset
-from mini_agentic_rl.datasets.formats import FORMS, examples_of
-from mini_agentic_rl.datasets.messages import ShapeError
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.policy import Learner, LearnerSettings, LoraSettings, load_model
@@ -261,38 +255,3 @@ def test_a_data_file_is_read_or_refused(tmp_path: Path) -> None:
             told = str(refusal)
             if len(told) > 10_000:
                 raise AssertionError(f"{len(told)} characters of refusal") from None
-
-
-def test_a_record_of_any_shape_is_an_example_or_refused() -> None:
-    fields = [
-        "question",
-        "prompt",
-        "messages",
-        "answer",
-        "completion",
-        "chosen",
-        "rejected",
-        "label",
-        "tools",
-        "ground_truth",
-    ]
-    leaves: Sequence[Any] = [None, "", "q", "#### 1", 0, 1.5, True, [], {}, "\ud800", {"role": "user"}, "####", 10**400]
-    values = st.recursive(
-        st.sampled_from(leaves),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["role", "content", "from", "value", "tool_calls", "function"]), inner, max_size=3
-            )
-        ),
-        max_leaves=8,
-    )
-
-    @seed(17)
-    @settings(max_examples=200, database=None)
-    @given(st.dictionaries(st.sampled_from(fields), values, max_size=5), st.sampled_from(FORMS))
-    def tried(record: dict[str, Any], form: Any) -> None:
-        with suppress(ShapeError):
-            examples_of(record, form, "id")
-
-    tried()
