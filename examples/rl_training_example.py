@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,6 @@ def use(tool: RLTrainingTool, parameters: dict[str, Any]) -> dict[str, Any]:
     if not answer["success"]:
         raise SystemExit(f"{parameters['action']}: {answer['message']}")
     return answer
-
-
-def wait(tool: RLTrainingTool, output_dir: str) -> dict[str, Any]:
-    """The state of a training in a process of its own, once it has ended."""
-    while (state := use(tool, {"action": "status", "output_dir": output_dir}))["state"] == "running":
-        metrics = state.get("last_metrics", {})
-        print(f"  after {state['seconds']:.0f} s: mean reward {metrics.get('reward/mean', 'not known yet')}")
-        time.sleep(2)
-    if state["state"] != "finished":
-        raise SystemExit(f"{state['state']}: {state.get('message')}")
-    return state
 
 
 def main() -> None:
@@ -52,8 +40,7 @@ def main() -> None:
     training = {**rows, "num_epochs": options.num_epochs, "overwrite": True}
     use(tool, {"action": "train", "algorithm": "sft", "model_name": options.model, "output_dir": "sft", **training})
     reinforcement = {"algorithm": "grpo", "model_name": "sft", "max_new_tokens": options.max_new_tokens}
-    use(tool, {"action": "start", "output_dir": "grpo", **reinforcement, **training})
-    wait(tool, "grpo")
+    use(tool, {"action": "train", "output_dir": "grpo", **reinforcement, **training})
 
     for name in (options.model, "sft", "grpo"):
         measured = use(

@@ -26,7 +26,6 @@ ELSEWHERE = {
     "recipes/harness/programs/supervisor.py": "the agent's command, below the supervisor",
     "recipes/harness/programs/inside.py": "the agent's command, within a sandbox",
     "recipes/harness/programs/family.py": "`ps`, from the supervisor, which knows nothing of this package",
-    "integrations/hello_agents/training_tool/training.py": "a training that outlives the agent which started it",
 }
 PARENT = """
 import sys, threading, time

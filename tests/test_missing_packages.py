@@ -107,12 +107,6 @@ def _mcp_calculator():
     return mini_agentic_rl.tools.mcp_calculator
 
 
-def _mcp_tool():
-    import mini_agentic_rl.integrations.hello_agents.training_tool.mcp_server
-
-    return mini_agentic_rl.integrations.hello_agents.training_tool.mcp_server
-
-
 def _poml():
     from mini_agentic_rl import PromptTemplate
 
@@ -137,11 +131,6 @@ CASES = {
     "tau2, tasks": (("tau2",), _tau2_tasks, ()),
     "poml": (("poml",), _poml, ()),
     "recipes, mcp calculator": (("mcp", "mcp.server", "mcp.types"), _mcp_calculator, ("tools.mcp_calculator",)),
-    "recipes, mcp tool": (
-        ("mcp", "mcp.server", "mcp.server.lowlevel"),
-        _mcp_tool,
-        ("integrations.hello_agents.training_tool.mcp_server",),
-    ),
 }
 """Extra, or package that is in none → modules that are not there, what asks for them, and modules of the package that
 have to be read again."""

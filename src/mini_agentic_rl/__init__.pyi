@@ -52,7 +52,7 @@ from .gateway.proxy import LLMProxy as LLMProxy
 from .gateway.proxy import ModelConfig as ModelConfig
 from .integrations.mongo import MongoLightningStore as MongoLightningStore
 from .integrations.prompt_search.apo import APO as APO
-from .integrations.tracers.agent_framework import AgentFrameworkTracer as AgentFrameworkTracer
+from .integrations.tracers.agentops import AgentFrameworkTracer as AgentFrameworkTracer
 from .integrations.tracers.agentops import AgentOpsTracer as AgentOpsTracer
 from .integrations.verl import VERL as VERL
 from .litagent import LitAgent as LitAgent

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from processes import run_python
 from tiny import tiny_model, tiny_tokenizer
-from warm import run_warm
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -24,11 +25,20 @@ def model(tmp_path_factory):
 
 
 def _run(script, *arguments):
-    return json.loads(run_warm(BENCHMARKS / script, *arguments, "--device", "cpu", "--json", timeout=240)[0])
+    return json.loads(run_python(BENCHMARKS / script, *arguments)[0].splitlines()[-1])
 
 
-def _run_in_forks(script, *arguments):
-    return _run(Path(__file__).with_name("in_forks.py"), script, *arguments)
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Import a benchmark; the scripts that it measures run in forks."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+    def load(name):
+        module = importlib.import_module(name)
+        monkeypatch.setattr(module, "measure", lambda python, script, arguments: _run(script, *arguments))
+        return module
+
+    return load
 
 
 def test_a_side_that_fails_ends_the_benchmark(monkeypatch):
@@ -39,40 +49,40 @@ def test_a_side_that_fails_ends_the_benchmark(monkeypatch):
         measure(sys.executable, "no_such.py", [])
 
 
-def test_a_step_computes_each_distinct_token_once_and_the_growth_with_the_group_is_reported(model):
+def test_a_step_computes_each_distinct_token_once(model):
     sizes = {"--tasks": 2, "--prompt-tokens": 420, "--new-tokens": 5, "--turns": 2, "--tool-tokens": 50, "--warmup": 0}
     arguments = [text for name, value in sizes.items() for text in (name, str(value))]
-    result = _run_in_forks("grpo_step.py", "--model", model, *arguments, "--samples", "2", "4", "--peer-python=")
-    assert [row["samples"] for row in result["rows"]] == [2, 4]
+    options = ["--model", model, "--device", "cpu", "--dtype", "float32", *arguments, "--samples", "4", "--steps", "1"]
+    row = _run("grpo_step_ours.py", *options)
     rollout = 5 + 50 + 5
-    for row in result["rows"]:
-        # Tasks share the beginning of their prompts, and samples of a task may agree in their first tokens.
-        assert 420 + 2 * rollout < row["computed_tokens"] <= 2 * (420 + row["samples"] * rollout)
-        assert row["step"] == pytest.approx(row["sampling"] + row["learning"])
-    assert list(result["ratios"]) == ["step of mini-agentic-rl: 4 samples / 2 samples"]
+    # Tasks share the beginning of their prompts, and samples of a task may agree in their first tokens.
+    assert 420 + 2 * rollout < row["computed_tokens"] <= 2 * (420 + 4 * rollout)
+    assert row["step"] == pytest.approx(row["sampling"] + row["learning"])
 
 
-def test_sampling_is_measured_over_http_against_padded_generation(model):
-    arguments = ["--requests", "3", "--system-tokens", "40", "--new-tokens", "6"]
-    rows = _run_in_forks("sampling.py", "--model", model, *arguments)
-    assert [row["side"] for row in rows] == ["mini-agentic-rl, HTTP", "transformers, padded"]
-    assert all(row["complete"] and row["tokens"] == 18 for row in rows)
+def test_sampling_is_measured_over_http(model):
+    arguments = ["--requests", "3", "--system-tokens", "40", "--new-tokens", "6", "--peers", "--json"]
+    output, _ = run_python(BENCHMARKS / "sampling.py", "--model", model, "--device", "cpu", *arguments)
+    (row,) = json.loads(output)
+    assert row["side"] == "mini-agentic-rl, HTTP"
+    assert row["complete"]
+    assert row["tokens"] == 18
 
 
-def test_memory_is_measured_beside_the_plan(model):
+def test_memory_is_measured_beside_the_plan(model, benchmark, monkeypatch, capsys):
+    memory = benchmark("memory")
     arguments = ["--prompt-tokens", "300", "--new-tokens", "4", "--tasks", "1", "--samples", "2", "--chunks", "64"]
-    rows = _run_in_forks("memory.py", "--model", model, *arguments)
+    monkeypatch.setattr(sys, "argv", ["memory.py", "--model", model, "--device", "cpu", *arguments, "--json"])
+    memory.main()
+    rows = json.loads(capsys.readouterr().out)
     assert [row["checkpointing"] for row in rows] == [False, True]
     assert all(row["ratio"] == row["planned"] / row["measured"] for row in rows)
 
 
-def test_the_gpu_benchmark_runs_to_its_end_on_a_cpu():
-    parts = ["exactness, toy, float32", "graphs and FlexAttention, toy, float32", "4 GB"]
-    exact, graphs, small_card = _run_in_forks("gpu.py", "--only", *parts)["parts"]
-    for part, checks in ((exact, 7), (graphs, 9)):
-        assert part["failed"] is None
-        assert len(part["rows"]) == checks
-        assert all(row["holds"] for row in part["rows"])
-    (row,) = small_card["rows"]
-    assert row["computed_tokens"] > 0
-    assert row["peak_bytes"] < 4e9
+@pytest.mark.parametrize("script", ["exactness.py", "fast_paths.py"])
+def test_the_checks_of_a_gpu_hold_on_a_cpu(script, model):
+    sizes = ["--tasks", "2", "--samples", "2", "--prompt-tokens", "100", "--new-tokens", "4"]
+    options = sizes if script == "fast_paths.py" else []
+    rows = _run(script, "--model", model, "--device", "cpu", "--dtype", "float32", *options)
+    assert rows
+    assert all(row["holds"] for row in rows)

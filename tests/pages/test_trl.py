@@ -1,4 +1,4 @@
-"""docs/trl.md: an environment, a rollout function, and TRL's trainer that samples with our engine."""
+"""docs/trl.md: an environment, and TRL's trainer that samples with our engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pages.snippets import python_block
 
 PAGE = "docs/trl.md"
 ENVIRONMENT = python_block(PAGE, "class Till:")
-ROLLOUTS = python_block(PAGE, "def one_turn(")
 SAMPLER = python_block(PAGE, "TRLSampler()")
 
 FEW = "max_steps=1, per_device_train_batch_size=1, gradient_accumulation_steps=1, samples_per_prompt=2"
@@ -20,12 +19,6 @@ def test_an_environment_of_trl_is_trained(here):
     ENVIRONMENT.run({"max_steps=10": FEW, "max_new_tokens=64": "max_new_tokens=4"})
     assert json.loads((here / "outputs/till/grpo/summary.json").read_text())["steps"] == 1
     assert (here / "outputs/till/adapter_model.safetensors").is_file()
-
-
-def test_a_rollout_function_of_trl_is_trained(here):
-    ROLLOUTS.run({"max_steps=10": FEW, "max_new_tokens=48": "max_new_tokens=4"})
-    summary = json.loads((here / "outputs/brief/grpo/summary.json").read_text())
-    assert (summary["steps"], summary["untrained"]) == (1, {})
 
 
 def test_trl_trains_on_what_our_engine_has_sampled(here):

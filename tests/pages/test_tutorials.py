@@ -9,8 +9,8 @@ from mini_agentic_rl import LightningStoreServer, SqlLightningStore, Trainer
 from mini_agentic_rl.algorithm.losses import LOSSES
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.policy import load_model
-from pages.shell import free_port, page_lines, shell_line
-from pages.snippets import ROOT, fenced_blocks, python_block
+from pages.shell import free_port, shell_line
+from pages.snippets import python_block
 
 OPENAI = "docs/tutorials/openai-agent.md"
 AGENT = python_block(OPENAI, "def route(")
@@ -159,26 +159,3 @@ def test_the_store_of_several_machines_is_looked_into(here):
     number, (workers, running) = asyncio.run(looked())
     assert "worker-1" in workers
     assert number in running
-
-
-def test_the_lines_from_imitation_to_shipping_are_those_that_the_tests_of_commands_run():
-    known = {line.text for line in page_lines("docs/commands.md")}
-    alone = [
-        line.text
-        for line in page_lines(SHIP)
-        if line.text not in known and not line.text.startswith(("mini-agentic-rl serve", "mini-agentic-rl compare sft"))
-    ]
-    assert alone == ["mini-agentic-rl eval --model outputs/sft --size 200 --output sft.json"]
-
-
-def test_each_loss_has_a_section_with_its_equation():
-    page = (ROOT / "docs/losses.md").read_text(encoding="utf-8")
-    for name in LOSSES:
-        section = page.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
-        assert "```math\n" in section, name
-
-
-def test_every_math_block_is_closed():
-    for page in ("docs/losses.md", TOKEN, LOSS):
-        for line, text in fenced_blocks(page, "math"):
-            assert text.count("{") == text.count("}"), f"{page}:{line}"

@@ -51,7 +51,7 @@ MOVED: Final[dict[str, str]] = {
     "utils.otel": "integrations.tracers.agent_lightning",
     "utils.system_snapshot": "integrations.tracers.agent_lightning",
     # those of agent-framework-lab-lightning
-    "tracer.agent_framework": "integrations.tracers.agent_framework",
+    "tracer.agent_framework": "integrations.tracers.agentops",
     # the names of the package before this one
     "algorithm.mini_grpo": "algorithm.grpo",
     "utils": "compat",
@@ -120,7 +120,7 @@ ELSEWHERE: Final[dict[str, tuple[str, str]]] = {
     "recipes.harness.HarnessSettings": ("config", "HarnessSettings"),
     "samplers.TRLSampler": ("integrations.trl.sampler", "TRLSampler"),
     "store.MongoLightningStore": ("integrations.mongo", "MongoLightningStore"),
-    "tracer.AgentFrameworkTracer": ("integrations.tracers.agent_framework", "AgentFrameworkTracer"),
+    "tracer.AgentFrameworkTracer": ("integrations.tracers.agentops", "AgentFrameworkTracer"),
     "tracer.AgentOpsTracer": ("integrations.tracers.agentops", "AgentOpsTracer"),
     "integrations.prompt_search.apo.batch_iter_over_dataset": ("algorithm.base", "batch_iter_over_dataset"),
     "tools.RLTrainingTool": ("integrations.hello_agents.training_tool", "RLTrainingTool"),

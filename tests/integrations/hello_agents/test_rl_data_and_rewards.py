@@ -42,7 +42,7 @@ def test_every_name_can_be_had():
 def test_asking_for_what_is_installed_loads_no_torch():
     program = (
         "import sys; from mini_agentic_rl.rl import TRL_AVAILABLE, check_trl_installation, get_installation_guide; "
-        "from mini_agentic_rl.tools import RLTrainingTool; RLTrainingTool().run({'action': 'status'}); "
+        "from mini_agentic_rl.tools import RLTrainingTool; RLTrainingTool().run({'action': 'nothing'}); "
         "print(TRL_AVAILABLE, check_trl_installation(), 'torch' in sys.modules, 'pip install' in "
         "get_installation_guide())"
     )

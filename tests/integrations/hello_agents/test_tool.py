@@ -45,7 +45,7 @@ def letters(completions, **columns):
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ({}, "nothing was asked for: give action (train, start"),
+        ({}, "nothing was asked for: give action (train, load_dataset"),
         ({"action": "train"}, "algorithm is missing. Training: sft, dpo"),
         ({"model_name": "embedded"}, "algorithm is missing"),
         ({"action": "nope"}, "action 'nope' is unknown. Allowed: train"),
@@ -69,8 +69,6 @@ def letters(completions, **columns):
         ({"algorithm": "grpo", "custom_reward": "mine"}, "custom_reward='mine' is not registered"),
         ({"action": "create_reward", "custom_reward": 3}, "custom_reward must be a function"),
         ({"action": "load_dataset", "format": "chat"}, "format='chat' is not allowed"),
-        ({"action": "logs"}, "output_dir is needed to say which training is meant"),
-        ({"action": "status", "output_dir": "nothing"}, "no training was started there"),
         ("{'action'", "not valid JSON"),
         ("[1]", "give a JSON object"),
     ],
@@ -85,8 +83,6 @@ def test_what_a_training_cannot_do_is_told_in_the_names_of_the_parameters(tool, 
     )
     assert "model_name" in message
     assert "--" not in message
-    state = ask(tool, action="status", output_dir="output")
-    assert (state["state"], state["message"]) == ("failed", message)
 
 
 def test_settings_of_errors_are_told_as_parameters_of_the_tool():
@@ -150,9 +146,8 @@ def test_imitate_then_reinforce_then_measure(tool, tiny_folder, tmp_path):
     second = ask(tool, action="train", algorithm="grpo", **options, **SMALL)
     assert second["summary"]["steps"] == 2
     load_model(str(tmp_path / "grpo"))
-    state = ask(tool, action="status", output_dir="grpo")
-    assert (state["state"], state["result"]["dataset_size"]) == ("finished", 4)
-    assert "holds a finished training" in refused(tool, {"algorithm": "grpo", **options})
+    assert second["dataset_size"] == 4
+    assert "holds a finished run" in refused(tool, {"algorithm": "grpo", **options, **SMALL})
     measured = ask(
         tool, action="evaluate", model_path="grpo", custom_dataset=tasks(3), custom_reward=letters, max_new_tokens=4
     )
@@ -171,7 +166,7 @@ def test_every_parameter_is_described(tool):
     described = {parameter.name: parameter for parameter in tool.get_parameters()}
     assert described["action"].default == "train"
     assert described["num_epochs"].type == "integer"
-    assert described["step_bonus"].actions == ("train", "start", "create_reward", "evaluate")
+    assert described["step_bonus"].actions == ("train", "create_reward", "evaluate")
     schema = tool.openai_tool["function"]["parameters"]
     assert set(schema["properties"]) == set(described)
     assert schema["required"] == ["action"]

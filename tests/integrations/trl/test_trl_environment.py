@@ -15,7 +15,7 @@ from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.environments import EnvironmentAgent
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import MiniLLMServer
-from mini_agentic_rl.integrations.trl import RolloutFunctionAgent, TRLEnvironment
+from mini_agentic_rl.integrations.trl import TRLEnvironment
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer
@@ -179,97 +179,7 @@ def test_what_cannot_be_an_environment_is_said_before_anything_runs():
             TRLEnvironment(factory, *arguments)
 
 
-def rollouts(prompts, trainer):
-    """A rollout function in two turns, as one for vLLM is written: ids in, ids out, the environment's words masked."""
-    tokenizer = trainer.processing_class
-    asked = [
-        tokenizer.apply_chat_template(p, add_generation_prompt=True, tokenize=True, return_dict=False) for p in prompts
-    ]
-    _, first, logprobs, _ = trainer.vllm_generation.generate(asked, None, trainer.num_generations)
-    between = tokenizer.encode("\nAnd?", add_special_tokens=False)
-    again = [[*prompt, *said, *between] for prompt, said in zip(asked, first, strict=True)]
-    _, second, more, _ = trainer.vllm_generation.generate(again, None, trainer.num_generations)
-    return {
-        "prompt_ids": asked,
-        "completion_ids": [[*a, *between, *b] for a, b in zip(first, second, strict=True)],
-        "logprobs": [
-            [*(x[0] for x in a), *([0.0] * len(between)), *(x[0] for x in b)]
-            for a, b in zip(logprobs, more, strict=True)
-        ],
-        "env_mask": [
-            [*([1] * len(a)), *([0] * len(between)), *([1] * len(b))] for a, b in zip(first, second, strict=True)
-        ],
-        "turns": [2] * len(prompts),
-    }
-
-
-def turns(completions, turns, **_):
-    return [float(count) for count in turns]
-
-
-async def test_what_a_rollout_function_returns_is_what_is_trained():
-    calls = []
-
-    def counted(prompts, trainer):
-        calls.append(len(prompts))
-        return rollouts(prompts, trainer)
-
-    agent = RolloutFunctionAgent(counted, small_tokenizer(), turns)
-    found, requests = await play(agent, ["Yes."], [TASK] * 3)
-    assert calls == [3]  # together, as TRL calls it
-    for error, rewards, records in found:
-        assert error is None
-        assert rewards == {"turns": 2.0, "reward": 2.0}
-        first, second = records
-        assert (first.model, first.version, first.temperature) == ("tiny", 3, 0.5)
-        assert second.prompt_ids[: first.prompt_ids.size].tolist() == first.prompt_ids.tolist()
-        assert second.prompt_ids.size > first.prompt_ids.size + first.output_ids.size
-        assert first.logprobs.tolist() == [-0.5 * (1 + at) for at in range(first.output_ids.size)]
-    assert len(requests) == 6
-
-
-def spoiled(name, change):
-    def function(prompts, trainer):
-        output = rollouts(prompts, trainer)
-        marked = [at for at, prompt in enumerate(prompts) if "spoil" in prompt[0]["content"]]
-        if name == "raise" and marked:
-            raise RuntimeError("no server")
-        for at in marked:
-            output[name][at] = change(output[name][at])
-        return output
-
-    return function
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "told"),
-    [
-        ("raise", None, "no server"),
-        ("logprobs", lambda found: found[1:], "logprobs for"),
-        ("completion_ids", lambda found: [10**6, *found[1:]], "outside of the vocabulary"),
-        ("env_mask", lambda found: [0] * len(found), "no sampled token"),
-        ("logprobs", lambda found: [None, *found[1:]], "log-probability nan"),
-    ],
-    ids=["raises", "lengths", "vocabulary", "mask", "none"],
-)
-async def test_a_rollout_that_does_not_fit_costs_no_other(name, change, told):
-    agent = RolloutFunctionAgent(spoiled(name, change), small_tokenizer(), turns)
-    bad = {"prompt": [{"role": "user", "content": "spoil it"}]}
-    found, _ = await play(agent, ["Yes."], [TASK, bad, TASK])
-    assert told in str(found[1][0])
-    assert [rewards.get("reward") for _, rewards, _ in found] == [2.0, None, 2.0]
-
-
-async def test_a_function_that_wants_trls_weights_is_told_what_there_is():
-    def own(prompts, trainer):
-        return trainer.model.generate(prompts)
-
-    ((error, _, _),), _ = await play(RolloutFunctionAgent(own, small_tokenizer(), turns), ["Yes."])
-    assert "'model'" in str(error)
-    assert "vllm_generation.generate" in str(error)
-
-
-def test_both_are_trained_by_the_trainer_that_takes_them_as_trl_does(tiny_folder, tmp_path):
+def test_an_environment_is_trained_by_the_trainer_that_takes_it_as_trl_does(tiny_folder, tmp_path):
     values = {
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 1,
@@ -283,16 +193,5 @@ def test_both_are_trained_by_the_trainer_that_takes_them_as_trl_does(tiny_folder
 
     played = rl.GRPOTrainerWrapper(config("env"), environment_factory=Counter)
     assert played.train()["steps"] == 1
-    rows = [{"prompt": [{"role": "user", "content": f"Say {n}"}]} for n in range(2)]
-    made = rl.GRPOTrainerWrapper(config("func"), rows, length, rollout_func=rollouts)
-    summary = made.train()
-    assert summary["steps"] == 1
-    assert summary["untrained"] == {}
-    with pytest.raises(UserError, match="not both"):
-        rl.GRPOTrainerWrapper(config("both"), rows, turns, environment_factory=Counter, rollout_func=rollouts)
     with pytest.raises(UserError, match="set max_steps"):
         rl.GRPOTrainerWrapper(rl.TrainingConfig(model_name=tiny_folder), environment_factory=Counter)
-
-
-def length(completions, **_):
-    return [float(len(completion[-1]["content"])) for completion in completions]

@@ -1,24 +1,26 @@
 """Text environments in the manner of Gymnasium: `reset`, `step`, and observations that are text or messages.
 
-An observation is what the user says next; a list of messages may also open the conversation with a system message. The
-action is the text of the model's answer, and the reward of a rollout the sum of the steps'. The class needs no package:
-`reset` may return the observation alone or with an `info`, `step` four or five values.
+An observation is the next user message; a list of messages may also start the conversation with a system message. The
+action is the text of the model's answer, and the reward of a rollout is the sum over its steps. The class needs no
+package: `reset` may return the observation alone or with an `info`, `step` four or five values.
 """
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ...datasets import Row
+from ...datasets import Row, TaskRows, check_split, digest
 from ...environments import Endpoint, Message, Outcome, OwnThread, converse
 from ...errors import MissingPackageError, UserError
 from ...user_code import load_object
-from .seeds import seeded_tasks
 
 MAX_TURNS: Final = 16
 _VERSION: Final = re.compile(r"-v\d+$")
+_SEEDS: Final = 2**31
+"""Seeds below this fit every generator of random numbers."""
 
 
 class GymnasiumEnvironment:
@@ -29,7 +31,7 @@ class GymnasiumEnvironment:
         Args:
             name: its name in tasks and messages.
             make: returns a new environment; called in the thread of the rollout.
-            max_turns: the most model calls of a rollout.
+            max_turns: most model calls of a rollout.
             system: a system message before the first observation.
         """
         self.name = name
@@ -136,3 +138,20 @@ def _read_step(step: Any) -> tuple[Any, float, bool]:
     if step[1] is None:
         raise ValueError("a step gave no reward: None is not 0")
     return step[0], float(step[1]), any(map(bool, step[2:-1]))
+
+
+def seeded_tasks(name: str, split: str, size: int, seed: int) -> TaskRows:
+    """Return `size` tasks with a `seed` each. Splits share no seed, whatever the value of `seed`.
+
+    Raises:
+        DatasetError: an unknown split, or a negative size.
+    """
+    place = {"train": 0, "val": 1, "test": 2}[check_split(split)]
+    count = max(0, size)
+    first = random.Random(f"{name}/{seed}").randrange(_SEEDS // 3 - count) * 3 + place
+    rows: list[Row] = []
+    for number in range(count):
+        row_seed = first + 3 * number
+        question = f"{name}, seed {row_seed}"
+        rows.append({"id": digest(question)[:16], "question": question, "answer": "", "seed": row_seed})
+    return TaskRows(rows)

@@ -1,8 +1,8 @@
-"""Environments behind an OpenEnv server (openenv-core 0.3): reset and stepped over its WebSocket, by its own client.
+"""Environments behind an OpenEnv server (openenv-core 0.3), reset and stepped over its WebSocket by its own client.
 
-An observation is what the user says next. The model's answer becomes the action: where actions have one field that is
-needed, the text is its value; where they have several, the answer is a JSON object, whose schema the model is told
-first. A server of tools offers these to the model as tools of the conversation. The reward is the sum of the steps'.
+An observation is the next user message. The model's answer becomes the action: if actions have one required field, the
+text is its value; if they have several, the answer is a JSON object, whose schema is in the first message. Tools of a
+tool server are offered to the model as tools of the conversation. The reward is the sum over the steps.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ import httpx
 from ...datasets import Row
 from ...environments import Endpoint, Message, Outcome, converse
 from ...errors import MissingPackageError, UserError
-from .seeds import seeded_tasks
+from .gymnasium import seeded_tasks
 
 MAX_TURNS: Final = 16
 _TOOL_ACTIONS: Final = ("Action", "CallToolAction", "ListToolsAction")
-"""Titles of the actions of a server whose actions are calls of tools."""
+"""Titles of the action schemas of tool servers."""
 _ANSWER_SECONDS: Final = 3600.0
-"""Longer than any rollout: what hangs is ended by the rollout's own limit."""
+"""Longer than any rollout, whose own limit ends a hanging step."""
 _LOOK_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.25
 _LONGEST_PAUSE: Final = 4.0
 
 
 class OpenEnvEnvironment:
-    """Holds a session of the server for each rollout; where the server has none to spare, the rollout waits for one.
+    """Opens one session of the server per rollout; the rollout waits while the server is full.
 
     Args:
         url: address of the server, as http://localhost:8000.
-        max_turns: the most model calls of a rollout.
-        system: a system message before the first observation.
+        max_turns: most model calls of a rollout.
+        system: system message before the first observation.
         reset: further arguments of every reset.
 
     Raises:
         MissingPackageError: openenv-core is not installed.
-        UserError: the server does not answer, or tells no schema of its actions.
+        UserError: the server does not answer, or returns no schema of its actions.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class OpenEnvEnvironment:
         self.action = _action_schema(self.url)
 
     def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
-        """Return tasks that are seeds, other ones in each split.
+        """Return tasks with a seed each; splits share no seed.
 
         Raises:
             DatasetError: an unknown split.
@@ -64,7 +64,7 @@ class OpenEnvEnvironment:
         return seeded_tasks(self.url, split, size, seed)
 
     async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
-        """Play until the environment is done, or `max_turns` calls are made.
+        """Play until the environment is done, or for `max_turns` model calls.
 
         Raises:
             RuntimeError: the server reports an error of its environment.
@@ -95,10 +95,10 @@ class OpenEnvEnvironment:
                 return [] if result.done else [_user(as_text(result.observation))]
 
             system = [{"role": "system", "content": self.system}] if self.system else []
-            asked = as_text(first.observation)
+            question = as_text(first.observation)
             if not tools and self._only_field() is None:
-                asked += f"\n\nAnswer with a JSON object of this schema: {json.dumps(self.action)}"
-            messages = [*system, _user(asked)]
+                question += f"\n\nAnswer with a JSON object of this schema: {json.dumps(self.action)}"
+            messages = [*system, _user(question)]
             turns, _ = await converse(endpoint, messages, follow, tools=tools, max_turns=self.max_turns)
         if not rewards:
             raise ValueError(f"no step of {self.url} gave a reward")
@@ -106,7 +106,7 @@ class OpenEnvEnvironment:
 
     @asynccontextmanager
     async def _session(self, arguments: Mapping[str, Any]) -> AsyncIterator[tuple[Any, Any]]:
-        """Give a session that was reset, and what it observed; waits while the server has none to spare."""
+        """Yield a session after its reset, and the first observation; waits while the server is full."""
         pause = _PAUSE_SECONDS
         while True:
             session = _client_kind()(self.url, message_timeout_s=_ANSWER_SECONDS)
@@ -116,7 +116,7 @@ class OpenEnvEnvironment:
             except Exception as error:
                 with contextlib.suppress(Exception):
                     await session.close()
-                # A server that is full says so and hangs up, which may be heard before its words are read.
+                # A full server sends an error and closes, and the close may be noticed first.
                 if "CAPACITY_REACHED" not in str(error) and type(error).__name__ != "ConnectionClosedOK":
                     raise
                 await asyncio.sleep(pause)
@@ -130,7 +130,7 @@ class OpenEnvEnvironment:
             return
 
     async def _tools(self, session: Any) -> list[dict[str, Any]]:
-        """Return the tools of a server of tools, as a model call offers them; none of any other."""
+        """Return the tools of a tool server in the form of the chat API; none for other servers."""
         if self.action.get("title") not in _TOOL_ACTIONS:
             return []
         listed = await session.step({"type": "list_tools"})
@@ -147,12 +147,12 @@ class OpenEnvEnvironment:
         ]
 
     def _only_field(self) -> str | None:
-        """Return the one field that an action needs; None where it needs several, or none."""
+        """Return the only required field of an action; None if there are several, or none."""
         needed = self.action.get("required", [])
         return str(needed[0]) if len(needed) == 1 else None
 
     def _action_of(self, text: str) -> dict[str, Any] | None:
-        """Return the action that an answer stands for, or None."""
+        """Parse an answer as an action; None if it is none."""
         field = self._only_field()
         bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
         try:
@@ -168,7 +168,7 @@ class OpenEnvEnvironment:
 
 
 async def _called(reply: Message, step: Any) -> list[Message]:
-    """Return what the tools of an answer say; nothing where it calls none, which ends the episode."""
+    """Return the results of an answer's tool calls; an empty list, if it makes none, ends the episode."""
     follows: list[Message] = []
     is_over = False
     for call in reply.get("tool_calls") or []:
@@ -188,11 +188,11 @@ async def _called(reply: Message, step: Any) -> list[Message]:
 
 
 def as_text(observed: Any) -> str:
-    """Return an observation as text: its one field of text, or else all of it as JSON."""
+    """Return an observation as text: its only text field, else all of it as JSON."""
     fields = observed if isinstance(observed, Mapping) else {"observation": observed}
-    told = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
-    texts = [value for value in told.values() if isinstance(value, str)]
-    return texts[0] if len(texts) == 1 and len(told) == 1 else json.dumps(told, ensure_ascii=False, default=str)
+    filled = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
+    texts = [value for value in filled.values() if isinstance(value, str)]
+    return texts[0] if len(texts) == 1 and len(filled) == 1 else json.dumps(filled, ensure_ascii=False, default=str)
 
 
 def _tool_text(observed: Mapping[str, Any]) -> str:

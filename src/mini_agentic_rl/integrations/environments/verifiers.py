@@ -1,9 +1,9 @@
-"""Environments of the package `verifiers` (0.4 or later): their tasks, rubrics, judges, tools and users, as they are.
+"""Environments of the package `verifiers` (0.4 or later), with their tasks, rubrics, judges, tools and users.
 
-The package runs its own rollout, with the rollout's URL as the model's endpoint, and scores it; the calls that its
-interception passes on are recorded by the gateway as those of any agent. Its seats are played by the program that the
-environment brings; where it brings none, by `mini_agentic_rl_verifiers`, which talks from this process: the package's
-own default starts a Python of its own for every rollout, which fetches packages and runs commands on this computer.
+The package runs and scores its own rollout, with the rollout's URL as the model's endpoint; the gateway records the
+calls. The agent is the harness of the environment, or without one `mini_agentic_rl_verifiers`, which runs in this
+process: the package's default harness starts a Python process for every rollout, which downloads packages and runs
+commands on this computer.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ...environments import Endpoint, Outcome
 from ...errors import MissingPackageError, UserError
 
 PROGRAM: Final = "mini-agentic-rl-verifiers"
-"""Id of the program that plays a seat from this process."""
+"""Id of the harness that runs in this process."""
 _BUNDLED: Final = "bash"
-"""Program of the package that plays where nothing else is said."""
+"""Default harness of the package."""
 _LONGEST_SEARCH: Final = 100_000
-"""Tasks that are looked through for those of one split."""
+"""Most tasks that are searched for those of one split."""
 
 
 class VerifiersEnvironment:
-    """Runs the episodes of an environment that is installed, or lies in the working directory, under its id.
+    """Runs the episodes of an environment, which is installed or in the working directory.
 
     Args:
         name: id of the taskset.

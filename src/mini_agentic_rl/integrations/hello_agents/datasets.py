@@ -2,8 +2,8 @@
 messages to imitate ("sft"), a prompt with its right answer ("rl"), a chosen and a rejected answer ("preference"), or an
 answer that is good or bad ("unpaired"). A data set is a `datasets.Dataset`, which TRL's trainers take as well.
 
-Prompts are messages, not text: the model's own chat template is applied where they are rendered, once. So the
-`tokenizer` and `model_name` arguments, which older code passes for that, change nothing.
+Prompts are messages, not text: the gateway applies the model's chat template. So the arguments `tokenizer` and
+`model_name`, which HelloAgents needs for that, are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GSM8K = "gsm8k"
 LOCAL_GSM8K = "./gsm8k"
 """Folder of a local copy, below the working directory."""
 STAND_IN = "arithmetic"
-"""Generated word problems: what is taken for GSM8K where nobody named a data set and GSM8K cannot be had."""
+"""Generated word problems, the default data set if GSM8K cannot be loaded."""
 
 _SHOWN = 300
 """Characters of a field that a preview shows."""
@@ -47,7 +47,7 @@ class GSM8KDataset(Sequence[Row]):
         path: a local copy; None asks the Hub.
 
     Raises:
-        DatasetError: it cannot be had; the message says what to give instead.
+        DatasetError: it cannot be loaded; the message says what to give instead.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class GSM8KDataset(Sequence[Row]):
 
 
 def usual_dataset() -> str:
-    """GSM8K where it can be had: `LOCAL_GSM8K`, if there is such a folder, or the name by which it comes from the Hub
-    or from its cache. Else `STAND_IN`, with a warning."""
+    """Return the default data set: `LOCAL_GSM8K` if there is such a folder, GSM8K if the Hub or its cache has it, else
+    `STAND_IN`, with a warning."""
     if (local := local_copy(GSM8K)) != GSM8K:
         return local
     if _in_cache() or _hub_answers():
@@ -119,7 +119,7 @@ def create_math_dataset(
         tokenizer: not needed; see the top of this module.
 
     Raises:
-        DatasetError: there is no such data set, it has not what the form needs, or its rows do not fit into columns.
+        DatasetError: there is no such data set, it lacks a field of the form, or its rows do not fit into columns.
         UserError: an unknown form.
     """
     form = _checked(format_type)
@@ -167,7 +167,7 @@ def format_math_dataset(
 
 
 def preview_dataset(dataset: Sequence[Mapping[str, Any]] | Dataset, num_samples: int = 3) -> None:
-    """Show the first rows, each field on a line, long ones cut short."""
+    """Print the first rows, one field per line, long ones truncated."""
     console = VisibleConsole()
     count = min(num_samples, len(dataset))
     console.print(f"{count} of {len(dataset)} rows", style="bold", highlight=False)

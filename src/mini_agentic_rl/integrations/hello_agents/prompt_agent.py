@@ -1,4 +1,4 @@
-"""The agent of a data set of prompts: a question to the model, its answer, scored by a reward function."""
+"""The agent for a data set of prompts: one question to the model, whose answer a reward function scores."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _MAX_TURNS = 10
 
 
 class PromptAgent(LitAgent[Any]):
-    """Sends the messages in the column `prompt` (or the text in it, as a user's message) and returns the reward.
+    """Sends the messages in the column `prompt` (or its text, as a user message) and returns the reward of the answer.
 
-    Where the column `tools` offers the calculator, as word problems do, the model may call it before it answers.
+    If the column `tools` offers the calculator, as word problems do, the model may call it first.
 
-    The reward function gets the answer as text, and besides the columns of the row `finish_reason`, which is "length"
-    for an answer that was cut off.
+    The reward function gets the answer as text, the columns of the row, and `finish_reason`, which is "length" for a
+    truncated answer.
 
     Args:
-        reward_fn: called as `fn(completions=[…], prompts=[…], ground_truth=[…], **columns)`, and gives a list of one
-            number, or of None for no reward. Other callables are called as `FunctionReward` does it.
-        sampling: arguments of the call besides those of the resource, as `top_p`.
+        reward_fn: called as `fn(completions=[…], prompts=[…], ground_truth=[…], **columns)`; returns a list with one
+            number, or None for no reward. See `FunctionReward` for other callables.
+        sampling: further sampling arguments of the call, as `top_p`.
     """
 
     def __init__(self, reward_fn: RewardFunction, *, sampling: Mapping[str, Any] | None = None) -> None:
@@ -46,10 +46,10 @@ class PromptAgent(LitAgent[Any]):
         self.sampling = dict(sampling or {})
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> float | None:
-        """Run one conversation. None, no reward, where the reward function gives none.
+        """Run one conversation and return its reward; None if the reward function returns none.
 
         Raises:
-            ValueError: the row has no prompt, or the reward function does not give one number.
+            ValueError: the row has no prompt, or the reward function does not return one number.
             openai.OpenAIError: the endpoint refused the call or could not be reached.
         """
         llm = find_llm(resources)
@@ -69,7 +69,7 @@ class PromptAgent(LitAgent[Any]):
 
 
 def messages_of(row: Mapping[str, Any]) -> Any:
-    """The prompt of a row as messages.
+    """Return the prompt of a row as messages.
 
     Raises:
         ValueError: it has none.
@@ -83,10 +83,10 @@ def messages_of(row: Mapping[str, Any]) -> Any:
 
 
 def score(reward: RewardFunction, completion: str, row: Mapping[str, Any]) -> float | None:
-    """The reward of one completion; None where the function gives none.
+    """Return the reward of one completion; None if the function returns none.
 
     Raises:
-        ValueError: the function does not give one number.
+        ValueError: the function does not return one number.
         Exception: whatever the function raises.
     """
     columns = {name: [value] for name, value in row.items() if name != "prompt"}
@@ -113,20 +113,20 @@ def evaluate_model(
     seed: int = 42,
     logger: MetricsLogger | None = None,
 ) -> dict[str, Any]:
-    """Ask the model each prompt once, always taking the likeliest token, and score what it says.
+    """Sample one greedy answer to each prompt, and score it.
 
     Args:
         model_name: "embedded", a Hub id, or the folder of a model or of a training.
         dataset: rows with a `prompt`; None takes math problems.
         reward_fn: None takes `create_accuracy_reward()`.
         split, max_samples: which math problems, where no `dataset` is given; of a dataset the first `max_samples`.
-        max_new_tokens: bound of an answer.
-        seed: of the sampling.
-        logger: where progress goes; None shows it on standard error.
+        max_new_tokens: most tokens of an answer.
+        seed: sampling seed.
+        logger: logger of the progress; None prints it to standard error.
 
     Returns:
         `average_reward`, `accuracy` (the share of rewards of 1 or more, with its 95 % interval), `count`, `failed`
-        (rollouts that gave nothing, by reason), `seconds`.
+        (rollouts without a score, by reason), `seconds`.
 
     Raises:
         UserError: the model or the data set cannot be had, or there is nothing to measure on.

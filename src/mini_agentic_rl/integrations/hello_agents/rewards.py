@@ -1,4 +1,4 @@
-"""Rewards by the names that callers of HelloAgents use; the judging is that of `mini_agentic_rl.rewards`."""
+"""Rewards under the names of HelloAgents; they are computed by `mini_agentic_rl.rewards`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...rewards import (
 )
 
 MAX_STEPS = 5
-"""Steps beyond this many earn nothing more."""
+"""Most steps that earn a bonus."""
 
 REWARD_TYPES: Mapping[str, str] = {
     "accuracy": "1 for the right answer, else 0",
@@ -47,27 +47,27 @@ class MathRewardFunction(AccuracyReward):
         self.tolerance = tolerance
 
     def extract_answer(self, text: str) -> str | None:
-        """The final answer in a reply; None where it gives none."""
+        """Return the final answer in a reply; None if it has none."""
         return extract_answer(text)
 
     def normalize_answer(self, answer: str) -> str:
-        """An answer in its plain form; as `normalise_answer`."""
+        """Return the normal form of an answer; as `normalise_answer`."""
         return normalise_answer(answer)
 
     def compare_answers(self, predicted: str, truth: str) -> bool:
-        """Return True if two answers say the same, numbers to within the tolerance. An empty one equals none."""
+        """Return True if two answers are equal, numbers within the tolerance. An empty answer equals none."""
         if not str(predicted).strip() or not str(truth).strip():
             return False
         return same_answer(predicted, truth, rel_tol=0.0, abs_tol=self.tolerance)
 
 
 class AdjustedReward(Reward):
-    """The reward of another function, changed by the look of a reply where it earned more than 0.
+    """The reward of another function, adjusted by a property of the reply if it is above 0.
 
     Args:
         base: the other function.
-        adjust: (its reward, the reply) → the reward.
-        name: what logs and metrics call it.
+        adjust: (base reward, reply) → reward.
+        name: name in logs and metrics.
     """
 
     def __init__(self, base: RewardFunction, adjust: Callable[[float, str], float], name: str) -> None:
@@ -78,7 +78,7 @@ class AdjustedReward(Reward):
     def __call__(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
     ) -> list[float | None]:
-        """A reward for each completion, or None where the other function gives none.
+        """Return a reward for each completion; None if the base function returns none.
 
         Raises:
             Exception: whatever the other function raises.

@@ -1,29 +1,25 @@
 """Run a command under the name and the flags of a script in `scripts/`.
 
 A flag may be written with `_` or `-`, and under names of the script (`--model_path` for `--model`). An unknown flag is
-refused, with the nearest known one. `--help` prints the page of the command with the names, defaults and flags of the
-script.
+refused, with the nearest known one. `--help` prints the names, flags and defaults of the script, and the help page of
+the command.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperOption
 from typer.main import get_command
 
 from ...commands.command_line import app
-from ...commands.options import USER_ERROR, SettingsCommand
+from ...commands.options import USER_ERROR
 from ...config import called_here, misspelt
 from ...errors import UserError
 from ...visible_text import visible
-
-_OF_SCRIPT = "Of this script"
 
 Prepare = Callable[[dict[str, str]], dict[str, str]]
 """From the flags that a script has for itself, and the options given so far, to the options that the command gets."""
@@ -47,14 +43,21 @@ def run_script(
         defaults: values of options that are not given.
         own: flags with a value that the command does not have, each with its description; `prepare` makes options out
             of them.
-        found: what the help says of the defaults that `prepare` finds.
+        found: descriptions, for the help page, of the defaults that `prepare` computes.
         prepare: gets the options that have one value, `own` ones among them, by name, and returns what to add.
         arguments: what was typed; None takes the command line.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if {"--help", "--help-all"} & set(given):
-        page = _page(command, names or {}, defaults or {}, found or {}, own or {})
-        page.main(["--help-all" if "--help-all" in given else "--help"], prog_name=f"python {sys.argv[0]}")
+        typer.echo(f"usage: python {sys.argv[0]} [options of `mini-agentic-rl {command}`, with _ or -]\n")
+        for name, description in (own or {}).items():
+            typer.echo(f"  --{name}  {description}")
+        for name, option in (names or {}).items():
+            typer.echo(f"  --{name}  the same as {_dashed(option)}")
+        for option, value in {**(defaults or {}), **(found or {})}.items():
+            typer.echo(f"  {_dashed(option)}  default: {value}")
+        page = "--help-all" if "--help-all" in given else "--help"
+        get_command(app).main([command, page], prog_name="mini-agentic-rl")
     try:
         line = _command_line(command, given, dict(names or {}), dict(defaults or {}), own or {}, prepare)
     except UserError as error:
@@ -123,62 +126,15 @@ def _command_line(
     return line
 
 
-def _command(name: str) -> SettingsCommand:
-    commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
-    found: SettingsCommand = commands[name]
-    return found
-
-
 def _options(command: str) -> dict[str, bool]:
     """The options of a command, with `_` and without the dashes before them, and whether each takes a value."""
+    commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
     found = {"help": False}
-    for parameter in _command(command).params:
+    for parameter in commands[command].params:
         if isinstance(parameter, TyperOption):
             for option in (*parameter.opts, *parameter.secondary_opts):
                 found[_underscored(option)] = not parameter.is_flag
     return found
-
-
-def _page(
-    name: str, names: Mapping[str, str], defaults: Mapping[str, str], found: Mapping[str, str], own: Mapping[str, str]
-) -> SettingsCommand:
-    """Return the command with what the script says of its options, to print its help page."""
-    command = copy.copy(_command(name))
-    command.params = [copy.copy(parameter) for parameter in command.params]
-    command.help = f"{command.help}\n\nOptions may be written with _ or -."
-    for parameter in command.params:
-        if isinstance(parameter, TyperOption):
-            option = _underscored(parameter.opts[0])
-            others = [f"--{other}" for other, known in names.items() if known == option]
-            parameter.opts = [*parameter.opts, *others]
-            if option in defaults:
-                parameter.default = defaults[option]
-            if option in found:
-                parameter.show_default = found[option]
-            if others or option in defaults or option in found:
-                parameter.hidden = False
-    command.params[:0] = _own_options(own)
-    return command
-
-
-def _own_options(own: Mapping[str, str]) -> list[Any]:
-    def flags() -> None: ...
-
-    flags.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by inspect
-        [
-            inspect.Parameter(
-                flag,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[str | None, typer.Option(f"--{flag}", help=about, rich_help_panel=_OF_SCRIPT)],
-            )
-            for flag, about in own.items()
-        ]
-    )
-    flags.__annotations__ = {name: one.annotation for name, one in inspect.signature(flags).parameters.items()}
-    alone = typer.Typer(add_completion=False)
-    alone.command()(flags)
-    return list(get_command(alone).params)
 
 
 def _unknown(flag: str, known: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
-"""An agent for everyday use: a model behind an OpenAI-compatible endpoint, some tools, one question at a time.
+"""A simple tool-calling agent: a model behind an OpenAI-compatible endpoint, and some tools.
 
     SimpleAgent("trainer", LLMConfig(model="gpt-4o-mini"), tools=[RLTrainingTool()]).run("…")
 
-What is trained is a `LitAgent`; this one is what talks to a person, and may itself start a training by a tool.
+It talks to a person and may start a training by a tool. The agent that is trained is a `LitAgent`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ DEFAULT_PROMPT = "You are a helpful assistant. Use the tools that you have where
 
 
 class LLMConfig(Settings):
-    """The model to ask, and how. What is None is left to the OpenAI client: its environment variables hold."""
+    """Model and endpoint of a `SimpleAgent`. None leaves a value to the OpenAI client and its environment variables."""
 
     model: str = "gpt-4o-mini"
     """Name of the model, as the endpoint knows it."""
     base_url: str | None = None
     """URL of the endpoint, as `http://127.0.0.1:8000/v1`; None takes OPENAI_BASE_URL, else OpenAI's own."""
     api_key: str | None = Field(default=None, repr=False)
-    """Key of the endpoint; None takes OPENAI_API_KEY."""
+    """API key of the endpoint; None takes OPENAI_API_KEY."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; None takes the endpoint's."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """At most this many sampled tokens in one answer; None takes the endpoint's bound."""
+    """Most sampled tokens of one answer; None takes the endpoint's limit."""
     timeout: float = Field(default=600.0, gt=0)
-    """Seconds that one answer may take."""
+    """Timeout of one model call, in seconds."""
 
 
 class AgentTool(Protocol):
@@ -45,18 +45,18 @@ class AgentTool(Protocol):
         """The tool as an OpenAI function: its name, what it does, and the JSON schema of its parameters."""
 
     def run(self, parameters: Mapping[str, Any], /) -> str:
-        """Use it; what went wrong is part of the answer."""
+        """Call it; errors are returned as text."""
 
 
 class SimpleAgent:
     """Answers a message, calling its tools as often as the model asks for them.
 
     Args:
-        name: what to call it.
+        name: name of the agent.
         llm_config: the model.
-        tools: what it may use.
-        system_prompt: the first message of the conversation.
-        max_turns: at most this many model calls for one message.
+        tools: tools that the model may call.
+        system_prompt: first message of the conversation.
+        max_turns: most model calls for one message.
 
     Raises:
         UserError: `max_turns` is below 1, or two tools have one name.
@@ -84,8 +84,8 @@ class SimpleAgent:
         """The conversation so far, as OpenAI messages."""
 
     def run(self, message: str) -> str:
-        """Say something and return the answer; the conversation goes on with the next call. A call that fails leaves no
-        trace in `messages`.
+        """Send a message and return the answer; the next call continues the conversation. A failed call leaves
+        `messages` unchanged.
 
         Raises:
             UserError: there is no key for the endpoint, or no answer came within `max_turns` model calls.
@@ -129,7 +129,7 @@ class SimpleAgent:
         return request | {name: value for name, value in options.items() if value is not None}
 
     def _use(self, name: str, arguments: str) -> str:
-        """Return the answer of a tool; a call that cannot be made is told to the model, which may make a better one."""
+        """Return the answer of a tool; an invalid call returns an error for the model."""
         tool = self._tools.get(name)
         if tool is None:
             return f"error: there is no tool {name!r}; there are {', '.join(self._tools)}"

@@ -1,10 +1,8 @@
-"""Training in one call, and the trainers that learn from rewards: make one, `train()`, `save_model()`.
+"""Trainers under the names of HelloAgents, and training in one call.
 
-    trainer = GRPOTrainerWrapper(config, dataset, reward_fn=create_accuracy_reward())
-    trainer.train()
-    trainer.save_model()
-
-Trainers that learn from written rows, and what all trainers share, are in `wrappers`.
+trainer = GRPOTrainerWrapper(config, dataset, reward_fn=create_accuracy_reward())
+trainer.train()
+trainer.save_model()
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from ...commands import PPO, check_model
 from ...environments import Environment, EnvironmentAgent
 from ...errors import UserError
 from ...gateway import load_tokenizer
-from ...litagent import LitAgent
 from ...plugins import load_part
 from ...policy import ADAPTER_CONFIG
 from ...rewards import RemoteReward, RewardFunction
@@ -30,15 +27,13 @@ from .datasets import create_rl_dataset, create_sft_dataset
 from .rewards import create_accuracy_reward
 from .training import reinforce, supervise
 
-# Trainers as objects: what all of them share, and those that learn from written rows.
-#
-# A run keeps its files in a folder of its method inside the configuration's `output_dir`; `save_model()` puts the
-# trained adapter (or model) and the tokenizer into `output_dir` itself, or where it is told to.
+# A run writes its files into a subfolder of `output_dir`, named by its method; `save_model()` writes the trained
+# adapter (or model) and the tokenizer into `output_dir` itself, or into another folder.
 
 
 _FINISHED = "summary.json"
 _RUN_FILES = (_FINISHED, "run.json", "metrics.jsonl")
-"""Files of a run that are no part of its result."""
+"""Files of a run that `save_model` does not copy."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -66,8 +61,7 @@ class TrainerWrapper(ABC):
         return Path(self.config.output_dir) / self.method
 
     def setup_model(self) -> None:
-        """Look whether the model can be had, before anything long begins; the embedded one is fetched. It is loaded by
-        `train`.
+        """Check early that the model exists; the embedded one is downloaded. `train` loads it.
 
         Raises:
             UserError: there is no such model.
@@ -78,11 +72,11 @@ class TrainerWrapper(ABC):
         """Train and return the summary of the run.
 
         Args:
-            resume: go on with the run of before.
-            overwrite: replace the run of before.
+            resume: continue the earlier run.
+            overwrite: replace the earlier run.
 
         Raises:
-            UserError: there are no rows, a setting cannot work, or a run of before is there.
+            UserError: there are no rows, a setting cannot work, or there is an earlier run.
         """
         rows = [] if self.dataset is None else list(self.dataset)
         if not rows:
@@ -91,7 +85,7 @@ class TrainerWrapper(ABC):
         return self.summary
 
     def save_model(self, output_dir: str | Path | None = None) -> Path:
-        """Write what was trained, and its tokenizer, and return the folder.
+        """Write the trained adapter or model and its tokenizer, and return the folder.
 
         Args:
             output_dir: None takes the configuration's.
@@ -176,14 +170,12 @@ class GRPOTrainerWrapper(TrainerWrapper):
         reward_fn: called as `reward_fn(completions=[…], ground_truth=[…], **columns)`; None takes
             `create_accuracy_reward()`.
         eval_dataset: rows to measure on, before and after.
-        algorithm: "grpo" or one of its variants; see `reinforcement.ALGORITHMS`.
+        algorithm: "grpo" or one of its variants; see `training.ALGORITHMS`.
         backend: "native", or "trl" for TRL's trainer.
         environment_factory: makes an environment of TRL's, or several by name: see `integrations.trl.TRLEnvironment`.
             Its rewards may do without a `reward_fn`, and with `max_steps` set it may do without a data set.
-        rollout_func: a rollout function of TRL's, which makes the completions: see
-            `integrations.trl.RolloutFunctionAgent`.
         tools: functions that the model may call, beside those of the environment.
-        reward_weights: a factor for each of several reward functions (with an environment or a rollout function).
+        reward_weights: a factor for each of several reward functions (with an environment).
 
     Raises:
         UserError: these do not go together, or something in them cannot work.
@@ -201,13 +193,11 @@ class GRPOTrainerWrapper(TrainerWrapper):
         algorithm: str = "grpo",
         backend: Backend = "native",
         environment_factory: Any = None,
-        rollout_func: Callable[..., Any] | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         reward_weights: Sequence[float] | None = None,
     ) -> None:
         super().__init__(config, dataset)
         self.environment: Environment | None = None
-        self.rollout_func = rollout_func
         self.reward_weights = reward_weights
         if environment_factory is not None or tools:
             self.environment = self._environment(environment_factory, reward_fn, tools)
@@ -233,23 +223,10 @@ class GRPOTrainerWrapper(TrainerWrapper):
             backend=self.backend,
             resume=resume,
             overwrite=overwrite,
-            agent=self._agent(),
+            agent=None if self.environment is None else EnvironmentAgent(self.environment),
         )
-
-    def _agent(self) -> LitAgent[Any] | None:
-        if self.environment is not None:
-            return EnvironmentAgent(self.environment)
-        if self.rollout_func is None:
-            return None
-        tokenizer = load_tokenizer(model_source(self.config))
-        made: LitAgent[Any] = load_part("trl", setting="rollout_func").RolloutFunctionAgent(
-            self.rollout_func, tokenizer, self.reward_fn, reward_weights=self.reward_weights
-        )
-        return made
 
     def _environment(self, factory: Any, reward_fn: Any, tools: Sequence[Callable[..., Any]]) -> Environment:
-        if self.rollout_func is not None:
-            raise UserError("rollout_func makes whole completions: give it, or an environment and tools, not both")
         if self.dataset is None and self.config.max_steps is None:
             raise UserError("an environment without a dataset needs to know how long to train: set max_steps")
         trl = load_part("trl", setting="environment_factory")
@@ -275,8 +252,8 @@ class PPOTrainerWrapper(GRPOTrainerWrapper):
     Args:
         config: the settings; None takes the defaults.
         dataset: the rows to train on.
-        reward_model: what scores an answer: a reward function, the folder of a reward model, or the URL of a score
-            server; None takes `create_accuracy_reward()`.
+        reward_model: a reward function, the folder of a reward model, or the URL of a score server; None takes
+            `create_accuracy_reward()`.
         eval_dataset: rows to measure on, before and after.
     """
 

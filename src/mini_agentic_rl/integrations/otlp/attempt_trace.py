@@ -1,9 +1,9 @@
 """One attempt as one trace: `invoke_agent` at its root, and calls, tools and operations below it.
 
-The gateway records calls without knowing the agent's spans. Here all spans of an attempt get one trace id, those
-without a parent hang under the one that encloses them in time, and the rest under the root. The root is the tracer's,
-if it made one, else one is made. Where nothing has traced the agent's tools, their spans are read off the messages: a
-tool ran between the call whose answer asked for it and the call that was told its result.
+The gateway records calls without knowing the agent's spans. Here all spans of an attempt get one trace id. A span
+without a parent becomes a child of the span that encloses it in time, else of the root, which is the tracer's or is
+created. If the agent's tools were not traced, their spans are inferred from the messages: a tool ran between the call
+that requested it and the call that received its result.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ...semconv import LightningResourceAttributes, LightningSpanAttributes
 from ...types import Attributes, Event, Link, Span, SpanContext, TraceStatus
 from .conventions import (
     PROVIDER,
+    ChatCall,
     ExportedContent,
-    SpokenCall,
     as_json,
     cut,
     described,
@@ -35,7 +35,7 @@ from .conventions import (
 )
 
 INFERRED: Final = "agentlightning.inferred"
-"""Attribute of a tool's span that was read off the messages: it lasts as long as the agent took between two calls."""
+"""Attribute of a tool's span that was inferred from the messages: it spans the time between two calls."""
 
 _ROLLOUT: Final = LightningResourceAttributes.ROLLOUT_ID.value
 _ATTEMPT: Final = LightningResourceAttributes.ATTEMPT_ID.value
@@ -66,7 +66,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True)
 class ExportedSpan:
-    """A span as other tools get it."""
+    """A span as it is exported."""
 
     name: str
     trace_id: str
@@ -97,8 +97,8 @@ def attempt_trace(
     Args:
         facts: the attempt.
         spans: its stored spans, in any order.
-        content: what goes along.
-        place: of spans that come after the root was exported; they get none.
+        content: optional parts to include.
+        place: place of the trace for spans that arrive after the root was exported; no root is returned then.
     """
     root = next((span for span in spans if span.parent_id is None and span.name == facts.rollout_id), None)
     known = place or _place(facts, root)
@@ -122,7 +122,7 @@ class _AttemptSpans:
     hierarchy: Hierarchy
     content: ExportedContent
 
-    def exported(self, span: Span, call: SpokenCall | None, tools: set[str]) -> ExportedSpan:
+    def exported(self, span: Span, call: ChatCall | None, tools: set[str]) -> ExportedSpan:
         name, attributes = described(span, call, tools, self.content)
         start = span.start_time or span.end_time or 0.0
         status = span.status
@@ -142,16 +142,16 @@ class _AttemptSpans:
             links=[*span.links, *self._elsewhere(span)],
         )
 
-    def tool_runs(self, spans: Sequence[Span], calls: Mapping[str, SpokenCall]) -> list[ExportedSpan]:
-        """Return spans of the tools that calls asked for and later calls were told the results of."""
+    def tool_runs(self, spans: Sequence[Span], calls: Mapping[str, ChatCall]) -> list[ExportedSpan]:
+        """Return spans of the tools that calls requested and whose results later calls received."""
         results: dict[str, tuple[float, Any]] = {}
-        for span in reversed(spans):  # the first call that was told stays
-            for message in calls[span.span_id].asked:
+        for span in reversed(spans):  # the first call that received a result wins
+            for message in calls[span.span_id].inputs:
                 if message.get("role") == "tool" and message.get("tool_call_id"):
                     results[str(message["tool_call_id"])] = (span.start_time or 0.0, message)
         found: dict[str, ExportedSpan] = {}
         for span in spans:
-            for asked in (one for message in calls[span.span_id].answered for one in _tool_calls(message)):
+            for asked in (one for message in calls[span.span_id].outputs for one in _tool_calls(message)):
                 identity = str(asked.get("id"))
                 if identity in results and identity not in found:
                     found[identity] = self._tool_run(span, asked, *results[identity])
@@ -187,7 +187,7 @@ class _AttemptSpans:
         return self.hierarchy.parent_id(span) or self.place.root_id
 
     def _elsewhere(self, span: Span) -> list[Link]:
-        """Return a link to the span of another trace that the agent's request named as its parent."""
+        """Return a link to the parent span in another trace that the agent's request named."""
         if span.parent_id is None or self.hierarchy.parent_id(span) == span.parent_id:
             return []
         if span.trace_id == self.place.trace_id:
@@ -201,7 +201,7 @@ def _root(
     root: Span | None,
     spans: Sequence[Span],
     below: Sequence[ExportedSpan],
-    calls: Sequence[SpokenCall],
+    calls: Sequence[ChatCall],
     content: ExportedContent,
 ) -> ExportedSpan:
     attributes: Attributes = {
@@ -216,8 +216,8 @@ def _root(
         if counts:
             attributes[key] = sum(counts)
     if content.messages and calls:
-        attributes[Gen.INPUT_MESSAGES] = as_json(input_messages(calls[0].asked))
-        attributes[Gen.OUTPUT_MESSAGES] = as_json(output_messages(calls[-1].answered, ()))
+        attributes[Gen.INPUT_MESSAGES] = as_json(input_messages(calls[0].inputs))
+        attributes[Gen.OUTPUT_MESSAGES] = as_json(output_messages(calls[-1].outputs, ()))
     rewards = find_reward_spans(spans)
     counting = [span for span in rewards if is_rollout_reward(span)] or rewards
     final = counting[-1] if counting else None
@@ -266,7 +266,7 @@ def _place(facts: AttemptFacts, root: Span | None) -> TracePlace:
 
 
 def _digest(facts: AttemptFacts, text: str, size: int) -> str:
-    """Return an id that the attempt and the text alone decide."""
+    """Return an id derived from the attempt and the text."""
     whole = f"{facts.rollout_id}\0{facts.attempt_id}\0{text}"
     return hashlib.blake2b(whole.encode("utf-8", "replace"), digest_size=size).hexdigest()
 

@@ -105,13 +105,13 @@ def tool_arguments(given: Any) -> Any:
 
 
 def cut(text: str) -> str:
-    """Return a text of bounded length, which says how much of it is missing."""
+    """Truncate a text, and append how much is missing."""
     left = len(text) - LONGEST_TEXT
     return text if left <= 0 else f"{text[:LONGEST_TEXT]}… ({left:,} more characters are not exported)"
 
 
 def as_json(value: Any) -> str:
-    """Return JSON text without spaces; what JSON does not know becomes text."""
+    """Return JSON text without spaces; values of other types become text."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
@@ -142,7 +142,7 @@ def _filled(part: dict[str, Any]) -> dict[str, Any]:
 
 
 PROVIDER: Final = "mini-agentic-rl"
-"""Provider of what has no other: the models that are trained here, and the agents that ask them."""
+"""Default provider: of the models that are trained here, and of their agents."""
 
 _TOKENS: Final = {
     Stored.PROMPT_TOKEN_IDS: "agentlightning.prompt_token_ids",
@@ -178,12 +178,12 @@ _CONTENT: Final = (
     LightningSpanAttributes.OBJECT_JSON.value,
     LightningSpanAttributes.OBJECT_LITERAL.value,
 )
-"""Attributes, and beginnings of their names, that hold what was said and done."""
+"""Attributes, and prefixes of their names, that hold messages, arguments and results."""
 
 
 @dataclass(frozen=True)
 class ExportedContent:
-    """Parts of spans that are left out unless they are asked for."""
+    """The optional parts of exported spans."""
 
     messages: bool = True
     """Messages, arguments and results."""
@@ -192,16 +192,16 @@ class ExportedContent:
 
 
 @dataclass(frozen=True)
-class SpokenCall:
-    """The messages of one LLM call, of the chat API."""
+class ChatCall:
+    """The messages of one LLM call, in the form of the chat API."""
 
-    asked: Sequence[Mapping[str, Any]]
-    answered: Sequence[Mapping[str, Any]]
+    inputs: Sequence[Mapping[str, Any]]
+    outputs: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]]
 
 
 def is_token_fact(name: str) -> bool:
-    """Return True if an attribute of this name holds a number for each token."""
+    """Return True if an attribute of this name holds one number per token."""
     return name in _TOKENS
 
 
@@ -216,24 +216,24 @@ def is_tool(span: Span, tools: Collection[str]) -> bool:
     return bool(named) or (span.name == AGL_OPERATION and span.attributes.get(_OPERATION_NAME) in tools)
 
 
-def read_call(span: Span) -> SpokenCall:
-    """Return the messages of a call, from whichever attributes its recorder keeps them in."""
+def read_call(span: Span) -> ChatCall:
+    """Return the messages of a call; each recorder stores them in other attributes."""
     facts = span.attributes
     if Stored.INPUT_MESSAGES in facts or Stored.OUTPUT_MESSAGES in facts:
-        asked, answered, tools = (
+        inputs, outputs, tools = (
             read_messages(facts.get(key))
             for key in (Stored.INPUT_MESSAGES, Stored.OUTPUT_MESSAGES, Gen.TOOL_DEFINITIONS)
         )
-        return SpokenCall(asked, answered, tools)
+        return ChatCall(inputs, outputs, tools)
     messages, tools = openai_messages(span, ())
     split = len(messages)
     while split and messages[split - 1].get("role") == "assistant":
         split -= 1
-    return SpokenCall(messages[:split], messages[split:], tools)
+    return ChatCall(messages[:split], messages[split:], tools)
 
 
 def described(
-    span: Span, call: SpokenCall | None, tools: Collection[str], content: ExportedContent
+    span: Span, call: ChatCall | None, tools: Collection[str], content: ExportedContent
 ) -> tuple[str, Attributes]:
     """Return the name of the exported span, and its attributes.
 
@@ -241,7 +241,7 @@ def described(
         span: the stored span.
         call: its messages, if it is a call.
         tools: names of the tools that the attempt's calls offered.
-        content: what goes along.
+        content: optional parts to include.
     """
     facts = _plain(span.attributes, content)
     if call is not None:
@@ -256,10 +256,10 @@ def described(
     return operation or span.name, facts
 
 
-def _chat(span: Span, call: SpokenCall, facts: Attributes, content: ExportedContent) -> tuple[str, Attributes]:
+def _chat(span: Span, call: ChatCall, facts: Attributes, content: ExportedContent) -> tuple[str, Attributes]:
     model = str(facts.get(Gen.REQUEST_MODEL) or facts.get(Gen.RESPONSE_MODEL) or "")
     reasons = facts.get(Gen.FINISH_REASONS) or [
-        span.attributes.get(f"gen_ai.completion.{number}.finish_reason", "stop") for number in range(len(call.answered))
+        span.attributes.get(f"gen_ai.completion.{number}.finish_reason", "stop") for number in range(len(call.outputs))
     ]
     facts = {
         **facts,
@@ -268,8 +268,8 @@ def _chat(span: Span, call: SpokenCall, facts: Attributes, content: ExportedCont
         Gen.FINISH_REASONS: [str(reason) for reason in reasons],
     }
     if content.messages:
-        facts[Gen.INPUT_MESSAGES] = as_json(input_messages(call.asked))
-        facts[Gen.OUTPUT_MESSAGES] = as_json(output_messages(call.answered, facts[Gen.FINISH_REASONS]))
+        facts[Gen.INPUT_MESSAGES] = as_json(input_messages(call.inputs))
+        facts[Gen.OUTPUT_MESSAGES] = as_json(output_messages(call.outputs, facts[Gen.FINISH_REASONS]))
         if call.tools:
             facts[Gen.TOOL_DEFINITIONS] = as_json([_definition(tool) for tool in call.tools])
     return f"{Gen.CHAT} {model}".rstrip(), facts
@@ -307,7 +307,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(attributes: Attributes, content: ExportedContent) -> Attributes:
-    """Return the attributes that go along as they are, or under another name."""
+    """Return the exported attributes, renamed where the conventions have another name."""
     found: Attributes = {}
     for name, value in attributes.items():
         if name in _REPLACED or name.startswith(_REPLACED_BELOW) or value is None:

@@ -1,6 +1,6 @@
 """The address that gets spans over OTLP, from the settings and OpenTelemetry's standard variables.
 
-`OTEL_EXPORTER_OTLP_TRACES_…` goes before `OTEL_EXPORTER_OTLP_…`. What is sent is always http/protobuf.
+`OTEL_EXPORTER_OTLP_TRACES_…` takes precedence over `OTEL_EXPORTER_OTLP_…`. The protocol is always http/protobuf.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MILLISECONDS_FROM: Final = 1000.0
 
 @dataclass(frozen=True)
 class Receiver:
-    """An address that spans are sent to, and the way to send them."""
+    """Address of the receiver, and options of the requests."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -35,16 +35,16 @@ class Receiver:
     """Seconds for one request."""
     gzip: bool = False
     verify: ssl.SSLContext | bool = True
-    """Certificates that are trusted."""
+    """Trusted certificates."""
 
     @property
     def shown(self) -> str:
-        """The address without keys, for people."""
+        """The address without keys, for messages."""
         return without_secrets(self.url)
 
 
 def receiver_of(settings: TraceExportSettings) -> Receiver | None:
-    """Return where spans go; None where nothing names an address, or the environment switches the export off.
+    """Return the receiver of spans; None without an address, or if the environment turns the export off.
 
     Raises:
         UserError: the address or a certificate cannot be used.

@@ -1,8 +1,8 @@
-"""Send the spans of attempts to another tool, from a thread of its own: a run never waits for it.
+"""Export the spans of attempts to another tool, from a background thread: a run never waits for it.
 
-An attempt is sent as one trace when it ends. What waits is bounded in spans and in characters; what finds no room is
-dropped and counted, which one line says, and the sum is told at the end. While the receiver is away, one warning says
-so, and it is tried again from time to time. `close` sends what is left within a bound.
+An attempt is sent as one trace when it ends. The queue is bounded in spans and characters; spans beyond the bound are
+dropped and counted, with one warning at first and the total at the end. If the receiver cannot be reached, one warning
+is logged and requests are retried with back-off. `close` sends the rest within a time limit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LARGEST_INTEGER: Final = 2**63
 
 
 def proto_span(span: ExportedSpan) -> ProtoSpan:
-    """Return a span as the protocol has it.
+    """Return a span as a message of the protocol.
 
     Raises:
         ValueError: one of its ids is not hexadecimal.
@@ -59,14 +59,14 @@ def proto_span(span: ExportedSpan) -> ProtoSpan:
         trace_id=bytes.fromhex(span.trace_id),
         span_id=bytes.fromhex(span.span_id),
         parent_span_id=bytes.fromhex(span.parent_id) if span.parent_id else b"",
-        name=_told(span.name),
+        name=_valid_text(span.name),
         kind=_KINDS[span.kind],
         start_time_unix_nano=_nanoseconds(span.start_time),
         end_time_unix_nano=_nanoseconds(span.end_time),
         attributes=_attributes(span.attributes),
         events=[
             ProtoSpan.Event(
-                name=_told(event.name),
+                name=_valid_text(event.name),
                 time_unix_nano=_nanoseconds(event.timestamp or span.end_time),
                 attributes=_attributes(event.attributes),
             )
@@ -82,13 +82,13 @@ def proto_span(span: ExportedSpan) -> ProtoSpan:
         ],
         status=Status(
             code=_STATUS.get(span.status.status_code, Status.STATUS_CODE_UNSET),
-            message=_told(span.status.description or ""),
+            message=_valid_text(span.status.description or ""),
         ),
     )
 
 
 def export_request(spans: Iterable[ProtoSpan], resource: Mapping[str, Any], version: str) -> bytes:
-    """Return the encoded request that sends spans of one resource."""
+    """Return the encoded export request for spans of one resource."""
     scope = ScopeSpans(scope=InstrumentationScope(name=_SCOPE, version=version), spans=spans)
     about = Resource(attributes=_attributes(dict(resource)))
     request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=about, scope_spans=[scope])])
@@ -97,11 +97,11 @@ def export_request(spans: Iterable[ProtoSpan], resource: Mapping[str, Any], vers
 
 
 def _attributes(values: Attributes) -> list[KeyValue]:
-    return [KeyValue(key=_told(name), value=_value(value)) for name, value in values.items() if value is not None]
+    return [KeyValue(key=_valid_text(name), value=_value(value)) for name, value in values.items() if value is not None]
 
 
 def _value(value: Any) -> AnyValue:
-    """Return a value of the protocol; what OpenTelemetry has no attribute for becomes JSON text."""
+    """Return a value of the protocol; values of other types become JSON text."""
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int) and -_LARGEST_INTEGER <= value < _LARGEST_INTEGER:
@@ -110,15 +110,15 @@ def _value(value: Any) -> AnyValue:
         return AnyValue(double_value=value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and _is_flat(value):
         return AnyValue(array_value=ArrayValue(values=[_value(one) for one in value]))
-    return AnyValue(string_value=_told(value if isinstance(value, str) else as_json(value)))
+    return AnyValue(string_value=_valid_text(value if isinstance(value, str) else as_json(value)))
 
 
 def _is_flat(values: Sequence[Any]) -> bool:
     return all(isinstance(one, str | bool | int | float) for one in values)
 
 
-def _told(text: str) -> str:
-    """Return a text that UTF-8 can carry: half a surrogate pair, which a model may write, becomes a question mark."""
+def _valid_text(text: str) -> str:
+    """Return a text that UTF-8 can encode: lone surrogates, which a model may write, become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -130,15 +130,15 @@ logger = logging.getLogger(__name__)
 
 
 MOST_SPANS: Final = 20_000
-"""Spans that wait, at most."""
+"""Most queued spans."""
 MOST_CHARACTERS: Final = 64_000_000
-"""Characters of the texts of spans that wait, at most."""
+"""Most characters in the texts of queued spans."""
 CLOSE_SECONDS: Final = 10.0
-"""Seconds for what is left when a run ends."""
+"""Time limit for sending the rest when a run ends, in seconds."""
 _A_REQUEST: Final = 512
 _BYTES_A_REQUEST: Final = 2_000_000
 _REMEMBERED: Final = 4096
-"""Attempts that have ended, whose later spans still find their trace."""
+"""Ended attempts whose later spans still join their trace."""
 _TRY_AGAIN: Final = (408, 429, 500, 502, 503, 504)
 _LONGEST_PAUSE: Final = 30.0
 _LONGEST_REASON: Final = 200
@@ -148,7 +148,7 @@ _Key = tuple[str, str]
 
 @dataclass
 class ExportCounts:
-    """Spans since the beginning."""
+    """Numbers of spans since the start."""
 
     sent: int = 0
     dropped: int = 0
@@ -156,7 +156,7 @@ class ExportCounts:
 
 @dataclass
 class _Batch:
-    """Spans of one attempt, that ended or of which more came afterwards."""
+    """Queued spans of one attempt."""
 
     facts: AttemptFacts
     spans: list[Span] = field(default_factory=list)
@@ -164,15 +164,15 @@ class _Batch:
 
 
 class SpanExporter:
-    """Takes spans as they are stored, and sends each attempt when it ends. Its methods never wait, but for `close`.
+    """Takes spans as they are stored, and sends each attempt when it ends. Its methods never block, except `close`.
 
     Args:
-        receiver: where they go.
-        content: what goes along.
-        resource: attributes of what makes the spans: the service, the run.
+        receiver: address that the spans are sent to.
+        content: optional parts to include.
+        resource: resource attributes: the service, the run.
         agent: name of the agent, for the root of each trace.
-        version: of this package.
-        most_spans, most_characters: bounds of what waits.
+        version: version of this package.
+        most_spans, most_characters: bounds of the queue.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class SpanExporter:
         self._thread.start()
 
     def take(self, spans: Sequence[Span]) -> None:
-        """Keep spans until their attempt ends."""
+        """Queue spans until their attempt ends."""
         for span in spans:
             kept, characters = self._without_tokens(span)
             with self._changed:
@@ -226,7 +226,7 @@ class SpanExporter:
                     self._changed.notify()
 
     def end(self, facts: AttemptFacts) -> None:
-        """Send what there is of an attempt, which has ended."""
+        """Send the spans of an attempt that has ended."""
         key = (facts.rollout_id, facts.attempt_id)
         with self._changed:
             if self._deadline is not None or key in self._ended:
@@ -240,14 +240,14 @@ class SpanExporter:
             self._changed.notify()
 
     def end_rollout(self, rollout_id: str, status: str) -> None:
-        """Send what there is of the attempts of a rollout, which has ended."""
+        """Send the spans of the attempts of a rollout that has ended."""
         with self._changed:
             found = [batch.facts for (rollout, _), batch in self._open.items() if rollout == rollout_id]
         for facts in found:
             self.end(replace(facts, status=status))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is left, for at most so many seconds, and say how many spans were dropped, if any were."""
+        """Send the rest within `seconds`, and log how many spans were dropped, if any."""
         with self._changed:
             if self._deadline is not None:
                 return
@@ -272,7 +272,7 @@ class SpanExporter:
             logger.info("%s exported to %s", counted(self.counts.sent, "span"), self.receiver.shown)
 
     def _without_tokens(self, span: Span) -> tuple[Span, int]:
-        """Return the span without what is not exported, so that it takes no memory, and the size of its texts."""
+        """Return the span without token attributes, to save memory, and the size of its texts."""
         facts = span.attributes
         if not self._content.tokens and any(map(is_token_fact, facts)):
             facts = {name: value for name, value in facts.items() if not is_token_fact(name)}
@@ -302,7 +302,7 @@ class SpanExporter:
                 batch = self._ready.popleft()
             try:
                 sent = self._send_batch(batch)
-            except Exception:  # a span that cannot be told must not end the export of the others
+            except Exception:  # one malformed span must not end the export of the others
                 logger.exception("the spans of attempt %s could not be exported", batch.facts.attempt_id)
                 sent = False
             with self._changed:
@@ -331,7 +331,7 @@ class SpanExporter:
         return not waiting or self._send(waiting)
 
     def _send(self, spans: Sequence[ProtoSpan]) -> bool:
-        """Send one request, again and again while the receiver is away; False if it cannot be sent."""
+        """Send one request, with retries while the receiver cannot be reached; False if it cannot be sent."""
         body = export_request(spans, self._resource, self._version)
         headers = {"content-type": "application/x-protobuf", **self.receiver.headers}
         if self.receiver.gzip:
@@ -435,7 +435,7 @@ class ExportingStore(ForwardingStore):
         result = await getattr(self.store, name)(*args, **kwargs)
         try:
             self._look_at(name, result)
-        except Exception:  # whatever it is, the store has done what it was asked to
+        except Exception:  # the store has succeeded; an export error must not fail the call
             logger.exception("what %s stored could not be exported", name)
         return result
 
@@ -472,7 +472,7 @@ def _same(store: LightningStore) -> LightningStore:
 def exported(
     store: LightningStore, settings: TraceExportSettings, *, agent: str = "agent", run: Path | None = None
 ) -> Iterator[LightningStore]:
-    """Yield the store, with an exporter behind it where the settings or the environment ask for one.
+    """Yield the store, wrapped to export its spans if the settings or the environment name an address.
 
     Args:
         store: an open store of this process.
@@ -508,7 +508,7 @@ def exported(
 
 
 def _resource(run: Path | None) -> dict[str, Any]:
-    """Return what makes the spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win."""
+    """Return the resource attributes; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
     own: dict[str, Any] = {"service.name": PROVIDER, "service.version": _version()}
     if run is not None:
         own["agentlightning.run"] = run.name

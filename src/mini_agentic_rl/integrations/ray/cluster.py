@@ -1,7 +1,4 @@
-"""A Ray cluster: connected to, or started; its actors, and why one was lost.
-
-Only this file imports Ray.
-"""
+"""Connect to a Ray cluster or start one, and call its actors. Only this file imports Ray."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities
 from ...types import AttemptedRollout
 
 _LONGEST_FOLDER: Final = (103 if sys.platform == "darwin" else 107) - 66
-"""Characters of a folder below which Ray makes sockets: what the system takes for one, less what Ray adds."""
+"""Longest path of the folder for Ray's sockets: the system's limit for a socket path, less the part that Ray adds."""
 _NAME_CHARACTERS: Final = 9
 _OBJECT_STORE_BYTES: Final = 200 * 2**20
-"""Shared memory of a cluster that is started here: actors are given their bundle through it, and nothing else."""
+"""Shared memory of a cluster that is started here; it only transfers the actors' bundle."""
 _THREADS_OF_ACTOR: Final = 4
 _CONNECT_SECONDS: Final = 10.0
 _MOST_CHARACTERS: Final = 300
@@ -48,11 +45,11 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ActorLostError(Exception):
-    """Report that an actor is no more: its process or its node has died, or it could not be made."""
+    """An actor is lost: its process or node has died, or it could not be created."""
 
 
 class RayCluster:
-    """A cluster that this process is connected to. Made by `connected`."""
+    """A cluster that this process is connected to; see `connected`."""
 
     def __init__(self, ray: Any, environment: Mapping[str, Any]) -> None:
         self._ray = ray
@@ -66,20 +63,20 @@ class RayCluster:
         return any(one["Alive"] and one["NodeManagerAddress"] != self.host for one in self._ray.nodes())
 
     def put(self, value: Any) -> Any:
-        """Keep a value that many actors are given; return what stands for it."""
+        """Store a value for many actors; return its object reference."""
         return self._ray.put(value)
 
     def start(self, kind: type[Any], *arguments: Any, cpus: float, gpus: float) -> RayActor:
-        """Ask for an actor of a class, on whichever node has most to spare; it waits until one has enough.
+        """Start an actor of a class on a node with free resources; Ray queues it until there is one.
 
         Raises:
-            UserError: Ray does not take the environment.
+            UserError: Ray does not accept the environment.
         """
         options: dict[str, Any] = {
             "num_cpus": cpus,
             "num_gpus": gpus,
             "max_concurrency": _THREADS_OF_ACTOR,
-            "max_restarts": 0,  # what it was running is given back first, and another one made then
+            "max_restarts": 0,  # its rollout is requeued first, then another actor is started
             "scheduling_strategy": "SPREAD",
         }
         if self._environment:
@@ -90,7 +87,7 @@ class RayCluster:
             raise _bad_environment(error) from error
 
     def why_waiting(self, cpus: float, gpus: float, who: str = "runner") -> str:
-        """Say what an actor that needs so much waits for; `who` begins the names of the two settings as well."""
+        """Return why an actor with these resources waits; `who` is also the prefix of the two settings."""
         asked = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
         has = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
         if not any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in has):
@@ -101,18 +98,18 @@ class RayCluster:
 
 
 class RayActor:
-    """An actor, alive or not."""
+    """An actor, which may have died."""
 
     def __init__(self, ray: Any, handle: Any) -> None:
         self._ray = ray
         self._handle = handle
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method and return its result, once the actor is there; cancelling the wait does not end the call.
+        """Call a method and return its result, once the actor runs; cancelling the wait does not end the call.
 
         Raises:
-            ActorLostError: the actor is no more.
-            UserError: the environment cannot be made.
+            ActorLostError: the actor is lost.
+            UserError: the environment cannot be created.
             Exception: whatever the method raised.
         """
         result = asyncio.wrap_future(getattr(self._handle, method).remote(*arguments).future())
@@ -121,33 +118,33 @@ class RayActor:
             return await asyncio.shield(result)
 
     def ask(self, method: str, *arguments: Any) -> RayAnswer:
-        """Call a method, for whoever has no event loop to wait on; returns what its result is read from."""
+        """Call a method from a thread without an event loop; return a handle of its result."""
         return RayAnswer(self._ray, getattr(self._handle, method).remote(*arguments))
 
     def tell(self, method: str) -> None:
-        """Call a method and do not wait for it; what becomes of the call is nobody's business."""
+        """Call a method without waiting for its result or error."""
         getattr(self._handle, method).remote().future().add_done_callback(_look_at)
 
     def end(self) -> None:
-        """Kill its process, wherever it is; from any thread."""
-        with contextlib.suppress(Exception):  # there is nothing left to kill, or nobody to ask
+        """Kill its process; from any thread."""
+        with contextlib.suppress(Exception):  # the actor or the cluster is gone
             self._ray.kill(self._handle, no_restart=True)
 
 
 class RayAnswer:
-    """The result of a call, which may not be there yet."""
+    """The result of a call, which may be pending."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self._ray = ray
         self._reference = reference
 
     def result(self, seconds: float) -> Any:
-        """Return what the method returned. Blocks; may be asked again.
+        """Wait for the result and return it; may be called again.
 
         Raises:
-            TimeoutError: it has not, within so many seconds.
-            ActorLostError: the actor is no more.
-            UserError: the environment cannot be made.
+            TimeoutError: there is none within `seconds`.
+            ActorLostError: the actor is lost.
+            UserError: the environment cannot be created.
             Exception: whatever the method raised.
         """
         try:
@@ -159,7 +156,7 @@ class RayAnswer:
 
 @contextmanager
 def _errors_told(errors: Any) -> Iterator[None]:
-    """Raise what becomes of a call as `RayActor.call` says."""
+    """Translate Ray's errors to those of `RayActor.call`."""
     try:
         yield
     except errors.RuntimeEnvSetupError as error:
@@ -171,21 +168,21 @@ def _errors_told(errors: Any) -> Iterator[None]:
 
 
 def address_of_node() -> str:
-    """Return the address by which other nodes reach this one; in an actor."""
+    """Return the address of this node in the cluster; called in an actor."""
     return str(_imported().util.get_node_ip_address())
 
 
 @contextmanager
 def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_address") -> Iterator[RayCluster]:
-    """Connect to a cluster, or start one; leave it, and end it, afterwards. A connection that is there is used.
+    """Connect to a cluster or start one for the block; an existing connection is used.
 
     Args:
         address: as `RaySettings.address`.
         environment: Ray's runtime environment for actors.
-        setting: the one that the address stands in.
+        setting: setting that has the address, for messages.
 
     Raises:
-        UserError: there is no such cluster, Ray does not take the environment, or is not installed.
+        UserError: there is no such cluster, Ray does not accept the environment, or is not installed.
     """
     address = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
     if address.startswith("ray://"):
@@ -199,7 +196,7 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
         options: dict[str, Any] = {"address": address}
         if address == "local":
             folder = stack.enter_context(_folder())
-            if "ray" not in sys.modules:  # an imported one has read whether there are to be tokens
+            if "ray" not in sys.modules:  # Ray reads this variable when it is imported
                 os.environ.setdefault("RAY_AUTH_MODE", "token")
             if os.environ.get("RAY_AUTH_MODE") == "token" and not os.environ.get("RAY_AUTH_TOKEN_PATH"):
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray writes one to the home folder
@@ -212,22 +209,22 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
         _check_head(address, setting)
         stack.callback(_leave, ray)
         if environment:
-            options["runtime_env"] = dict(environment)  # of the whole job: only so are folders of this computer sent
+            options["runtime_env"] = dict(environment)  # for the whole job, else Ray uploads no local folders
         with _signals_as_before():
             try:
                 ray.init(**options, configure_logging=False, logging_level=logging.ERROR)
             except ray.exceptions.RuntimeEnvSetupError as error:
                 raise _bad_environment(error) from error
-            except Exception as error:  # Ray raises bare ones too, as where the machine is too busy for it to start
+            except Exception as error:  # Ray also raises bare exceptions, as when it starts too slowly
                 raise UserError(_no_cluster(address, error), setting=setting) from error
         yield RayCluster(ray, {})
 
 
 def _check_head(address: str, setting: str) -> None:
-    """Check that somebody listens at an address; Ray itself would try for minutes.
+    """Check that a server listens at an address; Ray itself would retry for minutes.
 
     Raises:
-        UserError: nobody does.
+        UserError: none does.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
@@ -278,7 +275,7 @@ def _leave(ray: Any) -> None:
 
 @contextmanager
 def _signals_as_before() -> Iterator[None]:
-    """Undo what Ray does to SIGTERM in the main thread: who ends a run by it decides that."""
+    """Restore the SIGTERM handler of the main thread, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -291,7 +288,7 @@ def _signals_as_before() -> Iterator[None]:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make the folder of a cluster that is started here, and remove it afterwards."""
+    """Create the folder of a cluster that is started here, and remove it afterwards."""
     parent = cache_dir() / "ray"
     if len(str(parent)) + _NAME_CHARACTERS > _LONGEST_FOLDER:
         folder = tempfile.mkdtemp(prefix="agentic-rl-", dir="/tmp")
@@ -316,7 +313,7 @@ def _no_cluster(address: str, error: Exception) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what matters of the many lines that Ray writes: why an actor is dead, or the last line of a traceback."""
+    """Return the relevant part of Ray's message: why an actor is dead, or the last line of a traceback."""
     lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
     text = " ".join(lines)
     if "creation task" in text:
@@ -327,19 +324,19 @@ def _reason(error: BaseException) -> str:
 
 
 def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
-    """Retrieve the error of a call that nobody waits for any more."""
+    """Retrieve the error of an abandoned call, so that asyncio does not log it."""
     if not result.cancelled():
         result.exception()
 
 
-# The store of one runner, which can be kept from claiming: so a runner ends between two rollouts, and never in one.
+# The store of one runner, which can refuse further claims, so that the runner ends between two rollouts.
 
 
 class ClaimGate(ForwardingStore):
-    """Store of a runner that claims one rollout after the other, and asks for the next when it is done with the last.
+    """Store of a runner that claims one rollout after the other.
 
-    Once the gate is closed it hands out no rollout, and sets the event that ends the runner: at once where the runner
-    has none, otherwise when it asks for the next.
+    Once the gate is closed it returns no further rollout, and sets the event that ends the runner: at once if the
+    runner is idle, else when it claims the next one.
     """
 
     def __init__(self, store: LightningStore, event: ExecutionEvent) -> None:
@@ -357,7 +354,7 @@ class ClaimGate(ForwardingStore):
         return self._store.otlp_traces_endpoint()
 
     def shut(self) -> None:
-        """Let nothing more be claimed; from any thread."""
+        """Refuse further claims; from any thread."""
         with self._lock:
             self._closed = True
             if not self._busy:

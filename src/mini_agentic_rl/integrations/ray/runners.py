@@ -1,7 +1,7 @@
-"""The runners of a run on Ray: as many as there is work for, replaced when they die, ended with the run.
+"""The runners of a run on Ray: scaled to the work, replaced when they die, ended with the run.
 
-A runner that no node has room for waits, and Ray's autoscaler sees it waiting. What a runner that died was running goes
-back to the queue: its worker's record in the store says which attempt it was.
+A runner without free resources is queued, which Ray's autoscaler sees. The rollout of a runner that died is requeued:
+its worker's record in the store names the attempt.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ...runner import give_back_of_worker, worker_name
 from ...store import LightningStore
 from .cluster import ActorLostError, Place, RayActor, RayCluster, RunnerActor, RunnerSetup
 
-# The number of runners for what there is to run: more of them at once, fewer only after a while.
+# Autoscaling: up at once, down only after a delay.
 
 
 class Scaling:
     """As many runners as there are unfinished rollouts, within bounds.
 
-    The number falls once fewer have been enough for `idle_seconds`, to the most that were needed in that time: between
-    two steps of a training nothing is queued, and whoever ends then has to be started again soon.
+    The number falls to the maximum needed within the last `idle_seconds`: between two steps of a training nothing is
+    queued, and runners that end then would have to be restarted soon.
     """
 
     def __init__(self, least: int, most: int, idle_seconds: float) -> None:
@@ -40,10 +40,10 @@ class Scaling:
         self.most = most
         self._idle_seconds = idle_seconds
         self._needs: deque[tuple[float, int]] = deque()
-        """Times and needs, none of which is below a later one; the first is the greatest of the last `idle_seconds`."""
+        """(time, need) pairs with decreasing needs; the first is the maximum of the last `idle_seconds`."""
 
     def wanted(self, unfinished: int, now: float) -> int:
-        """Return the number of runners that there should be at the time `now`, in seconds of a steady clock."""
+        """Return the target number of runners at the time `now`, in seconds of a monotonic clock."""
         need = min(max(unfinished, self.least), self.most)
         while self._needs and self._needs[-1][1] <= need:
             self._needs.pop()
@@ -58,21 +58,21 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _MOST_FAILED_STARTS: Final = 5
-"""Starts that fail one after the other, none having succeeded before: the next ones would not either."""
+"""Consecutive failed starts, without any success before, after which the run fails."""
 _WAITING_SECONDS: Final = 20.0
-"""Seconds without any runner after which it is told what they wait for."""
+"""Seconds without any runner after which a warning says what they wait for."""
 _LAST_WORDS_SECONDS: Final = 2.0
 
 
 @dataclass(eq=False)
 class _Slot:
-    """One of the runners that there should be, whichever actor is it at the time."""
+    """One runner, and the actor that currently runs it."""
 
     index: int
     retired: asyncio.Future[None]
-    """Done once the runner is not needed any more."""
+    """Done once the runner is no longer needed."""
     task: asyncio.Task[bool] | None = None
-    """Ends with True where the runner has ended by itself."""
+    """Its result is True if the runner has ended by itself."""
     actor: RayActor | None = None
     place: Place | None = None
     generation: int = 0
@@ -80,7 +80,7 @@ class _Slot:
 
 @dataclass
 class RayRunners:
-    """The actors of one run. `kill` may be called from any thread, all else belongs to one event loop."""
+    """The actors of one run. `kill` may be called from any thread, everything else from one event loop."""
 
     cluster: RayCluster
     setup: RunnerSetup
@@ -145,14 +145,14 @@ class RayRunners:
             self._collect()
 
     def _collect(self) -> None:
-        """Let go of runners that have ended; raises what ended one that cannot be had."""
+        """Remove runners that have ended; raises the error of one that could not be started."""
         for slot in list(self._slots.values()):
             if slot.task is not None and slot.task.done():
                 del self._slots[slot.index]
                 self._ended += slot.task.result()
 
     def _scale(self, wanted: int, stopping: asyncio.Future[None]) -> None:
-        """Ask for runners that are missing; those that are too many end: first those that wait for a place."""
+        """Start missing runners, and retire surplus ones, first those that are still queued."""
         wanted = min(wanted, self.scaling.most - self._ended)
         here = [slot for slot in self._slots.values() if not slot.retired.done()]
         for _ in range(wanted - len(here)):
@@ -165,7 +165,7 @@ class RayRunners:
             slot.retired.set_result(None)
 
     async def _unfinished(self, before: int) -> int:
-        """Count the rollouts that wait or run; the number `before` where the store cannot be asked."""
+        """Count the unfinished rollouts; return `before` if the store cannot be reached."""
         assert self._store is not None
         try:
             found = await self._store.query_rollouts(
@@ -178,7 +178,7 @@ class RayRunners:
         return found.total
 
     async def _keep(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
-        """Run the runner, and again when it dies; return whether it has ended by itself."""
+        """Run the runner, and restart it when it dies; return True if it has ended by itself."""
         backoff = Backoff()
         ends: set[asyncio.Future[Any]] = {stopping, slot.retired}
         while not any(one.done() for one in ends):
@@ -231,7 +231,7 @@ class RayRunners:
             slot.actor = None
 
     async def _stop(self, slot: _Slot, actor: RayActor, running: asyncio.Future[Any]) -> None:
-        """Tell a runner to stop; one that does not is killed, with what it has started."""
+        """Stop a runner; kill it with its child processes if it does not stop in time."""
         grace = self.patience.graceful_timeout
         actor.tell("stop")
         await asyncio.wait({running}, timeout=grace)
@@ -246,7 +246,7 @@ class RayRunners:
         await self._give_back(slot, "its runner did not stop and was killed")
 
     async def _lost(self, slot: _Slot, place: Place | None, reason: str) -> None:
-        """Tell that a runner is lost, and give back what it was running.
+        """Log that a runner is lost, and requeue its rollout.
 
         Raises:
             UserError: none could ever be started.
@@ -265,7 +265,7 @@ class RayRunners:
         await give_back_of_worker(self._store, worker_name(slot.index, self._label(slot)), reason)
 
     def _label(self, slot: _Slot) -> str | None:
-        """Name each actor's worker anew: one that was only out of reach may still run, and is no longer listened to."""
+        """Return a new worker name for each actor: a lost actor may still run, and its calls are ignored."""
         label = self.setup.run_label
         if slot.generation == 1:
             return label

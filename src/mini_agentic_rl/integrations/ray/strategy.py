@@ -40,15 +40,15 @@ _ADVICE: Final = (
 
 
 class RayExecutionStrategy(ExecutionStrategy):
-    """The algorithm in this process, each runner an actor of a Ray cluster, on whichever of its nodes has room.
+    """The algorithm in this process, each runner an actor of a Ray cluster, on any node with free resources.
 
-    The agent, the hooks and the runner travel as with the client-server strategy: pickled, and what they import has to
-    be importable on the nodes, where this package is installed too. The store is served from here, at an address that
-    the nodes reach and with a key; so is the model, where the algorithm serves one. A runner that dies, with its node
-    or alone, is replaced, and what it was running goes back to the queue.
+    As with the client-server strategy, the agent, the hooks and the runner are pickled; their imports and this package
+    have to be installed on the nodes. The store, and the model if the algorithm serves one, are served from this
+    process, at an address that the nodes can reach and with a key. A runner that dies is replaced, and its rollout is
+    requeued.
 
     Args:
-        n_runners: the most runners at once; see `RaySettings.min_runners`.
+        n_runners: most runners at once; see `RaySettings.min_runners`.
         settings: the settings of Ray.
         runner_env: Ray's runtime environment as a mapping, or what `RaySettings.runner_env` may be.
         server_host: host of the store server; None takes AGL_SERVER_HOST, else this computer's address in the cluster.
@@ -146,7 +146,7 @@ class RayExecutionStrategy(ExecutionStrategy):
 
     @contextmanager
     def _served(self, store: LightningStore, host: str) -> Iterator[tuple[LightningStore, LightningStore]]:
-        """Serve a store; yield it as it is used here, and as it is used on other nodes."""
+        """Serve a store; yield the store for this process, and the client for other nodes."""
         key = self.api_key or secrets.token_urlsafe(32)
         server = LightningStoreServer(store, self.server_host or host, self.server_port, api_key=key)
         try:
@@ -159,10 +159,10 @@ class RayExecutionStrategy(ExecutionStrategy):
 
 
 def _check_reach(store: LightningStoreClient, cluster: RayCluster) -> None:
-    """Check that a store is not at an address which means another computer on each node.
+    """Check that the nodes of a cluster can reach the store's address.
 
     Raises:
-        UserError: it is.
+        UserError: it is a loopback address, and the cluster has other nodes.
     """
     host = urlsplit(store.server_address_root).hostname or ""
     if is_loopback(host) and cluster.spans_computers:

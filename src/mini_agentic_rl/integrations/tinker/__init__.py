@@ -2,15 +2,16 @@
 
 Follow a request:
 
-    server.py          `TinkerServer`: HTTP, keys, request limits, and how a session is found by its id
+    server.py          `TinkerServer`: HTTP server, keys, request limits
+    routes.py          paths of the API
     wire/              requests and answers, in JSON and protobuf
-    routes.py          paths, and `TinkerService`, which does the work; each request is answered at once by a promise
+    service.py         `TinkerService`: the work; each long request is answered at once with a promise
     promises.py        promises, and the order of a client's numbered requests
-    sessions.py        owners of adapters; copies of adapters to sample with
-    trainings.py       adapters that are created, trained and saved
+    sessions.py        clients, their models and samplers; snapshots of adapters to sample with
+    trainings.py       requests that create, train and save adapters
     training.py        one adapter: gradients, optimizer steps, saving and loading
-    losses.py          checked data and a loss, as the learner takes them
-    targets.py         tokens asked for at places of sequences, packed as one tree
+    losses.py          losses by name; checks and packs the data of a request for the learner
+    targets.py         tokens whose log-probabilities are wanted at positions of sequences, packed as one tree
     adapters.py        the layers that an adapter changes, and its removal
     sampling.py        continuations and log-probabilities by the engine
     checkpoints.py     saved adapters, in a folder

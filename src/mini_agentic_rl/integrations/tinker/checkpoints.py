@@ -5,12 +5,11 @@
     {folder}/runs/{run}/sampler_weights/{name}/    an adapter and checkpoint.json
     {folder}/.snapshots/                           weights to sample with, until the server ends
 
-A checkpoint is written beside its place, synced and renamed: it is there whole or not at all. Its path for clients is
-tinker://{run}/weights/{name}, or sampler_weights. What is there is read once, when the server starts, and known from
-then on: looking things up touches no disk.
+A checkpoint is written to a temporary folder, synced and renamed, so it is complete or absent. Its path for clients is
+tinker://{run}/weights/{name}, or sampler_weights. The folder is read once, when the server starts; look-ups use memory.
 
-A run belongs to the key that made it: no other key finds it or what it saved. One that was made where no key was asked
-for is everybody's, and where none is asked for everybody finds all.
+A run belongs to the key that created it: other keys find neither it nor its checkpoints. Runs of a server without keys
+are open to all keys, and a server without keys shows all runs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _HOUR, _TEN_YEARS = 3600, 10 * 366 * 24 * 3600
 
 @dataclass(frozen=True)
 class ClientRun:
-    """A client's model, as it is remembered."""
+    """Metadata of a client's model."""
 
     run_id: str
     base_model: str
@@ -49,10 +48,10 @@ class ClientRun:
     created: float
     user_metadata: Mapping[str, Any] | None = None
     owner: str = ""
-    """The key that made it, as `owner_of` names it; empty where none was asked for."""
+    """Owner name of the key that created it, see `owner_of`; empty if the server needed no key."""
 
     def is_open_to(self, owner: str) -> bool:
-        """Return True if this owner may know of it."""
+        """Return True if this owner may see it."""
         return not owner or self.owner in ("", owner)
 
 
@@ -71,19 +70,19 @@ class SavedCheckpoint:
 
     @property
     def path(self) -> str:
-        """The name that clients have for it."""
+        """Path by which clients refer to it."""
         return f"{SCHEME}{self.run.run_id}/{self.kind}/{self.name}"
 
 
 class CheckpointFolder:
-    """The checkpoints of all clients, of this server and of those before it in the same folder. Thread-safe.
+    """The checkpoints of all clients, of this server and of earlier ones in the same folder. Thread-safe.
 
     Args:
-        folder: made if need be; nobody else writes it meanwhile.
+        folder: created if it does not exist; no other process may write it.
         clock: seconds since 1970.
 
     Raises:
-        UserError: what an earlier server wrote is damaged.
+        UserError: a file of an earlier server is damaged.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
@@ -93,7 +92,7 @@ class CheckpointFolder:
         self._saved: dict[str, SavedCheckpoint] = {}
         """Checkpoints by their paths."""
         self._changing = threading.RLock()
-        """Held while a checkpoint is put in its place or removed from it."""
+        """Held while a checkpoint is moved into place or removed."""
         shutil.rmtree(folder / _SNAPSHOTS, ignore_errors=True)
         for place in sorted((folder / _RUNS).glob("*/run.json")):
             for kind in KINDS:
@@ -111,11 +110,11 @@ class CheckpointFolder:
 
     @property
     def snapshots(self) -> Path:
-        """Folder for weights that are only sampled with while the server runs."""
+        """Folder of snapshots, which are kept while the server runs."""
         return self._folder / _SNAPSHOTS
 
     def runs(self, owner: str) -> list[ClientRun]:
-        """Return all training runs that an owner may know of, the latest first."""
+        """Return all training runs that an owner may see, the latest first."""
         found = [run for run in list(self._runs.values()) if run.is_open_to(owner)]
         return sorted(found, key=lambda run: run.created, reverse=True)
 
@@ -123,7 +122,7 @@ class CheckpointFolder:
         """Return a training run.
 
         Raises:
-            RefusedError: there is none of this id that the owner may know of.
+            RefusedError: the owner may see no run of this id.
         """
         run = self._runs.get(run_id)
         if run is None or not run.is_open_to(owner):
@@ -131,17 +130,17 @@ class CheckpointFolder:
         return run
 
     def begin(self, run: ClientRun) -> None:
-        """Remember a training run."""
+        """Add a training run."""
         place = self._place(run.run_id)
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / "run.json", asdict(run), private=True)
         self._runs[run.run_id] = run
 
     def target(self, run_id: str, kind: Kind, name: str, *, overwrite: bool) -> Path:
-        """Return where a checkpoint of this name goes.
+        """Return the folder of a checkpoint of this name.
 
         Raises:
-            RefusedError: the name cannot be that of a folder, or is taken.
+            RefusedError: the name is no valid folder name, or is taken.
         """
         if not _NAME.fullmatch(name):
             raise RefusedError(f"a checkpoint cannot be named {name!r}: use up to 128 letters, digits and _.=+-")
@@ -159,13 +158,13 @@ class CheckpointFolder:
         ttl_seconds: int | None = None,
         user_metadata: Mapping[str, Any] | None = None,
     ) -> SavedCheckpoint:
-        """Write a checkpoint by `save`, which is given an empty folder.
+        """Write a checkpoint by `save`, which is called with an empty folder.
 
         Args:
-            target: as `target` returned it.
+            target: as returned by `target`.
 
         Raises:
-            RefusedError: it would live for less than an hour or more than ten years.
+            RefusedError: `ttl_seconds` is less than an hour or more than ten years.
         """
         now = self._clock()
         about = {"created": now, "expires": self._expiry(ttl_seconds), "user_metadata": user_metadata}
@@ -183,7 +182,7 @@ class CheckpointFolder:
         """Return the checkpoint of a path.
 
         Raises:
-            NoWeightsError: there is none that the owner may know of.
+            NoWeightsError: there is none that the owner may see.
         """
         found = self.find(path, owner)
         if found is None:
@@ -191,34 +190,34 @@ class CheckpointFolder:
         return found
 
     def find(self, path: str, owner: str) -> SavedCheckpoint | None:
-        """Return the checkpoint of a path, if it is there, has not expired, and the owner may know of it."""
+        """Return the checkpoint of a path; None if there is none, it has expired, or the owner may not see it."""
         found = self._current(path)
         return found if found is not None and found.run.is_open_to(owner) else None
 
     def all(self, owner: str, run_id: str | None = None) -> list[SavedCheckpoint]:
-        """Return all checkpoints that an owner may know of, or those of a run, the latest first."""
+        """Return all checkpoints that an owner may see, or those of a run, the latest first."""
         known = [each for each in list(self._saved.values()) if run_id in (None, each.run.run_id)]
         found = [each for each in known if each.run.is_open_to(owner) and self._current(each.path) is not None]
         return sorted(found, key=lambda each: each.created, reverse=True)
 
     def sweep(self) -> None:
-        """Remove what has expired. Touches the disk."""
+        """Remove expired checkpoints. Accesses the disk."""
         for each in list(self._saved.values()):
             if self._has_expired(each):
                 self.remove(each)
 
     def remove(self, checkpoint: SavedCheckpoint) -> None:
-        """Remove a checkpoint. Touches the disk, and waits for one that is being written."""
+        """Remove a checkpoint. Accesses the disk, and waits for one that is being written."""
         with self._changing:
             if self._saved.get(checkpoint.path) == checkpoint:
                 del self._saved[checkpoint.path]
                 remove_folder(checkpoint.folder)
 
     def read(self, checkpoint: SavedCheckpoint, load: Callable[[Path], None]) -> None:
-        """Have the folder of a checkpoint read by `load`; it is not removed or overwritten meanwhile.
+        """Call `load` with the folder of a checkpoint, which is not removed or overwritten meanwhile.
 
         Raises:
-            NoWeightsError: it was before.
+            NoWeightsError: it was removed or overwritten before.
         """
         with self._changing:
             if self._saved.get(checkpoint.path) != checkpoint:
@@ -226,7 +225,7 @@ class CheckpointFolder:
             load(checkpoint.folder)
 
     def keep_for(self, checkpoint: SavedCheckpoint, ttl_seconds: int | None) -> None:
-        """Let a checkpoint live for so long from now on; None is for ever. Touches the disk, as `remove` does.
+        """Set the time to live of a checkpoint, from now on; None for unlimited. Accesses the disk, as `remove` does.
 
         Raises:
             RefusedError: see `write`; or it was removed meanwhile.

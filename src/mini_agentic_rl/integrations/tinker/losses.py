@@ -1,4 +1,4 @@
-"""The losses that a Tinker client names: sums over the tokens that it asks for, of numbers that it sends for each.
+"""The losses that a Tinker client names: sums over its target tokens, with its own weights or advantages.
 
 With log p of a token under the adapter that learns, log q as the sampler gave it, r = p / q, an advantage A and a
 weight w, the losses are the sums of
@@ -11,9 +11,8 @@ weight w, the losses are the sums of
     gspo                   as ppo, with r = sg(s) p / sg(p), s the geometric mean of p / q over the tokens that
                            `sequence_ratio_mask` marks             (Zheng et al. 2025)
 
-where sg stops the gradient and clip keeps a ratio between `clip_low_threshold` and `clip_high_threshold`: of the loss's
-configuration, or of each token where the data have them. Nothing is averaged: that is the client's to put into weights
-and advantages.
+where sg stops the gradient and clip bounds a ratio by `clip_low_threshold` and `clip_high_threshold` of the loss's
+configuration, or of each token if the data have them. Losses are not averaged: clients scale weights and advantages.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Config = Mapping[str, float]
 
 @dataclass(frozen=True)
 class ClippedInputs(LossInputs):
-    """Inputs of a loss, with the bounds of each term's ratio."""
+    """Inputs of a loss, with per-term bounds of the ratio."""
 
     clip_low_S: Tensor | None = None
     clip_high_S: Tensor | None = None
@@ -51,7 +50,7 @@ class ClientLoss:
     of_terms: Callable[[LossInputs, Config], Tensor]
     """The loss of each term [S]."""
     required: tuple[str, ...] = ()
-    """Tensors that each datum must have beside `target_tokens`."""
+    """Tensors that each datum needs besides `target_tokens`."""
     optional: tuple[str, ...] = ()
     config: Config = field(default_factory=dict)
     """Names and defaults of the configuration."""
@@ -123,7 +122,7 @@ LOSSES: Final = {
 
 @dataclass(frozen=True)
 class LossBatch:
-    """The data of one request as the learner takes them."""
+    """The data of one request, packed for the learner."""
 
     loss: ClientLoss
     config: Config
@@ -132,19 +131,19 @@ class LossBatch:
     shapes: Sequence[tuple[int, ...]]
     """Shape of each datum's targets: [tokens], or [tokens, targets of each]."""
     ratio_mask_S: Floats | None
-    """1 for terms that a sequence's ratio is taken over; None for losses of tokens."""
+    """1 for terms in the mean of a sequence's ratio; None for losses of tokens."""
 
     def __call__(self, given: LossInputs) -> LossOutputs:
         """Return the loss of some of the terms."""
         return LossOutputs(self.loss.of_terms(given, self.config).sum())
 
     def split(self, values_S: Floats) -> list[Floats]:
-        """Return numbers of the terms apart, in the shape of each datum's targets."""
+        """Split values of the terms [S] by datum, in the shape of its targets."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
         return [each.reshape(shape) for each, shape in zip(np.split(values_S, ends), self.shapes, strict=True)]
 
     def sequence_log_ratios(self, logprobs_S: Floats) -> Tensor:
-        """Return for each term [S] the mean log ratio of its sequence over what the mask marks."""
+        """Return for each term [S] the mean log ratio of its sequence over the marked terms."""
         assert self.ratio_mask_S is not None
         sequence_S, marked_S = self.packed.trajectory_S, self.ratio_mask_S != 0
         log_ratio_S = (logprobs_S - self.inputs.old_logprobs_S.numpy()) * marked_S
@@ -156,14 +155,14 @@ class LossBatch:
 def loss_batch(
     name: str, config: Mapping[str, float | str], data: Sequence[LossDatum], *, vocabulary: int, context_length: int
 ) -> LossBatch:
-    """Return checked data, ready for the learner.
+    """Check the data of a request, and pack them for the learner.
 
     Args:
         vocabulary: number of token ids.
         context_length: most tokens of a sequence.
 
     Raises:
-        RefusedError: there is no such loss, or the data are not what it reads; the text names the field.
+        RefusedError: there is no such loss, or the data do not fit it; the text names the field.
     """
     if name not in LOSSES:
         raise RefusedError(f"unknown loss {name[:100]!r}: there are {', '.join(LOSSES)}; any other runs in the client")

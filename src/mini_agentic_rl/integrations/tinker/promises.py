@@ -1,7 +1,7 @@
-"""Results that clients fetch later: each request is answered at once with an id, and asked for by that id until done.
+"""Results that clients fetch later: each request is answered at once with an id, by which the client polls the result.
 
-What a client never fetches, and what it has fetched, is forgotten in time; a client that opens ever more requests is
-told to wait. Used from one event loop.
+Results are dropped a while after they were fetched; a client with too many open requests gets 429. Used from one event
+loop.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ logger = logging.getLogger(__name__)
 
 
 FETCHED_SECONDS: Final = 60.0
-"""A result that was fetched is kept for so long, because the client may not have got it."""
+"""How long a fetched result is kept, in case the client did not receive it."""
 
 
 class GoneError(HttpError):
-    """There is no request of this id, or not any more."""
+    """There is no request of this id, or it was dropped."""
 
     status = 410
     kind = "invalid_request_error"
 
 
 class Promise:
-    """A request on its way, and its result when there is one.
+    """A request in progress, and its result or failure once it is done.
 
     Args:
-        request_id: what it is asked for by.
+        request_id: id by which the client fetches the result.
         session_id: the client's session.
-        owner: whose session that is.
+        owner: owner of the session.
         size: bytes of data in the request.
     """
 
@@ -50,7 +50,7 @@ class Promise:
         self.failure: RefusedError | None = None
         self.fetched_at: float | None = None
         self.todo: Callable[[], Awaitable[Any]] | None = None
-        """The work, until it begins: what is cancelled before lets go of its data."""
+        """The work, until it begins; cancelling before that frees its data."""
         self.work: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
 
@@ -66,13 +66,13 @@ class Promise:
             self._done.set()
 
     def fail(self, failure: RefusedError) -> None:
-        """Let the client hear why there is no result."""
+        """Set the reason why there is no result."""
         if not self.done:
             self.failure = failure
             self._done.set()
 
     def cancel(self, reason: str = "the request was cancelled") -> None:
-        """End it where it is not done: what has begun is cancelled, and what has not never begins."""
+        """Cancel it unless it is done; work that has not begun never does."""
         self.todo = None
         if self.work is not None:
             self.work.cancel()
@@ -94,13 +94,13 @@ class Promise:
         except asyncio.CancelledError:
             self.fail(RefusedError("the request was cancelled"))
             raise
-        except Exception as error:  # a fault of ours must fail this request, not those behind it
+        except Exception as error:  # an unforeseen error fails this request, not those behind it
             logger.exception("request %s failed", self.request_id)
             reason = f"the server failed to do this ({type(error).__name__}); its log says why"
             self.fail(RefusedError(reason, category="server"))
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for the result, at most so long; return True if it is there."""
+        """Wait for the result for at most `seconds`; return True if it is there."""
         try:
             await asyncio.wait_for(self._done.wait(), seconds)
         except asyncio.TimeoutError:
@@ -112,9 +112,9 @@ class Promises:
     """The requests of all clients, by their ids.
 
     Args:
-        most: requests of one session at once, from the first byte to the fetched result.
-        most_bytes: of data in them.
-        clock: seconds that never go back.
+        most: most open requests of one session, from their arrival to the fetched result.
+        most_bytes: most bytes of data in them.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(self, most: int, most_bytes: int = 1 << 29, clock: Callable[[], float] = time.monotonic) -> None:
@@ -130,7 +130,7 @@ class Promises:
         return len(self._open)
 
     def find(self, request_id: str) -> Promise | None:
-        """Return the request of an id, if it is known still."""
+        """Return the request of an id; None if it is unknown or was dropped."""
         self._forget_old()
         return self._open.get(request_id) or self._fetched.get(request_id)
 
@@ -167,7 +167,7 @@ class Promises:
         return promise
 
     def fetched(self, promise: Promise) -> None:
-        """Note that the client has been sent the result; it makes room for another request."""
+        """Mark the result as sent to the client, which frees its place."""
         if self._open.pop(promise.request_id, None) is not None:
             self._counts[promise.session_id] -= 1
             self._sizes[promise.session_id] -= promise.size
@@ -175,7 +175,7 @@ class Promises:
             self._fetched[promise.request_id] = promise
 
     def drop(self, session_id: str) -> None:
-        """Cancel and forget all that a session has."""
+        """Cancel and drop all requests of a session."""
         for known in (self._open, self._fetched):
             for request_id in [key for key, each in known.items() if each.session_id == session_id]:
                 known.pop(request_id).cancel("the session has ended")
@@ -190,22 +190,19 @@ class Promises:
             self._fetched.popitem(last=False)
 
 
-# The requests of one training client, done one after the other in the order of their numbers.
-#
-# A client numbers its requests and sends some of them at the same time, so that they arrive in any order: number n
-# waits until n - 1 is done. A number that never comes would hold the rest up for ever, so after a while those behind it
-# fail.
+# The requests of one training client run in the order of their numbers: number n waits until n - 1 is done. Clients
+# send requests in parallel, so they arrive in any order. If a number does not arrive in time, those behind it fail.
 
 
 Work = Callable[[], Awaitable[Any]]
 
 
 class NumberedTurns:
-    """Turns of one client.
+    """Queue of one client's numbered requests.
 
     Args:
         next_number: number of its first request.
-        gap_seconds: time that a missing request has to arrive.
+        gap_seconds: time to wait for a missing request.
     """
 
     def __init__(self, next_number: int, gap_seconds: float) -> None:
@@ -221,7 +218,7 @@ class NumberedTurns:
         return len(self._waiting)
 
     def number(self, given: int | None) -> int:
-        """Return the number of a request: the one it has, or else the next one that is free.
+        """Return the number of a request: the given one, or else the next free one.
 
         Raises:
             BadRequestError: the turn of that number is over.
@@ -233,7 +230,7 @@ class NumberedTurns:
         return given
 
     def put(self, number: int, promise: Promise, work: Work) -> None:
-        """Let a request wait for its turn."""
+        """Queue a request."""
         promise.todo = work
         self._waiting[number] = promise
         self._arrived.set()
@@ -241,7 +238,7 @@ class NumberedTurns:
             self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """End the turns; what waits has to be failed by whoever knows why."""
+        """Stop; the caller fails the waiting requests."""
         if self._task is not None:
             self._task.cancel()
         self._waiting.clear()
@@ -260,7 +257,7 @@ class NumberedTurns:
             if work is None:  # cancelled
                 self.next_number += 1
                 continue
-            # In a task of its own, so that cancelling one request does not end the turns of all.
+            # In a separate task, so that cancelling one request does not cancel the queue.
             promise.work = asyncio.create_task(promise.settle(work))
             try:
                 await asyncio.wait([promise.work])

@@ -1,11 +1,11 @@
-"""The routes of the Tinker API that begin, train, sample and fetch results."""
+"""The routes of the Tinker API: `work_routes` train, sample and fetch results, `record_routes` look things up."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -28,23 +28,22 @@ from ...http import (
     read_body,
     read_json,
 )
-from ...policy import LearnerSettings, Policy, learning_chunk
-from .checkpoints import CheckpointFolder
-from .promises import Promise, Promises
-from .sampling import ClientSampler, PromptScorer
-from .sessions import SamplingSession, Snapshots, TinkerSession, TinkerSessions, UnknownClientError, owner_of
-from .settings import ClientSettings, NoWeightsError, RefusedError
-from .training import SamplerSlots, SavedWeights
-from .trainings import ClientTrainings
-from .wire.data import LossRequest, SampleRequest, loss_request_of_json, loss_request_of_proto, sample_request, sound
+from .checkpoints import SCHEME, ClientRun, SavedCheckpoint
+from .promises import Promise
+from .service import TinkerService
+from .sessions import UnknownClientError, owner_of
+from .settings import NoWeightsError, RefusedError
+from .wire.data import LossRequest, loss_request_of_json, loss_request_of_proto, sample_request
 from .wire.messages import (
     AnythingBody,
     CreateModelBody,
     HeartbeatBody,
     JoinBody,
+    LifetimeBody,
     LoadWeightsBody,
     ModelBody,
     OptimStepBody,
+    PathBody,
     RetrieveBody,
     SamplingSessionBody,
     SaveBody,
@@ -52,195 +51,33 @@ from .wire.messages import (
 )
 from .wire.results import LossAnswer, SampleAnswer
 
-logger = logging.getLogger(__name__)
-
-
-# The work behind the server of the Tinker API: its clients' sessions, trainings and samplings. No HTTP.
-#
-# A request that takes long is answered at once with a promise. Used from one event loop, but for `close`.
-
-
-_SWEEP_SECONDS: Final = 5.0
-_MISSED_SECONDS: Final = 60.0
-"""A client that is there says so every 10 seconds: one that has missed this many may have its place taken."""
-
-
-@dataclass(frozen=True)
-class TinkerModel:
-    """The model that is served."""
-
-    names: tuple[str, ...]
-    """Names that clients may call it, the first of which they are told."""
-    tokenizer: Any
-    tokenizer_id: str
-    """Name or folder that clients load its tokenizer from."""
-    eos_ids: tuple[int, ...]
-
-
-class TinkerService:
-    """The clients of one policy.
-
-    Args:
-        policy: samples and learns; ends with the service.
-        model: what it is called.
-        checkpoints: where states are saved.
-        settings: bounds of what clients hold.
-        learner: bounds the memory of a pass.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        model: TinkerModel,
-        checkpoints: CheckpointFolder,
-        settings: ClientSettings,
-        learner: LearnerSettings,
-    ) -> None:
-        self.model = model
-        self.settings = settings
-        self.checkpoints = checkpoints
-        self.sessions = TinkerSessions(settings.max_clients, settings.session_seconds)
-        self.promises = Promises(settings.max_open_requests, settings.max_open_mib << 20)
-        self.context_length: int = policy.model.context_length
-        self._policy = policy
-        self._snapshots = Snapshots(policy, checkpoints.snapshots, settings.max_snapshots)
-        self.trainings = ClientTrainings(
-            policy,
-            self.sessions,
-            self.promises,
-            checkpoints,
-            self._snapshots,
-            self.check_base,
-            self._make_room,
-            settings,
-            learner,
-        )
-        slots = SamplerSlots(policy, settings.sampler_slots, settings.adapter_alpha)
-        scorer = PromptScorer(
-            policy, max_tokens=learner.max_batch_tokens or learning_chunk(policy.model), head_rows=learner.head_rows
-        )
-        self._sampler = ClientSampler(policy, slots, scorer, model.tokenizer, model.eos_ids)
-        self._samples = 0
-
-    async def sweep(self) -> None:
-        """End sessions whose clients are gone, from time to time, until cancelled."""
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            await self._end_silent(self.settings.session_seconds)
-            await asyncio.to_thread(self.checkpoints.sweep)
-
-    async def begin_session(self, body: SessionBody, owner: str) -> TinkerSession:
-        """Return a new session of an owner.
-
-        Raises:
-            OverloadedError: there are as many as there may be.
-        """
-        if self.sessions.full:
-            await self._make_room()
-        return self.sessions.begin(body.user_metadata, body.display_name, owner)
-
-    async def end_session(self, session_id: str) -> None:
-        """Drop what a client has begun; what it saved stays."""
-        session = self.sessions.end(session_id)
-        if session is None:
-            return
-        for model in session.models.values():
-            model.turns.close()
-        self.promises.drop(session_id)
-        for model in session.models.values():
-            await self.trainings.end(model)
-        await self._snapshots.end(session_id)
-
-    async def _make_room(self) -> None:
-        """End sessions whose clients seem to be gone, because another one needs the place."""
-        await self._end_silent(min(_MISSED_SECONDS, self.settings.session_seconds))
-
-    async def _end_silent(self, seconds: float) -> None:
-        for session_id in self.sessions.silent(seconds):
-            logger.warning("session %s has not been heard of for %g seconds, and is ended", session_id, seconds)
-            await self.end_session(session_id)
-
-    def check_base(self, name: str | None) -> str:
-        """Return the name of the model.
-
-        Raises:
-            RefusedError: another one was asked for.
-        """
-        if name is not None and name.split(":")[0] not in self.model.names:
-            raise RefusedError(f"the model {name!r} is not served here: there is {self.model.names[0]!r}")
-        return name or self.model.names[0]
-
-    def begin_sampling(self, body: SamplingSessionBody, owner: str) -> SamplingSession:
-        """Return a session that samples with saved weights, or with the bare model.
-
-        Raises:
-            RefusedError: there are no such weights, or no such model.
-        """
-        session = self.sessions.hear(body.session_id, owner)
-        weights = base = None
-        if body.model_path is not None:
-            checkpoint = self.checkpoints.get(body.model_path, owner)
-            base = checkpoint.run.base_model
-            weights = SavedWeights(checkpoint.folder, checkpoint.run.shape, f"{checkpoint.path}@{checkpoint.created}")
-        name = self.check_base(body.base_model or base)
-        sampler_id = f"{session.session_id}:sample:{body.sampling_session_seq_id}"
-        return session.add_sampler(SamplingSession(sampler_id, name, body.model_path, weights))
-
-    def sample(self, request: SampleRequest, owner: str) -> tuple[Promise, list[str]]:
-        """Promise continuations of a prompt; return the ids of the sequences too."""
-        body = request.body
-        if body.sampling_session_id is None:
-            raise RefusedError("asample needs a sampling_session_id: begin one by create_sampling_session")
-        session, sampler = self.sessions.sampler(body.sampling_session_id, owner)
-        self._samples += 1
-        number = f"own{self._samples}" if body.seq_id is None else str(body.seq_id)
-        request_id = f"{sampler.session_id}:{number}"
-        ids = [f"{request_id}:{each}" for each in range(body.num_samples)]
-        known = self.promises.find(request_id)
-        if known is not None:
-            return known, ids
-        promise = self.promises.open(request_id, session.session_id, owner, request.size)
-
-        async def work() -> SampleAnswer:
-            prompt = sound(request.prompt)
-            weights = sampler.current
-            if weights is not None:
-                self._snapshots.use(weights)
-            return await self._sampler.sample(body, prompt, weights)
-
-        promise.work = asyncio.create_task(promise.settle(work))
-        return promise, ids
-
-    def close(self) -> None:
-        """End the policy, and remove what was only kept to sample with."""
-        self._policy.close()
-        self._snapshots.close()
-
-
 PREFIX: Final = "/api/v1"
 _PROTOBUF: Final = "application/x-protobuf"
 
 _BODY_BYTES: Final = 64 * 1024
-"""Most bytes of a request that brings no data: metadata that it has are kept."""
+"""Most bytes of a request without data; its metadata are kept."""
 _JSON_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes of data in JSON, as of every server here; in protobuf, which is read by far quicker, the limits say."""
+"""Most bytes of data in JSON, as in every server here; `limits` bound protobuf, which is parsed much faster."""
 _REPORT_BYTES: Final = 1024 * 1024
-"""Most bytes of what a client reports of itself, which is thrown away."""
+"""Most bytes of a client's telemetry, which is discarded."""
+_LONGEST_PAGE: Final = 1000
+_OWNER: Final = "local"
+_TYPES: Final = {"weights": "training", "sampler_weights": "sampler"}
 _FEW: Final = 4096
-"""Numbers of a result that is written in one go."""
+"""Numbers of a result that is written at once; longer results are streamed."""
 
 BodyT = TypeVar("BodyT", bound=Body)
 T = TypeVar("T")
 
 
 def refused(error: HttpError) -> Response:
-    """Return the response that tells of an error, as Tinker's clients show it."""
+    """Return the response for an error, in the form that Tinker's clients read."""
     return json_response({"detail": error.message}, error.status, error.headers)
 
 
 @dataclass(frozen=True)
 class TinkerRoutes:
-    """Makes routes whose requests come in by the admission, and are counted."""
+    """Makes routes whose requests pass the admission and are counted."""
 
     service: TinkerService
     admission: Admission
@@ -262,11 +99,11 @@ class TinkerRoutes:
         return Route(PREFIX + path, admitted, methods=[method])
 
     def owner(self, request: Request) -> str:
-        """Return whose request it is."""
+        """Return the owner of a request; see `owner_of`."""
         return owner_of(self.admission.keys.check(request.headers))
 
     async def read(self, request: Request, read: Callable[[dict[str, Any]], T], most_bytes: int = _BODY_BYTES) -> T:
-        """Return what `read` makes of the JSON object in the body."""
+        """Read the JSON object in the body by `read`, and return the result."""
         limits = self.admission.limits
         most = min(limits.max_body_bytes, most_bytes)
         return await read_json(request, most, read, within_seconds=limits.max_body_seconds)
@@ -278,7 +115,7 @@ class TinkerRoutes:
         answer: Callable[[BodyT, str], Awaitable[dict[str, Any]]],
         most_bytes: int = _BODY_BYTES,
     ) -> Route:
-        """Return a route that takes a JSON object; `answer` is given it and its owner."""
+        """Return a route that takes a JSON object; `answer` is called with it and its owner."""
 
         async def endpoint(request: Request) -> Response:
             body = await self.read(request, lambda fields: checked(kind, fields), most_bytes)
@@ -287,7 +124,7 @@ class TinkerRoutes:
         return self.route("POST", path, endpoint)
 
     def get(self, path: str, answer: Callable[[Request, str], dict[str, Any]]) -> Route:
-        """Return a route that takes nothing but its path; `answer` is given the request and its owner, in a thread."""
+        """Return a route without a body; `answer` is called with the request and its owner, in a thread."""
 
         async def endpoint(request: Request) -> Response:
             owner = self.owner(request)
@@ -303,7 +140,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     service = routes.service
 
     async def client_config(body: AnythingBody, owner: str) -> dict[str, Any]:
-        # A client that waits for fewer results than it may open is never told to come again.
+        # A client that waits for fewer results than it may open never gets 429.
         most = max(1, min(400, service.settings.max_open_requests // 2))
         return {"sample_max_concurrent_requests": most, "sample_join_sampling_session": True}
 
@@ -431,7 +268,7 @@ async def _loss_request(request: Request, routes: TinkerRoutes, forward_only: bo
 
 
 async def _result(promise: Promise, in_protobuf: bool, service: TinkerService) -> Response:
-    """Return the response that tells of a result or a failure; a client hears of either once."""
+    """Return the response with the result or the failure of a promise."""
     result, response = promise.result, Response()
     if promise.failure is not None:
         response = json_response({"error": str(promise.failure), "category": promise.failure.category})
@@ -441,14 +278,14 @@ async def _result(promise: Promise, in_protobuf: bool, service: TinkerService) -
         response = Response(await off_loop(1 << 17, result.to_proto), media_type=_PROTOBUF)
     elif result.count <= _FEW:
         response = Response(b"".join(result.json_parts()), media_type="application/json")
-    else:  # written in a thread, as fast as it is read
+    else:  # written in a thread, as fast as the client reads
         response = StreamingResponse(_gathered(result.json_parts()), media_type="application/json")
     service.promises.fetched(promise)
     return response
 
 
 def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield parts of some size."""
+    """Join parts to blocks of `_BODY_BYTES`."""
     waiting: list[bytes] = []
     size = 0
     for part in parts:
@@ -458,3 +295,159 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
             yield b"".join(waiting)
             waiting, size = [], 0
     yield b"".join(waiting)
+
+
+def record_routes(routes: TinkerRoutes) -> list[Route]:
+    """Return the routes that list and change sessions, training runs and checkpoints."""
+    service = routes.service
+    kept = service.checkpoints
+
+    def capabilities(request: Request, owner: str) -> dict[str, Any]:
+        models = [
+            {"model_name": name, "max_context_length": service.context_length, "trainable": True, "sampleable": True}
+            for name in service.model.names
+        ]
+        return {"supported_models": models}
+
+    def health(request: Request, owner: str) -> dict[str, Any]:
+        return {"status": "ok"}
+
+    def run_of(request: Request, owner: str) -> ClientRun:
+        try:
+            return kept.run(request.path_params["run"], owner)
+        except RefusedError as error:
+            raise UnknownClientError(str(error)) from error
+
+    def checkpoint_of(request: Request) -> SavedCheckpoint:
+        owner = routes.owner(request)
+        path = f"{SCHEME}{request.path_params['run']}/{request.path_params['checkpoint']}"
+        found = kept.find(path, owner)
+        if found is None:
+            raise UnknownClientError(f"there is no checkpoint {path!r}")
+        return found
+
+    def run(request: Request, owner: str) -> dict[str, Any]:
+        found = run_of(request, owner)
+        return _run(found, kept.all(owner, found.run_id))
+
+    def runs(request: Request, owner: str) -> dict[str, Any]:
+        shown, cursor = _page(request, kept.runs(owner))
+        of_run: dict[str, list[SavedCheckpoint]] = {}
+        for each in kept.all(owner):
+            of_run.setdefault(each.run.run_id, []).append(each)
+        return {"training_runs": [_run(each, of_run.get(each.run_id, [])) for each in shown], "cursor": cursor}
+
+    def run_checkpoints(request: Request, owner: str) -> dict[str, Any]:
+        return {"checkpoints": [_checkpoint(each) for each in kept.all(owner, run_of(request, owner).run_id)]}
+
+    def checkpoints(request: Request, owner: str) -> dict[str, Any]:
+        shown, cursor = _page(request, kept.all(owner))
+        return {"checkpoints": [_checkpoint(each) for each in shown], "cursor": cursor}
+
+    async def delete(request: Request) -> Response:
+        await asyncio.to_thread(kept.remove, checkpoint_of(request))
+        return json_response({})
+
+    async def lifetime(request: Request) -> Response:
+        body = await routes.read(request, lambda fields: checked(LifetimeBody, fields))
+        await asyncio.to_thread(kept.keep_for, checkpoint_of(request), body.ttl_seconds)
+        return json_response({})
+
+    async def weights_info(body: PathBody, owner: str) -> dict[str, Any]:
+        found = kept.find(body.tinker_path, owner)
+        if found is None:
+            raise UnknownClientError(f"there are no weights at {body.tinker_path!r} on this server")
+        shape = found.run.shape
+        return {
+            "base_model": found.run.base_model,
+            "is_lora": True,
+            "lora_rank": shape.rank,
+            "train_unembed": False,
+            "train_mlp": shape.mlp,
+            "train_attn": shape.attention,
+        }
+
+    def sampler(request: Request, owner: str) -> dict[str, Any]:
+        _, found = service.sessions.sampler(request.path_params["sampler"], owner)
+        return {"sampler_id": found.session_id, "base_model": found.base_model, "model_path": found.model_path}
+
+    def sessions(request: Request, owner: str) -> dict[str, Any]:
+        return {"sessions": [each.session_id for each in service.sessions.of(owner)]}
+
+    def session(request: Request, owner: str) -> dict[str, Any]:
+        found = service.sessions.hear(request.path_params["session"], owner)
+        return {
+            "training_run_ids": list(found.models),
+            "sampler_ids": list(found.samplers),
+            "user_metadata": found.user_metadata,
+            "display_name": found.display_name,
+        }
+
+    async def finish(request: Request) -> Response:
+        await routes.read(request, lambda fields: None)
+        session_id = request.path_params["session"]
+        if any(each.session_id == session_id for each in service.sessions.of(routes.owner(request))):
+            await service.end_session(session_id)
+        return json_response({})
+
+    a_run, a_checkpoint = "/training_runs/{run}", "/training_runs/{run}/checkpoints/{checkpoint:path}"
+    return [
+        routes.get("/get_server_capabilities", capabilities),
+        routes.get("/healthz", health),
+        routes.get("/training_runs", runs),
+        routes.get(a_run, run),
+        routes.get(a_run + "/checkpoints", run_checkpoints),
+        routes.route("PUT", a_checkpoint + "/ttl", lifetime),
+        routes.route("DELETE", a_checkpoint, delete),
+        routes.get("/checkpoints", checkpoints),
+        routes.post("/weights_info", PathBody, weights_info),
+        routes.get("/samplers/{sampler}", sampler),
+        routes.get("/sessions", sessions),
+        routes.get("/sessions/{session}", session),
+        routes.route("POST", "/sessions/{session}/finish", finish),
+    ]
+
+
+def _page(request: Request, found: list[Any]) -> tuple[list[Any], dict[str, int]]:
+    try:
+        limit = min(_LONGEST_PAGE, max(0, int(request.query_params.get("limit", 100))))
+        offset = max(0, int(request.query_params.get("offset", 0)))
+    except ValueError:
+        raise BadRequestError("limit and offset are whole numbers") from None
+    return found[offset : offset + limit], {"offset": offset, "limit": limit, "total_count": len(found)}
+
+
+def _run(run: ClientRun, checkpoints: list[SavedCheckpoint]) -> dict[str, Any]:
+    latest = {kind: next((_checkpoint(each) for each in checkpoints if each.kind == kind), None) for kind in _TYPES}
+    return {
+        "training_run_id": run.run_id,
+        "base_model": run.base_model,
+        "model_owner": _OWNER,
+        "is_lora": True,
+        "lora_rank": run.shape.rank,
+        "last_request_time": _time(max([run.created, *(each.created for each in checkpoints)])),
+        "last_checkpoint": latest["weights"],
+        "last_sampler_checkpoint": latest["sampler_weights"],
+        "user_metadata": _texts(run.user_metadata),
+    }
+
+
+def _checkpoint(checkpoint: SavedCheckpoint) -> dict[str, Any]:
+    return {
+        "checkpoint_id": f"{checkpoint.kind}/{checkpoint.name}",
+        "checkpoint_type": _TYPES[checkpoint.kind],
+        "time": _time(checkpoint.created),
+        "tinker_path": checkpoint.path,
+        "size_bytes": checkpoint.size,
+        "public": False,
+        "user_metadata": _texts(checkpoint.user_metadata),
+        "expires_at": None if checkpoint.expires is None else _time(checkpoint.expires),
+    }
+
+
+def _texts(metadata: Any) -> dict[str, str] | None:
+    return None if metadata is None else {str(key): str(value) for key, value in metadata.items()}
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()

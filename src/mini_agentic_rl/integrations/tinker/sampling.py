@@ -22,22 +22,22 @@ from .wire.data import SamplePrompt, TensorCells
 from .wire.messages import SampleBody, SamplingBody
 from .wire.results import LikeliestRows, SampleAnswer, SampledTokens
 
-# Log-probabilities of prompts: of their own tokens, of the likeliest, of tokens that the client names.
+# Log-probabilities of prompts: of their own tokens, of the likeliest tokens, of tokens that the client names.
 #
-# Requests that wait for the same weights are computed together, in one pass that computes a common beginning once.
+# Requests that wait for the same weights are batched; a common prefix is computed once.
 
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 _AT_ONCE: Final = 16384
-"""Tokens that are scored in one turn of the torch thread, so that others get theirs."""
+"""Tokens that are scored in one turn of the torch thread."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question about one sequence: the log-probabilities of `target_N` after `place_N`, or of the `likeliest` tokens
-    there."""
+class ScoreRequest:
+    """Log-probabilities to compute in one sequence: of the tokens `target_N` after the positions `place_N`, or with
+    `likeliest` of that many most likely tokens there."""
 
     tokens_T: Ints
     place_N: Ints
@@ -47,45 +47,45 @@ class Asked:
 
 @dataclass(frozen=True)
 class PromptScores:
-    """The answer: log-probabilities [N], or with `likeliest` ids and log-probabilities [N, K]."""
+    """Log-probabilities [N], or with `likeliest` token ids and log-probabilities [N, K]."""
 
     logprobs: Floats
     token_ids: Ints | None = None
 
 
 class PromptScorer:
-    """Scores what is asked under one adapter or none, in batches made on the way. Used from one event loop.
+    """Scores prompts under one adapter or none, in batches. Used from one event loop.
 
     Args:
-        max_tokens: packed tokens of a pass, at most.
-        head_rows: positions whose logits exist at once, at most.
+        max_tokens: most packed tokens of a pass.
+        head_rows: LM-head chunk size, in tokens.
     """
 
     def __init__(self, policy: Policy, *, max_tokens: int, head_rows: int) -> None:
         self._policy = policy
         self._max_tokens = max_tokens
         self._head_rows = head_rows
-        self._waiting: dict[tuple[str | None, int], list[tuple[Asked, asyncio.Future[PromptScores]]]] = {}
+        self._waiting: dict[tuple[str | None, int], list[tuple[ScoreRequest, asyncio.Future[PromptScores]]]] = {}
         self._serving: set[asyncio.Task[None]] = set()
 
-    async def score(self, asked: Asked, adapter: str | None) -> PromptScores:
-        """Return what is asked, at temperature 1."""
-        if not asked.place_N.size:
-            wide = (0, asked.likeliest) if asked.likeliest else (0,)
-            return PromptScores(np.empty(wide, np.float32), np.empty(wide, np.int64) if asked.likeliest else None)
-        kind = (adapter, asked.likeliest)
+    async def score(self, request: ScoreRequest, adapter: str | None) -> PromptScores:
+        """Return the log-probabilities of a request, at temperature 1."""
+        if not request.place_N.size:
+            wide = (0, request.likeliest) if request.likeliest else (0,)
+            return PromptScores(np.empty(wide, np.float32), np.empty(wide, np.int64) if request.likeliest else None)
+        kind = (adapter, request.likeliest)
         queue = self._waiting.setdefault(kind, [])
         found: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
-        queue.append((asked, found))
+        queue.append((request, found))
         if len(queue) == 1:
-            # A task of its own: whoever began a batch may go away, and those who joined it stay.
+            # A separate task: the request that began a batch may be cancelled while others wait for it.
             serving = asyncio.create_task(self._serve(kind))
             self._serving.add(serving)
             serving.add_done_callback(self._serving.discard)
         return await found
 
     async def _serve(self, kind: tuple[str | None, int]) -> None:
-        # Whatever arrives until the torch thread is free goes along.
+        # Requests that arrive until the torch thread is free join the batch.
         await self._policy.run_async(lambda: None, brief=True)
         while kind in self._waiting:
             await self._next(kind)
@@ -102,9 +102,9 @@ class PromptScorer:
         else:
             del self._waiting[kind]
         try:
-            asked = [each for each, _ in batch]
-            scored = await self._policy.run_async(lambda: self._scored(asked, *kind), brief=True)
-        except Exception as error:  # of any kind: it belongs to all who wait for this pass
+            requests = [each for each, _ in batch]
+            scored = await self._policy.run_async(lambda: self._scored(requests, *kind), brief=True)
+        except Exception as error:  # any error fails all requests of this pass
             for _, found in batch:
                 if not found.done():
                     found.set_exception(error)
@@ -113,7 +113,7 @@ class PromptScorer:
             if not found.done():
                 found.set_result(each)
 
-    def _scored(self, batch: Sequence[Asked], adapter: str | None, likeliest: int) -> list[PromptScores]:
+    def _scored(self, batch: Sequence[ScoreRequest], adapter: str | None, likeliest: int) -> list[PromptScores]:
         packed = pack_targets([TargetSequence(each.tokens_T, each.place_N, each.target_N) for each in batch])
         scorer = self._policy.scorer(adapter, max_tokens=self._max_tokens, head_rows=self._head_rows)
         ends = np.cumsum([each.place_N.size for each in batch])[:-1]
@@ -124,7 +124,7 @@ class PromptScorer:
         logprobs = found.logprobs_SK.numpy()
         if found.tokens_SK is not None:
             ids = found.tokens_SK.numpy()
-        else:  # all of the vocabulary, in its order: the likeliest come first here
+        else:  # the whole vocabulary in its order: sort it by probability
             order = np.argsort(-logprobs, axis=1, kind="stable")
             ids, logprobs = np.take_along_axis(ids, order, 1), np.take_along_axis(logprobs, order, 1)
         pairs = zip(np.split(logprobs, ends), np.split(ids, ends), strict=True)
@@ -132,12 +132,12 @@ class PromptScorer:
 
 
 _MOST_LIKELIEST: Final = 1 << 21
-"""Most of the likeliest tokens in one answer, over all of its places."""
+"""Most likeliest tokens in one answer, over all positions."""
 
 
 @dataclass(frozen=True)
 class _Stops:
-    """The ends of a continuation, beside its length."""
+    """Stop tokens and stop texts of a continuation."""
 
     token_ids: tuple[int, ...]
     texts: tuple[str, ...]
@@ -147,8 +147,8 @@ class ClientSampler:
     """Samples and scores for all clients. Used from one event loop.
 
     Args:
-        tokenizer: decodes what is sampled, for texts that end it.
-        eos_ids: tokens that end a continuation of a client that says nothing else.
+        tokenizer: decodes sampled tokens to look for stop texts.
+        eos_ids: stop tokens of a request without `stop`.
     """
 
     def __init__(
@@ -166,12 +166,12 @@ class ClientSampler:
         self._eos_ids = tuple(eos_ids)
         self._vocabulary = model.vocab_size
         self._context_length = model.context_length
-        # As many as the engine lets wait: beyond it, continuations of all requests take turns here.
+        # The engine's queue is bounded; further continuations wait here.
         self._places = asyncio.Semaphore(policy.engine.settings.max_waiting)
         self._engine = PolicySampler(policy.engine, base_name="base", adapters=(), context_length=model.context_length)
 
     async def sample(self, body: SampleBody, given: SamplePrompt, weights: SavedWeights | None) -> SampleAnswer:
-        """Return continuations of the prompt, and what was asked of the prompt.
+        """Return continuations of the prompt, and the requested log-probabilities of the prompt.
 
         Raises:
             RefusedError: the request cannot be done, and the text names the field; or the weights cannot be read.
@@ -187,22 +187,22 @@ class ClientSampler:
             )
         if body.prompt_alt_tokens_k:
             raise RefusedError("prompt_alt_tokens_k is not served here: sample the prompt's beginnings instead")
-        asked = _Questions.of(body, given, self._vocabulary)
+        scoring = _PromptRequest.of(body, given, self._vocabulary)
         sampling, stops = self._sampling(body.sampling_params, body.topk_sample_logprobs, room)
         _check_likeliest(sampling.top_logprobs * sampling.max_tokens * body.num_samples, "topk_sample_logprobs")
         async with self._slots.holding(weights) as adapter, contextlib.AsyncExitStack() as stack:
-            # One that fails, or a request that is cancelled, leaves no other behind.
+            # If one continuation fails or the request is cancelled, the others are cancelled.
             group: list[asyncio.Future[tuple[SampledTokens, int]]] = []
             stack.push_async_callback(_cancel, group)
-            scores = asyncio.gather(*(self._scorer.score(each, adapter) for each in asked.all))
+            scores = asyncio.gather(*(self._scorer.score(each, adapter) for each in scoring.all))
             stack.push_async_callback(_cancel, [scores])
             for number in range(body.num_samples):
-                # Before it is made: a request of a thousand samples takes no more than its turns.
+                # Acquired before the continuation is created, so that a request of a thousand samples waits its turn.
                 await self._places.acquire()
                 group.append(self._placed(prompt, _numbered(sampling, number), stops, adapter))
             found, answers = await asyncio.gather(asyncio.gather(*group), scores)
         return replace(
-            asked.answer(answers),
+            scoring.answer(answers),
             sequences=[tokens for tokens, _ in found],
             cached_tokens=max(cached for _, cached in found),
         )
@@ -227,7 +227,7 @@ class ClientSampler:
         if stop is None:
             return _Stops(self._eos_ids, ())
         given = [stop] if isinstance(stop, str) else list(stop)
-        if not given:  # nothing ends it, not even an end token
+        if not given:  # an empty list turns off the stop tokens too
             return _Stops((), ())
         texts = tuple(each for each in given if isinstance(each, str))
         ids = tuple(each for each in given if isinstance(each, int))
@@ -239,7 +239,7 @@ class ClientSampler:
     def _placed(
         self, prompt: Ints, sampling: SamplingParams, stops: _Stops, adapter: str | None
     ) -> asyncio.Future[tuple[SampledTokens, int]]:
-        """Begin a continuation in a place that was taken for it, which is free when it ends, however it does."""
+        """Begin a continuation; its place, which the caller acquired, is released when it ends."""
         delivery = "stepwise" if stops.texts else "whole"
         request = TokenRequest(tuple(prompt.tolist()), sampling, adapter, delivery=delivery)  # type: ignore[arg-type]
         begun = asyncio.ensure_future(self._sampled(request, stops.texts))
@@ -274,25 +274,25 @@ class ClientSampler:
         return SampledTokens(tokens, logprobs, "stop" if reason == "stop" else "length", rows), cached
 
     def _ends(self, tokens: list[int], texts: tuple[str, ...]) -> bool:
-        """Return True if the text so far has one of `texts` at its end, or just before it."""
+        """Return True if one of `texts` is at the end of the text so far, or just before it."""
         longest = max(len(text.encode()) for text in texts)
-        # A token is a byte at least, but for a beginning that decodes to nothing.
+        # A token is at least one byte, but for a prefix that decodes to nothing.
         tail = str(self._tokenizer.decode(tokens[-(longest + 4) :], skip_special_tokens=False))
         return any(text in tail for text in texts)
 
 
 @dataclass(frozen=True)
-class _Questions:
-    """The tokens asked of a prompt: its own, the likeliest ones, and those of a tensor."""
+class _PromptRequest:
+    """The log-probabilities requested of a prompt: its own tokens, the likeliest ones, and those of a tensor."""
 
     length: int
-    own: Asked | None
-    likeliest: Asked | None
-    targets: Asked | None
+    own: ScoreRequest | None
+    likeliest: ScoreRequest | None
+    targets: ScoreRequest | None
     cells: TensorCells | None
 
     @classmethod
-    def of(cls, body: SampleBody, given: SamplePrompt, vocabulary: int) -> _Questions:
+    def of(cls, body: SampleBody, given: SamplePrompt, vocabulary: int) -> _PromptRequest:
         prompt, length = given.tokens_T, given.tokens_T.size
         last = body.prompt_logprobs_last_n
         if last is not None and not (body.prompt_logprobs and last < length):
@@ -309,21 +309,21 @@ class _Questions:
             if not wanted.any():
                 raise RefusedError("target_prompt_logprobs names no token")
             check_ids(cells.dense[wanted], "target_prompt_logprobs", vocabulary)
-            targets = Asked(prompt, np.nonzero(wanted)[0], cells.dense[wanted])
+            targets = ScoreRequest(prompt, np.nonzero(wanted)[0], cells.dense[wanted])
         return cls(
             length,
-            Asked(prompt, places - 1, prompt[places]) if body.prompt_logprobs else None,
-            Asked(prompt, places - 1, prompt[places], width) if width else None,
+            ScoreRequest(prompt, places - 1, prompt[places]) if body.prompt_logprobs else None,
+            ScoreRequest(prompt, places - 1, prompt[places], width) if width else None,
             targets,
             cells,
         )
 
     @property
-    def all(self) -> list[Asked]:
+    def all(self) -> list[ScoreRequest]:
         return [each for each in (self.own, self.likeliest, self.targets) if each is not None]
 
     def answer(self, found: Sequence[Any]) -> SampleAnswer:
-        """Return the answers, in the order of `all`."""
+        """Return the answer with the scores, which are in the order of `all`."""
         rest = iter(found)
         answer = SampleAnswer(())
         if self.own is not None:
@@ -353,7 +353,7 @@ def _check_likeliest(count: int, field: str) -> None:
 
 
 def _numbered(sampling: SamplingParams, number: int) -> SamplingParams:
-    """Return the settings of one of several continuations: with a seed, each has draws of its own."""
+    """Return the settings of one of several continuations: a seed is derived for each."""
     if sampling.seed is None or number == 0:
         return sampling
     seed = int(np.random.SeedSequence([abs(sampling.seed), number]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,4 +1,4 @@
-"""Sessions: what one client of the server has begun, and when it was last heard of."""
+"""Sessions: each client's models and samplers, the time of its last request, and snapshots to sample with."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MOST_SAMPLERS: Final = 65_536
 
 
 def owner_of(api_key: str) -> str:
-    """Return the name under which what a key made is kept: no key can be read off it. Empty where none is asked for."""
+    """Return the owner name of an API key, a digest of it; empty if the server needs no key."""
     if api_key == ANYBODY:
         return ""
     return hashlib.blake2b(api_key.encode(), digest_size=12, person=b"tinker-owner").hexdigest()
 
 
 class UnknownClientError(NotServedError):
-    """There is no session, model or sampler of this id, or not any more."""
+    """There is no session, model or sampler of this id, or it has ended."""
 
     def __init__(self, what: str, status: int = 404) -> None:
         super().__init__("", "", status)
@@ -40,7 +40,7 @@ class UnknownClientError(NotServedError):
 
 @dataclass
 class ClientModel:
-    """An adapter that a client trains, and the turns of its requests."""
+    """An adapter that a client trains, and the queue of its requests."""
 
     model_id: str
     base_model: str
@@ -56,7 +56,7 @@ class ClientModel:
         """Return the adapter.
 
         Raises:
-            RefusedError: it could not be made, or is gone.
+            RefusedError: it could not be created, or was removed.
         """
         if self.adapter is None:
             raise RefusedError(f"the model {self.model_id!r} could not be made, as its first request says")
@@ -65,13 +65,13 @@ class ClientModel:
 
 @dataclass
 class SamplingSession:
-    """A sampling client: which weights it samples with."""
+    """A sampling client, and the weights that it samples with."""
 
     session_id: str
     base_model: str
     model_path: str | None = None
     weights: SavedWeights | None = None
-    """None is the bare model."""
+    """None for the base model."""
     inflight_of: ClientModel | None = None
     """The model whose latest published weights are used instead."""
     joined: int = 0
@@ -79,7 +79,7 @@ class SamplingSession:
 
     @property
     def current(self) -> SavedWeights | None:
-        """The weights that a request which comes now is sampled with."""
+        """Weights for the next request."""
         return self.weights if self.inflight_of is None else self.inflight_of.inflight
 
 
@@ -96,7 +96,7 @@ class TinkerSession:
     samplers: dict[str, SamplingSession] = field(default_factory=dict)
 
     def add_model(self, model: ClientModel) -> None:
-        """Keep a model.
+        """Add a model.
 
         Raises:
             OverloadedError: there are too many.
@@ -108,7 +108,7 @@ class TinkerSession:
         self.models[model.model_id] = model
 
     def add_sampler(self, sampler: SamplingSession) -> SamplingSession:
-        """Keep a sampling client.
+        """Add a sampling client.
 
         Raises:
             OverloadedError: there are too many.
@@ -125,9 +125,9 @@ class TinkerSessions:
     """All sessions. Used from one event loop.
 
     Args:
-        most: sessions at once.
-        seconds: time without a word after which one has ended.
-        clock: seconds that never go back.
+        most: most sessions at once.
+        seconds: time without a request after which a session has ended.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -141,7 +141,7 @@ class TinkerSessions:
 
     @property
     def full(self) -> bool:
-        """True if there are as many as there may be."""
+        """True if no further session may begin."""
         return len(self._sessions) >= self._most
 
     def begin(
@@ -150,7 +150,7 @@ class TinkerSessions:
         """Return a new session.
 
         Raises:
-            OverloadedError: there are as many as there may be.
+            OverloadedError: there are too many.
         """
         if self.full:
             raise OverloadedError(f"{self._most} clients are here already, which is the most (max_clients)")
@@ -163,10 +163,10 @@ class TinkerSessions:
         return [each for each in list(self._sessions.values()) if each.owner == owner]
 
     def hear(self, session_id: str, owner: str = "") -> TinkerSession:
-        """Return the session of a client that has just said something.
+        """Return a session, and record that its client is alive.
 
         Raises:
-            UnknownClientError: this owner has none of this id.
+            UnknownClientError: the owner has no session of this id.
         """
         session = self._sessions.get(session_id)
         if session is None or session.owner != owner:
@@ -199,11 +199,11 @@ class TinkerSessions:
         raise UnknownClientError(f"there is no sampling session {sampling_session_id!r}, or not any more")
 
     def end(self, session_id: str) -> TinkerSession | None:
-        """Forget a session and return it."""
+        """Remove a session and return it."""
         return self._sessions.pop(session_id, None)
 
     def silent(self, seconds: float | None = None) -> list[str]:
-        """Return the ids of sessions that have not been heard of for too long, or for so many seconds."""
+        """Return the ids of sessions without a request for `seconds`, by default the limit of the settings."""
         until = self._clock() - (self._seconds if seconds is None else seconds)
         return [each.session_id for each in self._sessions.values() if each.heard_at < until]
 
@@ -212,11 +212,11 @@ class TinkerSessions:
 
 
 class Snapshots:
-    """The copies without a name, in a folder of their own. Used from one event loop.
+    """Unnamed copies of adapters. Used from one event loop.
 
     Args:
-        folder: for the copies; removed at the end.
-        most: copies that are kept; beyond it those that were used longest ago are dropped, of the client that has most.
+        folder: folder of the copies; removed by `close`.
+        most: most copies; beyond it the least recently used copy of the client with most copies is dropped.
     """
 
     def __init__(self, policy: Policy, folder: Path, most: int) -> None:
@@ -229,7 +229,7 @@ class Snapshots:
         self._made = 0
 
     async def take(self, model: ClientModel) -> SavedWeights:
-        """Return a copy of a client's weights as they are; where they have not changed since the last one, that one.
+        """Return a copy of a client's current weights; the last copy if they have not changed since.
 
         Raises:
             RefusedError: the client has no adapter.
@@ -254,7 +254,7 @@ class Snapshots:
         return weights
 
     async def end(self, session_id: str) -> None:
-        """Drop the copies of a client that has gone."""
+        """Drop the copies of a session that has ended."""
         for key in [key for key in self._kept if self._sessions[key] == session_id]:
             await self._drop(key)
 
@@ -265,10 +265,10 @@ class Snapshots:
             await asyncio.to_thread(shutil.rmtree, weights.folder, ignore_errors=True)
 
     def use(self, weights: SavedWeights) -> None:
-        """Note that weights are sampled with.
+        """Mark weights as recently used.
 
         Raises:
-            NoWeightsError: they are gone.
+            NoWeightsError: they were removed.
         """
         if weights.key in self._kept:
             self._kept.move_to_end(weights.key)

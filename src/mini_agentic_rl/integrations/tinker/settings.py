@@ -16,34 +16,33 @@ from ...trainer import RunSettings
 
 
 class ClientSettings(Settings):
-    """Bounds on what clients hold at once."""
+    """Limits of clients."""
 
     max_trained_adapters: int = Field(default=8, ge=1)
-    """Adapters that are trained at the same time, over all clients; one more is refused until a client ends."""
+    """Most adapters in training at once, over all clients; one more is refused until a client ends."""
     max_rank: int = Field(default=128, ge=1)
-    """Largest rank that a client may ask for."""
+    """Largest LoRA rank of a client."""
     adapter_alpha: int = Field(default=32, ge=1)
-    """Scale of the clients' adapters: their output is multiplied by it and divided by the rank, which a client
-    chooses."""
+    """LoRA alpha of the clients' adapters: their output is scaled by alpha / rank; the client chooses the rank."""
     sampler_slots: int = Field(default=4, ge=1)
-    """Saved weights that are sampled with at the same time; requests for more wait."""
+    """Most saved weights that are sampled with at once; requests for others wait."""
     sampler_share: float = Field(default=0.5, ge=0, lt=1)
-    """Sampling's share of the time while a client's data are learnt from, where anybody samples; 0 lets sampling wait
-    for the end of each `forward_backward`, and gives its key/value cache back meanwhile."""
+    """Share of the time for sampling during a `forward_backward`; 0 makes sampling wait for its end, and frees the
+    key/value cache meanwhile."""
     max_snapshots: int = Field(default=64, ge=1)
-    """Weights without a name that are kept to sample with; beyond it those that were used longest ago are dropped."""
+    """Most unnamed weights kept to sample with; beyond it the least recently used are dropped."""
     max_open_requests: int = Field(default=4096, ge=1)
-    """Requests of one client whose results it has not fetched yet; more are refused with 429."""
+    """Most requests of one client with unfetched results; more are refused with 429."""
     max_open_mib: int = Field(default=512, ge=1)
-    """MiB of the data in such requests of one client; more are refused with 429."""
+    """Most MiB of data in these requests of one client; more are refused with 429."""
     max_clients: int = Field(default=256, ge=1)
-    """Clients at once; more are refused with 429."""
+    """Most clients at once; more are refused with 429."""
     session_seconds: float = Field(default=900.0, gt=0)
-    """Seconds without a word after which a client counts as gone: its adapters are dropped, what it saved stays."""
+    """Seconds without a request after which a session ends: its adapters are dropped, its checkpoints stay."""
     retrieve_seconds: float = Field(default=20.0, gt=0, le=40)
-    """Seconds that an answer waits for a result before the client is told to ask again."""
+    """Seconds that a poll waits for a result before the client has to poll again."""
     gap_seconds: float = Field(default=60.0, gt=0)
-    """Seconds that a client's requests wait for one before them that has not arrived."""
+    """Seconds that a client's requests wait for an earlier one that has not arrived."""
 
 
 # The settings of the command `tinker`.
@@ -87,7 +86,7 @@ class TinkerSettings(Settings):
     server: ServerSettings = ServerSettings()
 
 
-# Errors of requests whose answer is fetched later: the client raises them when it waits for the result.
+# Errors of promises: the client raises them when it waits for the result.
 
 
 GONE: Final = (
@@ -98,7 +97,7 @@ UNREADABLE: Final = "these weights cannot be read: they are damaged, or were ove
 
 
 class RefusedError(Exception):
-    """A request cannot be done as it is; `category` says whose fault that is."""
+    """A request cannot be carried out; `category` is the side at fault."""
 
     def __init__(self, text: str, *, category: Literal["user", "server"] = "user") -> None:
         super().__init__(text)
@@ -106,4 +105,4 @@ class RefusedError(Exception):
 
 
 class NoWeightsError(RefusedError):
-    """There are no weights under a path of a client, or they are gone since."""
+    """There are no weights under a path of a client, or they were removed."""

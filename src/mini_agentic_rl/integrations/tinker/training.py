@@ -1,7 +1,7 @@
-"""One client's adapter while it is trained: its gradients add up until an optimizer step, and nobody else sees them.
+"""One client's adapter in training: its gradients accumulate until an optimizer step.
 
-A request that fails adds nothing: gradients are as they were before it. All of this runs on the torch thread, inside
-the turns of `Policy`.
+A failed request leaves the gradients unchanged. Everything here runs on the torch thread of `Policy`, but for
+`SamplerSlots`, which belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ logger = logging.getLogger(__name__)
 
 OPTIMIZER_FILE = "optimizer.pt"
 LARGEST_STEP = 1e9
-"""Largest number of an optimizer step: what is made of them has to fit float32."""
+"""Largest number of an optimizer step: results have to fit float32."""
 
 
 @dataclass(frozen=True)
 class AdapterShape:
-    """The matrices that an adapter has: adapters of one shape can take each other's weights."""
+    """The matrices of an adapter. Adapters of the same shape can load each other's weights."""
 
     rank: int
     attention: bool = True
@@ -53,7 +53,7 @@ class AdapterShape:
 
 @dataclass(frozen=True)
 class AdamStep:
-    """The numbers of one AdamW step (Loshchilov and Hutter 2019), as the client gives them."""
+    """Hyperparameters of one AdamW step (Loshchilov and Hutter 2019)."""
 
     learning_rate: float = 1e-4
     beta1: float = 0.9
@@ -61,7 +61,7 @@ class AdamStep:
     eps: float = 1e-12
     weight_decay: float = 0.0
     grad_clip_norm: float = 0.0
-    """Gradients are scaled down to this norm; 0 scales nothing."""
+    """Gradient clipping norm; 0 turns clipping off."""
 
     def __post_init__(self) -> None:
         numbers = vars(self)
@@ -94,12 +94,12 @@ class TrainedAdapter:
     """An adapter, its gradients and the state of its optimizer.
 
     Args:
-        policy: holds the adapter from here on.
-        name: of the adapter; no other may have it.
+        policy: holds the adapter.
+        name: unique name of the adapter.
         shape: its matrices.
-        alpha: scale of its output, over the rank.
-        settings: bound the memory of its passes.
-        seed: of its first weights; None draws any.
+        alpha: LoRA alpha: its output is scaled by alpha / rank.
+        settings: memory bounds of a learning pass.
+        seed: seed of the initial weights; None draws a random one.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class TrainedAdapter:
         """Number of times that the weights have changed."""
 
     def forward_backward(self, batch: LossBatch, *, gradient: bool) -> LossResult:
-        """Compute the loss of a batch; with `gradient`, add its gradient to what is there.
+        """Compute the loss of a batch; with `gradient`, add its gradient to those so far.
 
         Raises:
             RefusedError: the loss, or a log-probability, is not finite.
         """
         parameters = self._learner.parameters
-        # The gradients so far are put aside, so that a batch that fails midway leaves them as they were.
+        # The gradients so far are put aside, so that a batch that fails midway leaves them unchanged.
         before = [parameter.grad for parameter in parameters]
         for parameter in parameters:
             parameter.grad = None
@@ -148,10 +148,10 @@ class TrainedAdapter:
         return result
 
     def optim_step(self, step: AdamStep) -> dict[str, float]:
-        """Take an AdamW step with the gradients so far, and forget them.
+        """Take an AdamW step with the gradients so far, and clear them.
 
         Raises:
-            RefusedError: they are not finite; they are forgotten all the same.
+            RefusedError: they are not finite; they are cleared too.
         """
         for group in self._learner.optimizer.param_groups:
             group.update(betas=(step.beta1, step.beta2), eps=step.eps, weight_decay=step.weight_decay)
@@ -162,16 +162,16 @@ class TrainedAdapter:
         return {"grad_norm:mean": found["grad_norm"], "learning_rate:mean": found["learning_rate"]}
 
     def save(self, folder: Path, *, optimizer: bool) -> None:
-        """Write the weights as peft reads them, and with `optimizer` what an unbroken run would go on with."""
+        """Write the weights in the format of peft, and with `optimizer` the optimizer's state."""
         save_weights(self._policy.model, folder, self.name)
         if optimizer:
             self._learner.save_state(folder / OPTIMIZER_FILE)
 
     def load(self, folder: Path, *, optimizer: bool) -> None:
-        """Take saved weights, and with `optimizer` its state; gradients so far are forgotten.
+        """Load saved weights, and with `optimizer` the optimizer's state; gradients so far are cleared.
 
         Raises:
-            RefusedError: they are damaged, of another shape, or have no optimizer's state.
+            RefusedError: they are damaged, of another shape, or saved without the optimizer's state.
         """
         if optimizer and not (folder / OPTIMIZER_FILE).is_file():
             raise RefusedError("these weights were saved without the optimizer's state: load them without it")
@@ -179,7 +179,7 @@ class TrainedAdapter:
             load_weights(self._policy.model, folder, self.name)
             if optimizer:
                 self._learner.load_state(folder / OPTIMIZER_FILE)
-        except UserError as error:  # it names places of the server
+        except UserError as error:  # its text has paths of the server
             logger.error("%s", error)
             raise RefusedError(UNREADABLE) from error
         self._learner.optimizer.zero_grad(set_to_none=True)
@@ -193,7 +193,7 @@ class TrainedAdapter:
     def _computed(self, batch: LossBatch, gradient: bool) -> LossResult:
         inputs, seen = batch.inputs, SeenTerms(batch.packed.term_count)
         if batch.ratio_mask_S is not None:
-            # Chunks of a pass know nothing of each other: what a whole sequence gives is found in a pass before.
+            # A sequence may be split into chunks, so its ratio is computed in a first pass.
             first = SeenTerms(batch.packed.term_count)
             known = replace(inputs, rollout_S=torch.zeros(batch.packed.term_count))
             self._learner.forward_backward(batch.packed, batch, known, gradient=False, seen=first)
@@ -202,10 +202,10 @@ class TrainedAdapter:
         return LossResult(batch.split(seen.logprobs_S), float(sums["loss"]))
 
 
-# Adapters that the engine samples with, filled with whichever saved weights are asked for.
+# Adapters that the engine samples with.
 #
-# Training goes on while older weights are sampled with, so each sampling client's weights are a copy: a folder, loaded
-# into one of a few slots when they are needed. A slot that nobody samples with takes the next ones.
+# Training goes on while clients sample with older weights, so each sampling client's weights are a copy: a folder that
+# is loaded into one of a few slots when it is needed. An idle slot loads the next weights.
 
 
 @dataclass(frozen=True)
@@ -215,18 +215,18 @@ class SavedWeights:
     folder: Path
     shape: AdapterShape
     key: str
-    """A name of these weights alone, which those of an overwritten folder do not share."""
+    """Unique key of these weights; weights that overwrite the folder have another one."""
 
 
 @dataclass
 class _SamplerSlot:
     name: str
     key: str
-    """Weights that it has, or is about to have."""
+    """Key of the weights that are loaded or being loaded."""
     shape: AdapterShape | None = None
-    """Shape of its adapter; None while there is none."""
+    """Shape of its adapter; None without an adapter."""
     loaded: str | None = None
-    """Weights that its adapter has."""
+    """Key of the loaded weights."""
     users: int = 0
     used_at: int = 0
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -236,8 +236,8 @@ class SamplerSlots:
     """The slots of one policy. Used from one event loop.
 
     Args:
-        count: how many there are at most.
-        alpha: scale of the adapters' output.
+        count: most slots.
+        alpha: LoRA alpha of the adapters.
     """
 
     def __init__(self, policy: Policy, count: int, alpha: int) -> None:
@@ -250,10 +250,10 @@ class SamplerSlots:
 
     @asynccontextmanager
     async def holding(self, weights: SavedWeights | None) -> AsyncIterator[str | None]:
-        """Yield the name of an adapter that has these weights for as long as the block; None is the bare model.
+        """Yield the name of an adapter with these weights, which keeps them during the block; None for the base model.
 
         Raises:
-            RefusedError: the weights cannot be read, or are gone.
+            RefusedError: the weights cannot be read, or were removed.
         """
         if weights is None:
             yield None
@@ -270,11 +270,11 @@ class SamplerSlots:
                 self._freed.notify_all()
 
     async def _taken(self, weights: SavedWeights) -> _SamplerSlot:
-        """Return a slot that has the weights, or is free to take them, with one more user."""
+        """Return a slot with the weights, or an idle one to load them into, with one more user."""
         async with self._freed:
             while (slot := self._choose(weights)) is None:
                 await self._freed.wait()
-            # Named at once: whoever comes next for the same weights waits for this slot and takes no other.
+            # The key is set at once, so that the next request for the same weights waits for this slot.
             self._uses += 1
             slot.key, slot.users, slot.used_at = weights.key, slot.users + 1, self._uses
             return slot
@@ -288,7 +288,7 @@ class SamplerSlots:
         if not alike and len(self._slots) < self._count:
             self._slots.append(_SamplerSlot(f"slot{len(self._slots)}", weights.key))
             return self._slots[-1]
-        # One of the same shape only takes other numbers; of another, its matrices are made anew.
+        # A slot of the same shape is only overwritten; one of another shape needs new matrices.
         return next(iter([*alike, *idle]), None)
 
     def _load(self, slot: _SamplerSlot, weights: SavedWeights) -> None:
@@ -302,7 +302,7 @@ class SamplerSlots:
             slot.shape = weights.shape
         try:
             self._policy.read_weights(weights.folder, slot.name)
-        except UserError as error:  # it names places of the server
+        except UserError as error:  # its text has paths of the server
             if not weights.folder.is_dir():
                 raise NoWeightsError(GONE) from error
             logger.error("%s", error)

@@ -1,6 +1,6 @@
-"""Training as clients ask for it: adapters that begin, learn, step, and are saved.
+"""Requests that create, train, save and load adapters.
 
-Each request is promised, and its work waits for its turn among those of the same client. It runs on the torch thread,
+Each returns a promise; its work is queued behind the earlier requests of the same client, and runs on the torch thread,
 which all clients share. Used from one event loop.
 """
 
@@ -29,10 +29,10 @@ class ClientTrainings:
     """The adapters that clients train.
 
     Args:
-        policy: has the adapters.
-        check_base: gives the name of the model that a client asked for, or refuses it.
-        make_room: ends clients that seem to be gone.
-        learner: bounds the memory of a pass.
+        policy: holds the adapters.
+        check_base: returns the name of a requested base model, or refuses it.
+        make_room: ends sessions without a recent heartbeat.
+        learner: memory bounds of a learning pass.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class ClientTrainings:
         self._check_base = check_base
         self._make_room = make_room
         self._settings = settings
-        # The state of its moments is saved and read back, which the 8-bit optimizer's cannot be everywhere.
+        # The optimizer's state is saved and loaded, which the 8-bit optimizer does not support everywhere.
         self._learner = learner.model_copy(update={"optimizer": "adamw"})
         self._numbers = 0
         self.count = 0
         """Adapters in training."""
 
     def create_model(self, body: CreateModelBody, owner: str) -> tuple[Promise, str]:
-        """Promise an adapter to train; return its model id too."""
+        """Create an adapter to train; return the promise and the model id."""
         session = self._sessions.hear(body.session_id, owner)
         lora, model_id = body.lora_config, f"{body.session_id}:train:{body.model_seq_id}"
 
@@ -75,7 +75,7 @@ class ClientTrainings:
         return self._first(session, model_id, body.base_model, work), model_id
 
     def load_weights(self, body: LoadWeightsBody, owner: str) -> tuple[Promise, str]:
-        """Promise that saved weights are taken, by a model that is there or by one that begins with them."""
+        """Load saved weights into an existing model or a new one; return the promise and the model id."""
         if body.model_id is not None:
             _, model = self._sessions.of_model(body.model_id, owner)
 
@@ -104,7 +104,7 @@ class ClientTrainings:
         return self._first(session, model_id, body.base_model or "", begin), model_id
 
     def forward_backward(self, request: LossRequest, owner: str) -> Promise:
-        """Promise the loss of some data and, unless it is `forward_only`, its gradient in the client's adapter."""
+        """Compute the loss of a batch and, unless it is `forward_only`, add its gradient to the client's adapter."""
         _, model = self._sessions.of_model(request.model_id, owner)
 
         async def work() -> LossAnswer:
@@ -127,7 +127,7 @@ class ClientTrainings:
         return self._numbered(model, owner, request.seq_id, work, request.size)
 
     def optim_step(self, body: OptimStepBody, owner: str) -> Promise:
-        """Promise an optimizer step of the client's adapter."""
+        """Take an optimizer step of the client's adapter."""
         _, model = self._sessions.of_model(body.model_id, owner)
 
         async def work() -> dict[str, Any]:
@@ -140,7 +140,7 @@ class ClientTrainings:
         return self._numbered(model, owner, body.seq_id, work)
 
     def save_state(self, body: SaveBody, owner: str) -> Promise:
-        """Promise that the weights and the optimizer's state are saved under a name."""
+        """Save the weights and the optimizer's state under a name."""
         _, model = self._sessions.of_model(body.model_id, owner)
 
         async def work() -> dict[str, Any]:
@@ -149,7 +149,7 @@ class ClientTrainings:
         return self._numbered(model, owner, body.seq_id, work)
 
     def save_for_sampler(self, body: SaveBody, owner: str) -> Promise:
-        """Promise weights to sample with: saved under a name, or those of a new sampling session."""
+        """Save weights to sample with: under a name, or as the snapshot of a new sampling session."""
         session, model = self._sessions.of_model(body.model_id, owner)
 
         async def work() -> dict[str, Any]:
@@ -166,7 +166,7 @@ class ClientTrainings:
         return self._numbered(model, owner, body.seq_id, work)
 
     async def end(self, model: ClientModel) -> None:
-        """Drop the adapter of a client that has gone."""
+        """Remove the adapter of a session that has ended."""
         adapter, model.adapter = model.adapter, None
         if adapter is not None:
             self.count -= 1
@@ -175,7 +175,7 @@ class ClientTrainings:
     def _first(
         self, session: TinkerSession, model_id: str, base_model: str, work: Callable[[], Awaitable[Any]]
     ) -> Promise:
-        """Promise the first request of a model, which makes it; one that is sent again is the same."""
+        """Queue the request that creates a model; a repeated request gets the same promise."""
         known = self._promises.find(f"{model_id}:0")
         if known is not None:
             return known
@@ -199,7 +199,7 @@ class ClientTrainings:
         work: Callable[[], Awaitable[Any]],
         size: int = 0,
     ) -> Promise:
-        """Promise a request of a model; one that is sent again is the same."""
+        """Queue a request of a model; a repeated request gets the same promise."""
         known = None if seq_id is None else self._promises.find(f"{model.model_id}:{seq_id}")
         if known is not None:
             return known
@@ -242,7 +242,7 @@ class ClientTrainings:
             adapter = await asyncio.shield(making)
             await asyncio.to_thread(self._checkpoints.begin, run)
         except BaseException:
-            # A client that goes away meanwhile, or a full disk, leaves an adapter that nobody knows of.
+            # The client disconnected or the disk is full: remove the adapter, which no session refers to.
             making.add_done_callback(self._unmake)
             raise
         model = session.models[model_id]

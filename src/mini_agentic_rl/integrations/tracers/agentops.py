@@ -1,10 +1,12 @@
-"""`AgentOpsTracer`: agent-lightning's usual tracer, for code that makes one."""
+"""`AgentOpsTracer`, agent-lightning's usual tracer, and `AgentFrameworkTracer` for Microsoft's Agent Framework."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import ClassVar
 
-from ...tracer.otel import OtelTracer
+from ...errors import UserError
+from ...tracer.otel import OtelTracer, init
 from ...types import Attributes
 from .openai_calls import record_openai_calls
 
@@ -29,3 +31,28 @@ class AgentOpsTracer(OtelTracer):
         self.records_openai_calls = instrument_managed
         if instrument_managed:
             record_openai_calls()
+
+
+class AgentFrameworkTracer(AgentOpsTracer):
+    """A tracer with the spans that Microsoft's Agent Framework makes of its agents and tools.
+
+    It turns on the framework's own instrumentation, and `init` for this process.
+
+    Raises:
+        UserError: the framework is not installed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            observability = import_module("agent_framework.observability")
+        except ImportError as error:
+            raise UserError(
+                "AgentFrameworkTracer needs Microsoft's Agent Framework: pip install agent-framework-core"
+            ) from error
+        init()
+        enable = getattr(observability, "enable_instrumentation", None)
+        if enable is not None:
+            enable()
+        else:  # versions of 2025
+            observability.OBSERVABILITY_SETTINGS.enable_otel = True

@@ -1,7 +1,6 @@
-"""Environments and rollout functions that were written for TRL's GRPOTrainer, as they are.
+"""Environments and reward functions that were written for TRL's GRPOTrainer: `TRLEnvironment` and `TRLRewards`.
 
-`TRLEnvironment` is an environment of its `environment_factory`, `RolloutFunctionAgent` runs its `rollout_func`, and
-`TRLRewards` are its reward functions. TRL itself need not be installed.
+TRL itself need not be installed.
 """
 
 import lazy_loader

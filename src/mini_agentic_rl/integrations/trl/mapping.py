@@ -1,4 +1,4 @@
-"""Mini-GRPO's settings in TRL's words, and which of them TRL has no word for."""
+"""Mini-GRPO's settings and rows as those of TRL, and the settings that TRL does not have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOSS_TYPES = {"sequence": "grpo", "token": "dapo", "dr_grpo": "dr_grpo"}
 
 @dataclass(frozen=True)
 class _TRLLoss:
-    """One of our losses, as TRL is asked for it."""
+    """One of our losses, as settings of TRL."""
 
     loss_type: str | None = None
     """None leaves it to the aggregation."""
@@ -41,7 +41,7 @@ _NATIVE = (
     "sft_coef",
     "teacher",
 )
-"""Settings that TRL knows at their defaults only."""
+"""Settings that TRL supports at their defaults only."""
 
 _LOSSES = {
     "clip": _TRLLoss(),

@@ -1,4 +1,4 @@
-"""The tool by which an agent trains models: in Python, as an OpenAI tool, over MCP, and for openai-agents."""
+"""The tool by which an agent trains models: in Python, and as an OpenAI tool."""
 
 from .parameters import ToolError, ToolParameter
 from .tool import RLTrainingTool

@@ -1,14 +1,16 @@
-"""The actions on data, rewards and models: `load_dataset`, `create_reward`, `evaluate`; and what is registered."""
+"""The actions of the tool: `train`, `load_dataset`, `create_reward`, `evaluate`; registered data sets and rewards."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Final, cast
 
-from ....datasets import load_examples
+from ....datasets import divide_examples, load_examples
 from ....errors import UserError
-from .. import REWARD_TYPES, STAND_IN, create_reward_function, local_copy, usual_dataset
+from .. import REWARD_TYPES, STAND_IN, TrainingConfig, create_reward_function, local_copy, usual_dataset
 from .parameters import (
     AllowedPaths,
     DataParameters,
@@ -16,7 +18,12 @@ from .parameters import (
     LoadDatasetParameters,
     RewardParameters,
     ToolError,
+    TrainParameters,
 )
+
+REINFORCEMENT_RATE: Final = 5e-4
+"""Learning rate of reinforcement learning, unless another is given."""
+_EVAL_FRACTION: Final = 0.1
 
 _SHOWN_ROWS = 2
 _SHOWN_TEXT = 600
@@ -30,15 +37,23 @@ _TRUTH = "42"
 Rows = Sequence[Mapping[str, Any]]
 
 
-class DataActions:
-    """Data sets and rewards by name, and what can be done with them.
+class Actions:
+    """The actions by name, and the registered data sets and rewards.
 
     Args:
-        paths: what may be read.
+        paths: folders that may be read and written.
+        max_trainings: trainings at the same time.
+
+    Raises:
+        UserError: `max_trainings` is below 1.
     """
 
-    def __init__(self, paths: AllowedPaths) -> None:
+    def __init__(self, paths: AllowedPaths, max_trainings: int = 1) -> None:
+        if max_trainings < 1:
+            raise UserError(f"max_trainings must be 1 or more, not {max_trainings}")
         self._paths = paths
+        self._max_trainings = max_trainings
+        self._free = threading.BoundedSemaphore(max_trainings)
         self._datasets: dict[str, Rows] = {}
         self._rewards: dict[str, Callable[..., Any]] = {}
 
@@ -54,7 +69,98 @@ class DataActions:
             raise UserError("register_reward_function needs a name, and a function")
         self._rewards[name] = reward_fn
 
-    def find(self, parameters: DataParameters, form: str) -> tuple[str, Rows | None]:
+    def train(self, parameters: TrainParameters) -> dict[str, Any]:
+        """Train to the end, and return the summary.
+
+        Raises:
+            UserError: a parameter cannot work, the folder holds something else, or too many trainings run.
+        """
+        from .. import FORMATS, SUPERVISED_SETTINGS, supervise  # which import torch
+
+        folder = self._paths.output(parameters.output_dir)
+        model = self._paths.model(parameters.model_name)
+        form = FORMATS.get(parameters.algorithm, "rl")
+        name, rows = self._find(parameters, form)
+        reward_fn = self._reward(parameters) if form == "rl" else None
+        if not self._free.acquire(blocking=False):
+            raise ToolError(f"at most {self._max_trainings} trainings run at once (max_trainings): wait until one ends")
+        try:
+            rows = self._rows(name, rows, form, parameters, parameters.seed)
+            if not rows:
+                raise UserError("dataset has no rows to train on")
+            if form == "rl":
+                summary = _reinforce(parameters, model, rows, reward_fn, folder)
+            else:
+                usual = SUPERVISED_SETTINGS[parameters.algorithm].settings()["learning_rate"].default
+                summary = supervise(
+                    parameters.algorithm,
+                    _config(parameters, model, folder, float(usual)),
+                    rows,
+                    folder,
+                    resume=parameters.resume,
+                    overwrite=parameters.overwrite,
+                )
+        finally:
+            self._free.release()
+        return {
+            "algorithm": parameters.algorithm,
+            "model": parameters.model_name,
+            "output_dir": str(folder),
+            "dataset": name,
+            "dataset_size": len(rows),
+            "num_epochs": parameters.num_epochs,
+            "summary": summary,
+        }
+
+    def load_dataset(self, parameters: LoadDatasetParameters) -> dict[str, Any]:
+        """Return the number of rows, their columns and the first rows."""
+        name, rows = self._find(parameters, parameters.format)
+        found = self._rows(name, rows, parameters.format, parameters)
+        return {
+            "dataset": name,
+            "format": parameters.format,
+            "split": parameters.split,
+            "dataset_size": len(found),
+            "sample_keys": list(found[0]) if found else [],
+            "samples": [{name: _cut(value) for name, value in row.items()} for row in found[:_SHOWN_ROWS]],
+        }
+
+    def create_reward(self, parameters: RewardParameters) -> dict[str, Any]:
+        """Return the rewards of three replies to a task whose right answer is 42."""
+        reward_fn = self._reward(parameters)
+        truths = [_TRUTH] * len(_EXAMPLES)
+        rewards = reward_fn(completions=[text for _, text in _EXAMPLES], ground_truth=truths)
+        custom = parameters.custom_reward is not None
+        values = parameters.model_dump(exclude={"custom_reward", "reward_type"})
+        return {
+            "reward_type": "custom" if custom else parameters.reward_type,
+            "description": "a function of the user's" if custom else REWARD_TYPES[parameters.reward_type],
+            "parameters": {} if custom else values,
+            "examples": [
+                {"reply": text, "ground_truth": _TRUTH, "reward": reward}
+                for (_, text), reward in zip(_EXAMPLES, rewards, strict=True)
+            ],
+        }
+
+    def evaluate(self, parameters: EvaluateParameters) -> dict[str, Any]:
+        """The mean reward and the accuracy of a model."""
+        from ....metrics import MetricsLogger
+        from .. import evaluate_model
+
+        reward_fn = self._reward(parameters)
+        name, rows = self._find(parameters, "rl")
+        found = evaluate_model(
+            self._paths.model(parameters.model_path or parameters.model_name),
+            self._rows(name, rows, "rl", parameters),
+            reward_fn,
+            max_samples=parameters.max_samples,
+            max_new_tokens=parameters.max_new_tokens,
+            seed=parameters.seed,
+            logger=MetricsLogger(),
+        )
+        return {"dataset": name, "split": parameters.split, **found}
+
+    def _find(self, parameters: DataParameters, form: str) -> tuple[str, Rows | None]:
         """The data set that the parameters mean: its name, and its rows where it is registered or given.
 
         Raises:
@@ -72,7 +178,7 @@ class DataActions:
             return name, list(self._datasets[name])[: parameters.max_samples]
         return local_copy(self._paths.dataset(name)), None
 
-    def reward(self, parameters: RewardParameters) -> Callable[..., Any]:
+    def _reward(self, parameters: RewardParameters) -> Callable[..., Any]:
         """The reward function that the parameters mean.
 
         Raises:
@@ -95,63 +201,50 @@ class DataActions:
             step_bonus=parameters.step_bonus,
         )
 
-    def load_dataset(self, parameters: LoadDatasetParameters) -> dict[str, Any]:
-        """Return the number of rows, their columns and the first rows."""
-        name, rows = self.find(parameters, parameters.format)
-        found = self.rows(name, rows, parameters.format, parameters)
-        return {
-            "dataset": name,
-            "format": parameters.format,
-            "split": parameters.split,
-            "dataset_size": len(found),
-            "sample_keys": list(found[0]) if found else [],
-            "samples": [{name: _cut(value) for name, value in row.items()} for row in found[:_SHOWN_ROWS]],
-        }
-
-    def rows(self, name: str, rows: Rows | None, form: Any, parameters: DataParameters) -> Rows:
-        """The rows, loaded if they are not there yet.
+    def _rows(self, name: str, rows: Rows | None, form: Any, parameters: DataParameters, seed: int = 0) -> Rows:
+        """Return the rows, loaded by the name of the data set if they are not given.
 
         Raises:
-            DatasetError: they cannot be had.
+            DatasetError: they cannot be loaded.
         """
         if rows is not None:
             return rows
-        return load_examples(name, form, split=parameters.split, max_samples=parameters.max_samples)
+        return load_examples(name, form, split=parameters.split, max_samples=parameters.max_samples, seed=seed)
 
-    def create_reward(self, parameters: RewardParameters) -> dict[str, Any]:
-        """Return the rewards of three replies to a task whose right answer is 42."""
-        reward_fn = self.reward(parameters)
-        truths = [_TRUTH] * len(_EXAMPLES)
-        rewards = reward_fn(completions=[text for _, text in _EXAMPLES], ground_truth=truths)
-        custom = parameters.custom_reward is not None
-        values = parameters.model_dump(exclude={"custom_reward", "reward_type"})
-        return {
-            "reward_type": "custom" if custom else parameters.reward_type,
-            "description": "a function of the user's" if custom else REWARD_TYPES[parameters.reward_type],
-            "parameters": {} if custom else values,
-            "examples": [
-                {"reply": text, "ground_truth": _TRUTH, "reward": reward}
-                for (_, text), reward in zip(_EXAMPLES, rewards, strict=True)
-            ],
-        }
 
-    def evaluate(self, parameters: EvaluateParameters) -> dict[str, Any]:
-        """The mean reward and the accuracy of a model."""
-        from ....metrics import MetricsLogger
-        from .. import evaluate_model
+def _config(parameters: TrainParameters, model: str, folder: Path, learning_rate: float) -> TrainingConfig:
+    samples = parameters.samples_per_prompt if "samples_per_prompt" in parameters.model_fields_set else None
+    values: dict[str, Any] = {
+        **parameters.model_dump(include=set(TrainingConfig.model_fields)),  # settings of the same name
+        "model_name": model,
+        "output_dir": str(folder),
+        "num_train_epochs": parameters.num_epochs,
+        "per_device_train_batch_size": parameters.batch_size,
+        "learning_rate": parameters.learning_rate or learning_rate,
+        "logging_steps": 1,
+        "lora_dropout": 0.0,
+        "samples_per_prompt": samples,
+    }
+    return TrainingConfig(**values)
 
-        reward_fn = self.reward(parameters)
-        name, rows = self.find(parameters, "rl")
-        found = evaluate_model(
-            self._paths.model(parameters.model_path or parameters.model_name),
-            self.rows(name, rows, "rl", parameters),
-            reward_fn,
-            max_samples=parameters.max_samples,
-            max_new_tokens=parameters.max_new_tokens,
-            seed=parameters.seed,
-            logger=MetricsLogger(),
-        )
-        return {"dataset": name, "split": parameters.split, **found}
+
+def _reinforce(parameters: TrainParameters, model: str, rows: Rows, reward_fn: Any, folder: Path) -> dict[str, Any]:
+    from .. import reinforce
+
+    train: Rows = rows
+    held_out: Rows = ()
+    if parameters.eval_samples and len(rows) > 1:
+        train, held_out = divide_examples(list(rows), _EVAL_FRACTION, parameters.seed)
+    return reinforce(
+        parameters.algorithm,
+        _config(parameters, model, folder, REINFORCEMENT_RATE),
+        train,
+        reward_fn,
+        folder,
+        eval_rows=held_out[: parameters.eval_samples],
+        resume=parameters.resume,
+        overwrite=parameters.overwrite,
+    )
 
 
 def _names(registered: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from ....policy import EMBEDDED_NAMES, adapter_folder, base_model_of
 from ....trainer import RunSettings
 from .. import TrainingConfig
 
-Action = Literal["train", "start", "status", "stop", "logs", "load_dataset", "create_reward", "evaluate"]
+Action = Literal["train", "load_dataset", "create_reward", "evaluate"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 
 Supervised = Literal["sft", "dpo", "kto", "orpo", "reward"]
@@ -65,7 +65,7 @@ class RewardParameters(Settings):
 
 
 class TrainParameters(DataParameters, RewardParameters):
-    """`train` and `start`."""
+    """`train`."""
 
     algorithm: Algorithm
     """Training: `sft`, `dpo`, `kto`, `orpo`, `reward` (a reward model), or reinforcement learning by `grpo`, `dr_grpo`,
@@ -153,37 +153,8 @@ class EvaluateParameters(DataParameters, RewardParameters):
     seed: int = restated(TrainingConfig, "seed", 42, "Seed of the draw of rows.")
 
 
-class TrainingParameters(Settings):
-    """`status`, `stop` and `logs`: which training."""
-
-    output_dir: str | None = restated(
-        TrainingConfig,
-        "output_dir",
-        None,
-        "Output folder of a training; without it `status` tells of all, `stop` and `logs` of the only one that runs.",
-    )
-
-
-class StopParameters(TrainingParameters):
-    """`stop`."""
-
-    wait_seconds: float = Field(default=30.0, ge=0, le=600)
-    """Seconds to wait for its last checkpoint."""
-
-
-class LogsParameters(TrainingParameters):
-    """`logs`."""
-
-    lines: int = Field(default=40, ge=1, le=1000)
-    """Number of the last lines."""
-
-
 PARAMETERS: Mapping[str, type[Settings]] = {
     "train": TrainParameters,
-    "start": TrainParameters,
-    "status": TrainingParameters,
-    "stop": StopParameters,
-    "logs": LogsParameters,
     "load_dataset": LoadDatasetParameters,
     "create_reward": RewardParameters,
     "evaluate": EvaluateParameters,
@@ -265,8 +236,7 @@ def describe() -> list[ToolParameter]:
 
 
 _ABOUT_ACTIONS = (
-    "train: train and wait for the end. start: train in a process of its own, for what takes long. status, stop, logs: "
-    "watch such a training and end it, with a checkpoint. load_dataset: look at rows. create_reward: try a reward. "
+    "train: train and wait for the end. load_dataset: look at rows. create_reward: try a reward. "
     "evaluate: measure a model."
 )
 

@@ -1,8 +1,8 @@
 """The data of a `forward_backward` request: sequences of tokens, each with the tensors that its loss reads.
 
-They come in protobuf from today's Python client, and in JSON from older ones and from whoever writes no Python. Both
-are read into arrays before the request waits for its turn, some thousand numbers at a time, so that others get theirs;
-what is wrong with the data fails the request when its turn has come, and holds up no other.
+The current Python client sends protobuf; older clients and other languages send JSON. Both are read into arrays before
+the request is queued, some thousand numbers at a time, so that other threads can run. An error in the data fails the
+request when its turn comes.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ Array = npt.NDArray[Any]
 T = TypeVar("T")
 
 MOST_CELLS: Final = 1 << 24
-"""Most numbers of the tensors and sequences of one request when they are written out, zeros included."""
+"""Most numbers in the tensors and sequences of one request, sparse ones written out."""
 MOST_DATA: Final = 1 << 16
 """Most sequences of one request."""
 _LONGEST_NAME: Final = 256
 _AT_ONCE: Final = 1 << 14
-"""Numbers of a list that are read in one call."""
+"""Numbers of a list that are converted in one call."""
 _NUMPY: Final[Mapping[int, Any]] = {FLOAT32: np.dtype("<f4"), INT64: np.dtype("<i8"), INT32: np.dtype("<i4")}
 _NAMED: Final = {"float32": FLOAT32, "int64": INT64}
 
 
 @dataclass(frozen=True)
 class TensorCells:
-    """A tensor, and which of its cells were written where it came in a sparse form."""
+    """A tensor, and the listed cells if it was sparse."""
 
     dense: Array
     listed: npt.NDArray[np.bool_] | None = None
-    """True where a value was listed; None for a tensor that came dense."""
+    """True for listed cells; None for a dense tensor."""
     crow: Array | None = None
     col: Array | None = None
 
 
 @dataclass(frozen=True)
 class LossDatum:
-    """One sequence and what the loss reads of it."""
+    """One sequence and the tensors of its loss."""
 
     tokens_T: npt.NDArray[np.int64]
     inputs: Mapping[str, Array]
-    """Tensors by name; sparse ones with zeros where nothing was listed."""
+    """Tensors by name; sparse ones are filled with zeros."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class LossRequest:
     config: Mapping[str, float | str]
     forward_only: bool
     data: list[LossDatum] | RefusedError
-    """The data, or what is wrong with them."""
+    """The data, or the error in them."""
 
     @property
     def size(self) -> int:
@@ -76,13 +76,13 @@ class LossRequest:
 
 
 class Room:
-    """The numbers that a request may still hold."""
+    """The remaining numbers of a request's limit."""
 
     def __init__(self) -> None:
         self._left = MOST_CELLS
 
     def take(self, cells: int, where: str) -> None:
-        """Count numbers that are about to be written out.
+        """Count numbers before they are allocated.
 
         Raises:
             RefusedError: they are too many.
@@ -95,10 +95,10 @@ class Room:
 
 
 def sound(found: T | RefusedError) -> T:
-    """Return what was read of a request.
+    """Return the parsed data of a request.
 
     Raises:
-        RefusedError: it was malformed.
+        RefusedError: they were malformed.
     """
     if isinstance(found, RefusedError):
         raise found
@@ -106,10 +106,10 @@ def sound(found: T | RefusedError) -> T:
 
 
 def loss_request_of_proto(body: bytes) -> LossRequest:
-    """Return a request that came in protobuf.
+    """Parse a request in protobuf.
 
     Raises:
-        BadRequestError: it did not.
+        BadRequestError: the body is malformed.
     """
     message, data = read_apart("ForwardBackwardRequest", body, "data", MOST_DATA)
     config: dict[str, float | str] = {each.key: each.value for each in message.loss_fn_config}
@@ -148,7 +148,7 @@ def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArr
     """Return the tokens of a model input in JSON.
 
     Raises:
-        RefusedError: a chunk is no text, or there is no room for it.
+        RefusedError: a chunk is no text, or the request has too many numbers.
     """
     parts = []
     for number, chunk in enumerate(chunks):
@@ -159,13 +159,13 @@ def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArr
 
 
 def tensor_of_json(value: Any, where: str, room: Room | None = None) -> TensorCells:
-    """Return a tensor that came as `{"data": ..., "dtype": ..., "shape": ...}`.
+    """Parse a tensor `{"data": ..., "dtype": ..., "shape": ...}`.
 
     Args:
-        room: for the request's numbers; None where this is its only tensor.
+        room: remaining numbers of the request; None if this is its only tensor.
 
     Raises:
-        RefusedError: it is malformed, or there is no room for it.
+        RefusedError: it is malformed, or the request has too many numbers.
     """
     if not isinstance(value, Mapping) or str(value.get("dtype")) not in _NAMED:
         raise RefusedError(f"{where} is no tensor: it needs `data`, and a `dtype` of float32 or int64")
@@ -182,7 +182,7 @@ def tensor_of_json(value: Any, where: str, room: Room | None = None) -> TensorCe
 
 
 def tensor_to_proto(values: Array, like: TensorCells | None = None) -> Any:
-    """Return a tensor as a message, sparse where `like` is and with its cells."""
+    """Return a tensor as a message; sparse, with the cells of `like`, if that is sparse."""
     kind = INT64 if values.dtype.kind == "i" else FLOAT32
     written = values.astype(_NUMPY[kind])
     message = new_message("Tensor", dtype=kind, shape=list(values.shape))
@@ -260,11 +260,11 @@ def _listed(values: Any, kind: np.dtype[Any], where: str) -> Array:
     found: Array = np.empty(len(values), kind)
     for start in range(0, len(values), _AT_ONCE):
         part = values[start : start + _AT_ONCE]
-        # Texts among them would each be as wide as the widest.
+        # Without the check numpy would make a text array, as wide as the longest text.
         if not allowed.issuperset(map(type, part)):
             raise RefusedError(f"{where} holds something else than {told}")
         try:
-            with np.errstate(over="ignore"):  # an infinity is refused where a loss would read it
+            with np.errstate(over="ignore"):  # the loss refuses infinities
                 found[start : start + _AT_ONCE] = part
         except OverflowError:
             raise RefusedError(f"{where} holds a number of more than 64 bits") from None
@@ -306,7 +306,7 @@ def _rows(crow: Array) -> Array:
 
 
 def loss_request_of_json(fields: Mapping[str, Any], *, forward_only: bool) -> LossRequest:
-    """Return a request that came in JSON.
+    """Parse a request in JSON.
 
     Raises:
         BadRequestError: it names no model, or has no data.
@@ -332,12 +332,12 @@ def _name(model_id: str) -> str:
     return model_id
 
 
-# A request to sample, read into arrays before it waits for its turn.
+# A request to sample, read into arrays before it is queued.
 
 
 @dataclass(frozen=True)
 class SamplePrompt:
-    """A prompt, and the tokens whose log-probabilities are asked for in it."""
+    """A prompt, and the tokens whose log-probabilities are requested in it."""
 
     tokens_T: npt.NDArray[np.int64]
     targets: TensorCells | None = None
@@ -349,7 +349,7 @@ class SampleRequest:
 
     body: SampleBody
     prompt: SamplePrompt | RefusedError
-    """The prompt, or what is wrong with it: that fails this request and holds up no other."""
+    """The prompt, or the error in it."""
 
     @property
     def size(self) -> int:
@@ -361,7 +361,7 @@ class SampleRequest:
 
 
 def sample_request(fields: Mapping[str, Any]) -> SampleRequest:
-    """Return a request that came in JSON.
+    """Parse a request in JSON.
 
     Raises:
         BadRequestError: a field is malformed.

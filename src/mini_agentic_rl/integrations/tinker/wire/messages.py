@@ -87,7 +87,7 @@ def _classes() -> dict[str, Any]:
                 field.type, field.type_name = field_types.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
             else:
                 field.type = getattr(field_types, f"TYPE_{kind.upper()}")
-    # A pool of its own: a client of Tinker in this process registers messages of the same wire in the common one.
+    # A separate pool: a Tinker client in this process registers the same messages in the default pool.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _FIELDS}
@@ -132,8 +132,8 @@ def new_message(name: str, **fields: Any) -> Any:
 def read_apart(name: str, body: bytes, field: str, most: int) -> tuple[Any, Iterator[Any]]:
     """Return a message without the messages of one of its fields, and those one by one.
 
-    A field of two bytes becomes an object of a hundred, and one call of protobuf's decoder holds all other threads up:
-    so the fields are counted first, whatever they are nested in, and what is within the bounds is decoded in parts.
+    A field of two bytes becomes an object of a hundred, and protobuf's decoder holds the interpreter lock. So the
+    fields are counted first, at all levels, and decoded in parts.
 
     Args:
         most: messages of that field.
@@ -150,7 +150,7 @@ def read_apart(name: str, body: bytes, field: str, most: int) -> tuple[Any, Iter
 
 
 def _split(name: str, body: bytes, field: str, most: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return a message without one of its fields, and where the contents of that one are."""
+    """Return a message without one of its fields, and the byte ranges of that field's contents."""
     number, kind = next((number, kind) for number, (key, kind) in _INNER[name].items() if key == field)
     rest: list[bytes] = []
     parts: list[tuple[int, int]] = []
@@ -179,12 +179,12 @@ def _split(name: str, body: bytes, field: str, most: int) -> tuple[bytes, list[t
 
 
 def _count(name: str, body: bytes, start: int, end: int) -> int:
-    """Return how many fields a message has, with those of the messages in it; the count ends soon after its bound."""
+    """Count the fields of a message at all levels; the count stops soon after its bound."""
     count, waiting = 0, [(name, start, end)]
     while waiting and count <= _MOST_FIELDS_OF_ONE:
         name, start, end = waiting.pop()
         for number, _, content, stop in _fields_of(body, start, end):
-            # Numbers of a packed list are fields as well: each has a byte, and becomes an object.
+            # Numbers of a packed list count too: each takes at least a byte, and becomes an object.
             count += 1 if number not in _PACKED[name] else 1 + stop - content
             if count > _MOST_FIELDS_OF_ONE:
                 break
@@ -195,7 +195,7 @@ def _count(name: str, body: bytes, start: int, end: int) -> int:
 
 
 def _fields_of(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of a message: number, where each begins, where its content begins, and where it ends.
+    """Yield the fields of a message: number, start, start of the content, end.
 
     Raises:
         ValueError: it is no message.
@@ -231,10 +231,10 @@ def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_message(name: str, body: bytes) -> Any:
-    """Return the message that some bytes hold.
+    """Parse a message.
 
     Raises:
-        BadRequestError: they hold none.
+        BadRequestError: the bytes are no such message.
     """
     message = _CLASSES[name]()
     try:
@@ -252,7 +252,7 @@ _LONGEST_END: Final = 256
 
 
 def _few_and_short(stop: Any) -> Any:
-    """Check the ends of a continuation before they are read: each text is looked for behind each sampled token."""
+    """Bound the stop texts: each is searched after every sampled token."""
     ends = stop if isinstance(stop, list) else [stop]
     if len(ends) > _MOST_ENDS or any(isinstance(end, str) and len(end) > _LONGEST_END for end in ends):
         raise ValueError(f"at most {_MOST_ENDS} ends are taken, texts of at most {_LONGEST_END} characters")

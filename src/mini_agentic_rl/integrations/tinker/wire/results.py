@@ -1,4 +1,4 @@
-"""Results of training and sampling as their clients read them: in protobuf where they ask for it, else in JSON."""
+"""Results of training and sampling, in protobuf if the client accepts it, else in JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AT_ONCE: Final = 4096
 """Numbers that are written as JSON in one call."""
 
 NO_LOGPROB: Final = -99999.0
-"""Stands for a number that was not computed, in the rows of likeliest tokens."""
+"""Placeholder for a number that was not computed, in the rows of likeliest tokens."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class LossAnswer:
 
 @dataclass(frozen=True)
 class LikeliestRows:
-    """The K likeliest tokens of each of some places [N, K]; NaN where nothing was computed."""
+    """The K likeliest tokens at N positions [N, K]; NaN where nothing was computed."""
 
     token_ids: Ints
     logprobs: Floats
@@ -103,7 +103,7 @@ class SampleAnswer:
     """[prompt] NaN where nothing was computed."""
     prompt_likeliest: LikeliestRows | None = None
     target_logprobs: tuple[Floats, TensorCells] | None = field(default=None)
-    """Log-probabilities of the tokens that were asked for, and how they were."""
+    """Log-probabilities of the requested tokens, and the tensor of the request."""
     cached_tokens: int = 0
 
     @property
@@ -135,8 +135,7 @@ class SampleAnswer:
         return bytes(message.SerializeToString())
 
     def json_parts(self) -> Iterator[bytes]:
-        """Yield it as the text of a JSON object, in parts. What only newer clients ask for, which take protobuf, is
-        left out."""
+        """Yield it as the text of a JSON object, in parts, without the fields of newer clients, which take protobuf."""
         yield b'{"type":"sample","sequences":['
         for number, each in enumerate(self.sequences):
             yield (b"," if number else b"") + b'{"stop_reason":' + encode(each.stop_reason) + b',"tokens":'
