@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from mini_agentic_rl.algorithm.loop.checkpoint import read_progress
+from mini_agentic_rl.algorithm.checkpoint import read_progress
 from safetensors.torch import load_file, save_file
 
 from mini_agentic_rl.commands import TrainConfig
