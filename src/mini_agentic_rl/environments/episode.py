@@ -54,7 +54,7 @@ EPISODE_DEFAULTS: Final[Mapping[str, Any]] = {
 that. Twice the rate of reinforcement has destroyed such agents."""
 EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
 """A few examples in each step of reinforcement learning, for agents that few examples were shown to: where most
-rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/losses.md`)."""
+rollouts fail, what is learnt from them alone unlearns when to end a turn (`docs/algorithms.md`)."""
 _MAX_DRAWS: Final = 2000
 """Draws for one row before a split is taken to be used up."""
 
