@@ -27,7 +27,7 @@ INSTALLED_DOCS := $(VENV_DOCS)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 INSTALL := -m pip install --quiet --no-compile
 SDK_TESTS := tests/agents_sdk
-REAL_TESTS ?= $(addprefix tests/,doors agents_tau2 ray_cluster real_loggers) $(if $(VLLM_PYTHON),tests/real_vllm)
+REAL_TESTS ?= $(addprefix tests/,real_integrations agents_tau2 ray_cluster real_loggers) $(if $(VLLM_PYTHON),tests/real_vllm)
 # The cookbook requires a renderer of its authors' own models in a version that is not everywhere; no recipe here uses it.
 TINKER_PACKAGES := 'tinker>=0.38; python_version >= "3.11"' blobfile chz pylatexenc pyrage termcolor tiktoken tml-renderers
 # torch is the one build that constraints.txt names; what test-oldest says holds for every other package.
@@ -38,7 +38,7 @@ OLDEST_TESTS ?= $(addprefix tests/,adapter attribution cli datasets emitter exec
   $(addprefix --ignore=tests/,cli/test_cli_post_training.py invariant/test_head_tiles.py)
 
 .DEFAULT_GOAL := train
-.PHONY: help train install lint format test test-recipes test-integrations test-apps test-embedded test-agents test-real \
+.PHONY: help train install lint format test test-docs test-recipes test-integrations test-apps test-embedded test-agents test-real \
   test-dashboard test-traces test-notebooks test-learning test-oldest torture sanitize audit dashboard \
   dashboard-pictures docs clean
 
@@ -64,6 +64,9 @@ format: $(INSTALLED_DEV) ## format the code
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(INSTALLED_DEV) ## run the whole test suite; ARGS are those of pytest
 	$(BIN)/python -m pytest $(ARGS)
+
+test-docs: $(INSTALLED_DEV) ## run the commands and code blocks of README and docs/
+	$(BIN)/python -m pytest tests/pages $(ARGS)
 
 test-recipes: $(INSTALLED_DEV) ## run the tests of recipes/
 	$(BIN)/python -m pytest tests/recipes $(ARGS)
@@ -99,7 +102,7 @@ test-traces: export PHOENIX_PYTHON = $(abspath $(VENV_DOCS))/bin/python
 test-traces: $(INSTALLED_DEV) $(VENV_DOCS)/.installed-phoenix ## send traces to a real Phoenix, and read them back
 	$(BIN)/python -m pytest -n 0 tests/integrations/otlp $(ARGS)
 
-# `make test` runs the cells of the notebooks without a kernel.
+# `make test-docs` runs the cells of the notebooks without a kernel.
 test-notebooks: $(INSTALLED_DOCS) ## run the notebooks in a kernel
 	$(VENV_DOCS)/bin/python -m pytest -n 0 tests/pages/test_notebooks.py $(ARGS)
 
@@ -110,7 +113,7 @@ test-learning: $(INSTALLED_DEV) ## train every documented agent with three seeds
 test-oldest: $(INSTALLED_OLDEST) ## run most tests with the oldest requirements
 	$(VENV_OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
-# TORTURE_SIZE=0.05 is what `make test` tries of it.
+# TORTURE_SIZE=0.05 tries a twentieth of each attack.
 torture: export TORTURE_SIZE ?= 1
 torture: $(INSTALLED_DEV) ## run every attack of docs/reliability.md at full size (hours)
 	$(BIN)/python -m pytest -n 0 --timeout 7200 tests/torture $(ARGS)

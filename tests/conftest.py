@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,8 +39,6 @@ def pytest_collection_finish():
 
 _LONG = (
     "test_project.py",
-    "torture/test_hosts.py",
-    "torture/test_failing_writes.py",
     "recipes/test_sql_training.py",
     "jobs/test_interrupt.py",
     "benchmarks/test_step_benchmarks.py",
@@ -51,9 +47,6 @@ _LONG = (
     "examples/test_examples.py",
     "jobs/test_bad_input.py",
     "integrations/hello_agents/test_processes.py",
-    "torture/test_full_disk.py",
-    "torture/test_grammars.py",
-    "torture/test_large_bodies.py",
     "policy/test_ranks_that_go.py",
     "execution/test_client_server_strategy.py",
     "algorithm/test_learning.py",
@@ -71,32 +64,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: places.get(item.path, len(_LONG)))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(specs):
-    """Fork the workers from one process that has imported the engine, which each of them would import otherwise."""
-    if sys.platform != "linux":
-        return
-    import forking
-
-    os.environ[forking.SOCKET] = forking.start(*forking.OF_TEST_MODULES)
-    for spec in specs:
-        spec.python = shlex.join([sys.executable, "-I", "-S", str(Path(__file__).with_name("forked_python.py"))])
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _one_torch_thread():
     """Give torch one thread: tiny models are faster on it, and every number is then the same on any machine."""
     import torch  # not above: the process that gives the workers their tests needs none of it
 
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _made_once():
-    """Make once what each client of HTTP and each command line would make again."""
-    from made_once import share
-
-    share()
 
 
 @pytest.fixture(autouse=True)

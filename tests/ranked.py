@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from warm import WarmProcess
+from processes import PythonProcess
 
 
 @contextlib.contextmanager
@@ -17,7 +17,7 @@ def ranks(
     *options: str,
     environment: Mapping[str, str] | None = None,
     of_rank: Mapping[int, tuple[str, ...]] | None = None,
-) -> Iterator[list[WarmProcess]]:
+) -> Iterator[list[PythonProcess]]:
     """Start `python script options...` on so many ranks, with further options of some; those that still run at the end
     are killed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -33,7 +33,7 @@ def ranks(
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
-                WarmProcess(
+                PythonProcess(
                     script,
                     *options,
                     *(of_rank or {}).get(rank, ()),

@@ -17,7 +17,7 @@ import pytest
 import mini_agent_lighting
 import mini_agentic_rl as agl
 from mini_agentic_rl.compat import MOVED, current
-from warm import WarmProcess
+from processes import PythonProcess
 
 MODULES = (
     *("types", "store", "store.base", "store.memory", "store.threading", "store.client_server", "store.utils"),
@@ -347,7 +347,7 @@ def test_both_the_module_and_the_function_called_reward_decorate():
 
 def test_the_model_server_runs_as_a_module_under_the_older_name(tiny_folder):
     options = ["--model", tiny_folder, "--port", "0"]
-    with WarmProcess("mini_agent_lighting.utils.mini_llm_server", *options) as process:
+    with PythonProcess("mini_agent_lighting.utils.mini_llm_server", *options) as process:
         address = process.wait_for_word("http://")
         with urlopen(f"{address}/models", timeout=10) as answer:
             assert json.load(answer)["data"]

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from forking import status_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

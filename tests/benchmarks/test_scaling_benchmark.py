@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from warm import run_warm
+from processes import run_python
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "scaling.py"
 
@@ -18,7 +18,7 @@ def test_bytes_through_the_store_and_of_adapters_are_counted(
     options = ["--model", tiny_folder, "--dtype", "float32", "--device", "cpu", "--writes", "1", "--ranks", "2", "4"]
     options += ["--rollouts", "3", "--calls", "2", "--prompt-tokens", "16", "--new-tokens", "4", "--turn", "Go on."]
     monkeypatch.chdir(tmp_path)
-    result = json.loads(run_warm(BENCHMARK, "--json", *options)[0])
+    result = json.loads(run_python(BENCHMARK, "--json", *options)[0])
     store = result["store"]
     assert (store["rollouts"], store["calls"], store["new_tokens"]) == (3, 2, 8)
     assert store["spans"] >= 3, "two calls and a reward"

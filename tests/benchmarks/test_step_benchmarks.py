@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from processes import run_python
 from tiny import tiny_model, tiny_tokenizer
-from warm import run_warm
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -24,7 +24,7 @@ def model(tmp_path_factory):
 
 
 def _run(script, *arguments):
-    return json.loads(run_warm(BENCHMARKS / script, *arguments, "--device", "cpu", "--json", timeout=240)[0])
+    return json.loads(run_python(BENCHMARKS / script, *arguments, "--device", "cpu", "--json", timeout=240)[0])
 
 
 def _run_in_forks(script, *arguments):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from warm import run_warm
+from processes import run_python
 
 IN_FORKS = Path(__file__).with_name("in_forks.py")
 
@@ -18,7 +18,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(*options: str):
-    return json.loads(run_warm(IN_FORKS, "store.py", "--json", *options)[0])
+    return json.loads(run_python(IN_FORKS, "store.py", "--json", *options)[0])
 
 
 def test_rates_and_ratios_are_measured_and_nothing_but_the_output_is_written(tmp_path: Path) -> None:

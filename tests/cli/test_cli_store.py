@@ -20,7 +20,6 @@ from mini_agentic_rl.cli import app
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import Span
-from warm import warm_python
 
 
 def _invoke(*arguments: str, **environment: str):
@@ -84,7 +83,7 @@ def _server(
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """A running `agl store`, and what it has said up to its last line."""
     process = subprocess.Popen(
-        warm_python("-m", "mini_agentic_rl", "store", "--port", "0", *arguments),
+        [sys.executable, "-m", "mini_agentic_rl", "store", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from warm import WarmProcess
+from processes import PythonProcess
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "docker-compose.yaml"
@@ -43,7 +43,7 @@ class Service:
         assert words[0] == "python"
         return subprocess.run([sys.executable, *words[1:]], capture_output=True, timeout=60).returncode == 0
 
-    def wait_until_healthy(self, process: WarmProcess) -> None:
+    def wait_until_healthy(self, process: PythonProcess) -> None:
         """Wait until the health check succeeds.
 
         Raises:

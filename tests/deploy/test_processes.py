@@ -14,8 +14,8 @@ import yaml
 
 from mini_agentic_rl import SqlLightningStore
 from pages.shell import free_port
+from processes import PythonProcess
 from store.postgres import needs_postgres, server
-from warm import WarmProcess
 
 from .compose import services
 
@@ -52,7 +52,7 @@ def test_the_compose_file_trains(tiny_folder: str, tmp_path: Path) -> None:
         for number, service in enumerate(started):
             assert all(name in ("postgres", "store") for name in service.after)
             assert service.command[0] == "mini-agentic-rl"
-            process = WarmProcess("mini_agentic_rl", *service.command[1:], environment=service.environment)
+            process = PythonProcess("mini_agentic_rl", *service.command[1:], environment=service.environment)
             stack.enter_context(process)
             running[number, service.name] = process
             if service.name == "store":

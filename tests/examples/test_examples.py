@@ -15,15 +15,15 @@ from transformers import PreTrainedTokenizerFast
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings, load_model
 from mini_agentic_rl.policy.load import save_weights
 from mini_agentic_rl.tokens import SamplingParams
+from processes import run_python
 from tiny import tiny_tokenizer
-from warm import run_warm
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
 def _run(name, *options, **how):
     """What an example prints."""
-    return run_warm(EXAMPLES / name, *options, **how)[0]
+    return run_python(EXAMPLES / name, *options, **how)[0]
 
 
 def test_an_agent_of_ones_own_is_trained_and_then_measured(tiny_folder, tmp_path):
@@ -69,7 +69,7 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
     copy.joinpath("metadata.jsonl").write_text("\n".join(map(json.dumps, records)))
     tmp_path.joinpath("my_search.py").write_text("def search(query):\n    return query\n")
     size = ("--steps", "2", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--max-turns", "2")
-    told, progress = run_warm(
+    told, progress = run_python(
         EXAMPLES / "train_gaia_agent.py",
         *("--data-dir", str(copy), "--model", str(folder), "--max-new-tokens", "8", "--search", "my_search:search"),
         *(*size, "--output-dir", str(tmp_path / "run")),
@@ -81,7 +81,7 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
 
 
 def test_a_copy_of_gaia_that_is_not_there_is_named(tmp_path):
-    _, told = run_warm(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
+    _, told = run_python(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
     assert f"data_dir: {tmp_path} holds no metadata.jsonl" in told.splitlines()[-1]
 
 
@@ -149,7 +149,7 @@ def test_an_assistant_is_trained_against_a_simulated_user(both, tiny_folder, tmp
         trained = load_model(tiny_folder, lora=LoraSettings())
         save_weights(trained, tmp_path / "user", DEFAULT_ADAPTER)
         options += ["--user-adapter", str(tmp_path / "user")]
-    told, progress = run_warm(EXAMPLES / "train_with_user_simulator.py", *options)
+    told, progress = run_python(EXAMPLES / "train_with_user_simulator.py", *options)
     assert [line.split(":")[0].strip() for line in told.splitlines()[-3:]] == ["before", "after SFT", "after RL"]
     assert "evaluation: after RL: 1 done in" in progress
     folders = [run / "adapters" / "assistant", run / "adapters" / "user"] if both else [run / "adapter"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from warm import run_warm
+from processes import run_python
 
 SCRIPTS = Path(__file__).parent.parent / "algorithm"
 
@@ -16,7 +16,7 @@ SCRIPTS = Path(__file__).parent.parent / "algorithm"
 @pytest.mark.parametrize("script", ["letters.py", "two_agents.py"])
 def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(script, tmp_path):
     def run(folder, *options, expect=0):
-        return run_warm(SCRIPTS / script, str(folder), *options, expect=expect)[0]
+        return run_python(SCRIPTS / script, str(folder), *options, expect=expect)[0]
 
     unbroken = json.loads(run(tmp_path / "unbroken"))
     broken = tmp_path / "broken"

@@ -18,7 +18,7 @@ from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
 from mini_agentic_rl.policy import LoraSettings, load_model, save_weights
 from mini_agentic_rl.trainer import recorded_run
-from warm import WarmProcess, run_warm
+from processes import PythonProcess, run_python
 
 
 def _settings(model, folder, **changes):
@@ -57,7 +57,7 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(
         *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
         *("--max-new-tokens", "24", "--checkpoint-every", "100", "--max-staleness", staleness, "--max-samples", "40"),
     ]
-    with WarmProcess("mini_agentic_rl", "train", *options) as process:
+    with PythonProcess("mini_agentic_rl", "train", *options) as process:
         process.wait_for("step 3")
         process.send_signal(number)
         assert process.wait(60) == status, process.stderr
@@ -67,7 +67,7 @@ def test_a_command_that_is_interrupted_leaves_a_checkpoint_and_is_resumed(
     newest = max(_checkpoints(folder).values())
     assert 3 <= newest < steps
 
-    out, told = run_warm("mini_agentic_rl", "train", *options, "--resume", "--json")
+    out, told = run_python("mini_agentic_rl", "train", *options, "--resume", "--json")
     assert f"resumed after step {newest}" in told
     assert json.loads(out)["steps"] == steps
     rows = read_metrics(folder / "metrics.jsonl")
@@ -83,7 +83,7 @@ def test_a_server_that_still_loads_its_model_is_ended_at_once(tiny_folder, tmp_p
     weights.unlink()
     os.mkfifo(weights)  # the disk never answers
     options = ["--adapter", str(tmp_path), "--model", tiny_folder]
-    with WarmProcess("mini_agentic_rl", "serve", *options) as process, open(weights, "wb"):  # once it reads
+    with PythonProcess("mini_agentic_rl", "serve", *options) as process, open(weights, "wb"):  # once it reads
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) in (143, -signal.SIGTERM), process.stderr
 

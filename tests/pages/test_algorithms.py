@@ -17,7 +17,7 @@ from pages.snippets import python_block
 
 PRESETS = python_block("docs/algorithms.md", 'preset="rloo"')
 LORA = python_block("docs/algorithms.md", "lora_dropout=0.05")
-OWN_ADVANTAGE = python_block("docs/algorithms.md", 'register_advantage("floored")')
+OWN_ADVANTAGE = python_block("docs/tutorials/add-a-loss.md", 'register_advantage("floored")')
 OWN_LOSS = python_block("docs/algorithms.md", 'register_loss("reinforce")')
 
 MINI_GRPO = "from mini_agentic_rl import VERL, MiniGRPO"

@@ -128,27 +128,3 @@ def test_the_command_lines_of_a_page_are_understood(page, here):
 def test_the_commands_that_a_text_names_are_understood(page, here):
     for line in inline_commands(page):
         understood(line)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "agl trian",
-        "agl train --no-such-option",
-        "agl train --algorithm nothing",
-        "agl rollouts list --zzz",
-        "python scripts/train_sft.py --num_epochs none",
-        "python examples/benchmark.py --zzz",
-        "python scripts/nothing.py",
-        "make nothing",
-        'make train ARGS="--total-steps -1"',
-        "pip install 'mini-agentic-rl[nothing]'",
-        "AGL_NOTHING=1 agl store",
-        "nothing --help",
-    ],
-)
-def test_a_line_that_is_wrong_is_found(text, here):
-    words = shlex.split(text)
-    variables = {} if "=" not in words[0] else {words.pop(0).partition("=")[0]: "1"}
-    with pytest.raises(AssertionError):
-        understood(Line("a page", text, variables, words))

@@ -42,20 +42,6 @@ def code_cells(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_is_kept_without_what_it_gave(name):
-    notebook = read(name)
-    assert notebook["nbformat"] == 4
-    ids = [cell["id"] for cell in notebook["cells"]]
-    assert len(set(ids)) == len(ids)
-    for cell in notebook["cells"]:
-        assert cell.get("outputs", []) == []
-        assert cell.get("execution_count") is None
-    assert notebook["cells"][0]["source"][0].startswith("# ")
-    first = code_cells(name)[0]
-    assert 'find_spec("mini_agentic_rl") is None' in first, "it installs only where nothing is installed"
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
 async def test_the_cells_of_a_notebook_run_inside_of_an_event_loop(name, here):
     names: dict = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()) as told:

@@ -1,19 +1,16 @@
-"""docs/migration.md and docs/coding-agents.md: the programs that they show, and the names that they give."""
+"""docs/migration.md and docs/commands.md: the programs that they show, and the names that they give."""
 
 from __future__ import annotations
 
 import json
-import re
 
-from mini_agentic_rl import MiniGRPO
-from mini_agentic_rl.config.other_names import OTHER_NAMES
-from pages.snippets import ROOT, python_block
+from pages.snippets import python_block
 
 MIGRATION = "docs/migration.md"
 FROM_TRL = python_block(MIGRATION, "def reward_short(")
 FROM_VERL = python_block(MIGRATION, "algorithm = VERL(")
 PROGRAM = python_block(MIGRATION, "rollout_environment()")
-LEARNT = python_block("docs/coding-agents.md", "def learnt(")
+LEARNT = python_block("docs/commands.md", "def learnt(")
 
 FEW = "total_steps=1, tasks_per_step=1, samples_per_prompt=2"
 
@@ -45,18 +42,6 @@ def test_a_program_that_finds_its_model_in_the_environment_is_trained(here):
     (here / "agent.py").write_text(AGENT)
     ran = PROGRAM.run({"total_steps=10": FEW, "max_new_tokens=16": "max_new_tokens=4"})
     assert ran.names["algorithm"].summary["steps"] == 1
-
-
-def test_the_names_of_trl_are_those_that_a_refusal_knows():
-    page = (ROOT / MIGRATION).read_text(encoding="utf-8").partition("## TRL")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)`[^|]*\| `(\w+)`", page, re.MULTILINE)
-    checked = [(there, here) for there, here in rows if there in OTHER_NAMES]
-    assert len(checked) >= 6
-    for there, here in checked:
-        assert here in OTHER_NAMES[there], there
-    fields = set(MiniGRPO.settings_class.settings())
-    named = [name for _, name in rows if name not in ("loggers", "Trainer")]
-    assert {name for name in named if name not in fields} <= {"samples_per_prompt"} - fields
 
 
 def test_a_run_has_learnt_where_intervals_are_apart(here):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 
-from mini_agentic_rl.datasets import load_examples
-from pages.snippets import ROOT, python_block
+from pages.snippets import python_block
 from rewards.servers import serving
 
 SUM = python_block("docs/rewards.md", "reward = WeightedSum(")
@@ -58,13 +56,3 @@ def test_examples_are_divided_into_training_and_held_out_ones(here):
     train, held_out = names["train"], names["held_out"]
     assert (len(names["rows"]), len(train), len(held_out)) == (500, 450, 50)
     assert not {str(row) for row in train} & {str(row) for row in held_out}
-
-
-def test_every_form_has_the_columns_of_the_table(here):
-    page = (ROOT / "docs/datasets.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| `(\w+)` \| ([^|;]*)", page, re.MULTILINE)
-    assert [form for form, _ in table] == ["sft", "rl", "preference", "unpaired"]
-    for form, columns in table:
-        named = set(re.findall(r"`(\w+)`", columns))
-        assert named
-        assert named <= set(load_examples("arithmetic", form, max_samples=2)[0]), form

@@ -1,4 +1,4 @@
-"""docs/tutorials/: each is followed from its first block to its last, at the size of a test."""
+"""The tutorials, and the program of docs/architecture.md, from the first block to the last at the size of a test."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mini_agentic_rl import LightningStoreServer, SqlLightningStore, Trainer
 from mini_agentic_rl.algorithm.losses import LOSSES
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.policy import load_model
-from pages.shell import free_port, page_lines, shell_line
-from pages.snippets import ROOT, fenced_blocks, python_block
+from pages.shell import free_port, shell_line
+from pages.snippets import python_block
 
 OPENAI = "docs/tutorials/openai-agent.md"
 AGENT = python_block(OPENAI, "def route(")
@@ -19,7 +19,7 @@ PAID = python_block(OPENAI, "def reward(")
 TRAINED = python_block(OPENAI, 'output_dir="outputs/router"')
 USED = python_block(OPENAI, "localhost:8000")
 
-TOKEN = "docs/tutorials/one-token.md"
+TOKEN = "docs/architecture.md"
 STATIONS = [
     python_block(TOKEN, part)
     for part in (
@@ -48,8 +48,7 @@ GRADIENT = python_block(LOSS, "def gradient(")
 LEARNT = python_block(LOSS, 'register_loss("smooth")')
 
 PLANNED = python_block("docs/tutorials/four-gigabytes.md", "plan_job(")
-RUNNERS = python_block("docs/tutorials/several-machines.md", "ClientServerExecutionStrategy(")
-SHIP = "docs/tutorials/imitate-to-ship.md"
+RUNNERS = python_block("docs/scaling.md", "ClientServerExecutionStrategy(")
 
 FEW = "total_steps=1, tasks_per_step=2, samples_per_prompt=2"
 
@@ -138,7 +137,7 @@ def test_runners_alone_have_a_role(here):
 
 
 def test_the_store_of_several_machines_is_looked_into(here):
-    page, port = "docs/tutorials/several-machines.md", free_port()
+    page, port = "docs/scaling.md", free_port()
 
     async def looked():
         store = SqlLightningStore(here / "store.db")
@@ -149,7 +148,7 @@ def test_the_store_of_several_machines_is_looked_into(here):
         try:
             address = {"localhost:4747": f"127.0.0.1:{port}"}
             shown = [
-                await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in ("agl w", "agl r")
+                await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in ("agl workers --store", "agl rollouts list --store http")
             ]
         finally:
             await server.stop()
@@ -159,26 +158,3 @@ def test_the_store_of_several_machines_is_looked_into(here):
     number, (workers, running) = asyncio.run(looked())
     assert "worker-1" in workers
     assert number in running
-
-
-def test_the_lines_from_imitation_to_shipping_are_those_that_the_tests_of_commands_run():
-    known = {line.text for line in page_lines("docs/commands.md")}
-    alone = [
-        line.text
-        for line in page_lines(SHIP)
-        if line.text not in known and not line.text.startswith(("mini-agentic-rl serve", "mini-agentic-rl compare sft"))
-    ]
-    assert alone == ["mini-agentic-rl eval --model outputs/sft --size 200 --output sft.json"]
-
-
-def test_each_loss_has_a_section_with_its_equation():
-    page = (ROOT / "docs/losses.md").read_text(encoding="utf-8")
-    for name in LOSSES:
-        section = page.partition(f"\n## `{name}`\n")[2].partition("\n## ")[0]
-        assert "```math\n" in section, name
-
-
-def test_every_math_block_is_closed():
-    for page in ("docs/losses.md", TOKEN, LOSS):
-        for line, text in fenced_blocks(page, "math"):
-            assert text.count("{") == text.count("}"), f"{page}:{line}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mini_agentic_rl.policy import resolve_device
-from warm import run_warm
+from processes import run_python
 
 PRODUCTS = """
 import psutil, torch
@@ -33,7 +33,7 @@ print((psutil.Process().memory_info().rss - before) // 2**20)
 def test_products_of_ever_other_rows_take_no_further_memory(tmp_path: Path) -> None:
     script = tmp_path / "products.py"
     script.write_text(PRODUCTS)
-    grown, _ = run_warm(script)
+    grown, _ = run_python(script)
     assert int(grown) < 64, "600 further products take 280 MiB where each stays prepared"
 
 

@@ -20,7 +20,7 @@ from mini_agentic_rl.recipes.sql import job as sql_job
 from mini_agentic_rl.recipes.sql.job import SqlTrainConfig
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 from mini_agentic_rl.store.open import open_store
-from warm import WarmProcess, run_warm
+from processes import PythonProcess, run_python
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
@@ -99,9 +99,9 @@ def free_port() -> int:
 async def test_the_script_trains_over_a_store_server_with_runners_in_processes(model, tmp_path):
     port = free_port()
     address = f"http://localhost:{port}"
-    with WarmProcess("mini_agentic_rl", "store", "--port", str(port)) as server:
+    with PythonProcess("mini_agentic_rl", "store", "--port", str(port)) as server:
         assert f":{port}" in server.wait_for_line()
-        out, _ = run_warm(
+        out, _ = run_python(
             *(SCRIPT, "--ci-fast", "--json", "--model", model, *TINY),
             *("--external-store-address", address, "--output_dir", str(tmp_path / "run")),
             environment={"AGL_MANAGED_STORE": "0"},
@@ -126,7 +126,7 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
     monkeypatch.setenv("AGL_SERVER_PORT", server.endpoint.rpartition(":")[2])
     options = ("--ci-fast", "--model", model, *TINY, "--output-dir", str(tmp_path / "run"))
     try:
-        with WarmProcess(SCRIPT, *options, "--n-runners", "1", environment={"AGL_CURRENT_ROLE": "runner"}) as runners:
+        with PythonProcess(SCRIPT, *options, "--n-runners", "1", environment={"AGL_CURRENT_ROLE": "runner"}) as runners:
             monkeypatch.setenv("AGL_CURRENT_ROLE", "algorithm")
             assert json.loads(run("train-sql", *options, "--json"))["steps"] == 1
             assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
@@ -152,7 +152,7 @@ def test_a_role_that_there_is_not_is_named(command, model, tmp_path, monkeypatch
 
 def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, told = run_warm(SCRIPT, "--ci-fast", "--model_path", model, *TINY, environment={"AGL_MANAGED_STORE": "0"})
+    _, told = run_python(SCRIPT, "--ci-fast", "--model_path", model, *TINY, environment={"AGL_MANAGED_STORE": "0"})
     assert "WARNING AGL_MANAGED_STORE=0, but no store server runs on this computer" in told
     assert (tmp_path / "outputs" / "sql-agent" / "rollouts.db").is_file()
 
@@ -190,7 +190,7 @@ def test_a_setting_that_cannot_work_is_named(options, told, model, tmp_path):
 
 
 def test_the_example_trains_it_from_its_pieces(model, tmp_path):
-    out, _ = run_warm(
+    out, _ = run_python(
         *(ROOT / "examples" / "train_sql_agent.py", "--model", model, "--steps", "1", "--tasks-per-step", "1"),
         *("--samples-per-prompt", "2", "--eval-size", "2", "--sft-examples", "2", "--max-new-tokens", "8"),
         *("--difficulty", "1", "--output-dir", str(tmp_path / "run")),

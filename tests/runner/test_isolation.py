@@ -25,7 +25,6 @@ from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer, OtelTracer, Tracer, get_active_tracer
 from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, Hook, Rollout, RolloutConfig, Span
 from processes import all_have_ended, family
-from warm import warm_python
 
 
 @pytest.fixture
@@ -339,7 +338,7 @@ def test_a_script_that_is_killed_takes_its_agents_along(tmp_path: Path) -> None:
             """
         )
     )
-    with subprocess.Popen(warm_python(str(script)), stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         started = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
         process.kill()

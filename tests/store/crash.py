@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import TERMINAL_ROLLOUT_STATUSES, EnqueueRolloutRequest, RolloutConfig, Span
-from warm import warm_python
 
 SILENCE = 0.5
 PATIENT = RolloutConfig(
@@ -87,7 +87,7 @@ class Acknowledged:
 
 
 def start_command(path: Path) -> tuple[subprocess.Popen[str], str]:
-    command = warm_python("-m", "mini_agentic_rl", "store", "--port", "0", "--path", str(path))
+    command = [sys.executable, "-m", "mini_agentic_rl", "store", "--port", "0", "--path", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreServer, SqlLightningStore
 from mini_agentic_rl.types import EnqueueRolloutRequest
-from warm import warm_python
 
 PROCESSES = 4
 ROLLOUTS = 400
@@ -35,7 +35,7 @@ asyncio.run(main())
 async def _claim_all(store: LightningStore, spec: str) -> None:
     processes = [
         subprocess.Popen(
-            warm_python("-c", _CLAIMER, spec, f"w{index}"),
+            [sys.executable, "-c", _CLAIMER, spec, f"w{index}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

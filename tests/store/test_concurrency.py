@@ -18,7 +18,6 @@ from sqlalchemy import Connection
 
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, LightningStoreError, SqlLightningStore
 from mini_agentic_rl.types import EnqueueRolloutRequest
-from warm import warm_python
 
 from .conftest import make_store
 from .postgres import needs_postgres, new_database
@@ -139,7 +138,7 @@ asyncio.run(main())
 
 
 def _python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(warm_python("-c", code, *arguments), stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
 
 
 async def test_two_processes_on_one_database_claim_each_rollout_once(database: str) -> None:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import pickle
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,7 +27,6 @@ from mini_agentic_rl.store import (
 )
 from mini_agentic_rl.store.http import routes
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
-from warm import warm_python
 
 from .test_contract import span_of
 
@@ -425,7 +425,7 @@ async def main():
 asyncio.run(main())
 """
     process = await asyncio.create_subprocess_exec(
-        *warm_python("-c", code), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
     client = LightningStoreClient((await process.stdout.readline()).decode().strip(), retry_seconds=0.2)

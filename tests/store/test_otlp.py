@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import struct
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import httpx
@@ -26,7 +27,6 @@ from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, L
 from mini_agentic_rl.store.http.otlp import OtlpIntake, status_message
 from mini_agentic_rl.store.http.otlp import span_of as span_from_proto
 from mini_agentic_rl.types import AttemptedRollout, Span
-from warm import warm_python
 
 otlp_exporter = pytest.importorskip(
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -96,7 +96,7 @@ async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_atte
     claimed = await server.start_rollout("task")
     ids = (claimed.rollout_id, claimed.attempt.attempt_id)
     process = await asyncio.create_subprocess_exec(
-        *warm_python("-c", _AGENT, server.otlp_traces_endpoint(), *ids, compression), stderr=subprocess.PIPE
+        sys.executable, "-c", _AGENT, server.otlp_traces_endpoint(), *ids, compression, stderr=subprocess.PIPE
     )
     _, errors = await process.communicate()
     assert (process.returncode, errors) == (0, b"")

@@ -1,8 +1,7 @@
 """What the attacks of this folder share: how many times each is tried, and the table of what held.
 
-`make test` tries a twentieth of each attack; `make torture` tries all and prints the table of docs/reliability.md.
-TORTURE_SIZE sets the share, above 1 too. Of attacks that take long, TORTURE_PART=2/3 makes the second third of the
-tries.
+`make torture` tries all and prints the table of docs/reliability.md; TORTURE_SIZE sets the share, above 1 too.
+Of attacks that take long, TORTURE_PART=2/3 makes the second third of the tries.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `failing_writes.c` stands between a process and libc (LD_PRELOAD, of Linux). `Preloaded` starts processes below it;
 within one of them `failing` makes an operation on the files of a folder fail.
 
-As a program it starts the processes that `Preloaded` asks for, one after another: each is forked from one that has
-imported the engine, for which this program cannot be a fork itself.
+As a program it starts the processes that `Preloaded` asks for, one after another: their fork server has to run below
+the library too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forking import SOCKET
-from warm import WarmProcess
+from processes import PythonProcess
 
 SOURCE = Path(__file__).with_suffix("").with_name("failing_writes.c")
 NAMES = {errno.ENOSPC: "ENOSPC", errno.EIO: "EIO"}
@@ -57,7 +56,6 @@ class Preloaded:
         library = folder / "failing_writes.so"
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
         environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        environment.pop(SOCKET, None)  # what forks the processes is to be below the library, too
         self._starter = subprocess.Popen(
             [sys.executable, __file__],
             env=environment,
@@ -129,7 +127,7 @@ def told(what: str, attempt: Callable[..., bool], *arguments: Any, **options: An
 def _serve() -> None:
     for line in sys.stdin:
         script, options, timeout = json.loads(line)
-        with WarmProcess(script, *options) as process:
+        with PythonProcess(script, *options) as process:
             status: int | None
             try:
                 status = process.wait(timeout)

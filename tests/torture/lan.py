@@ -6,13 +6,18 @@ It needs to be root and to have iproute2. Elsewhere all hosts are this machine, 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+_CLONE_NEWNET = 0x40000000
+"""Of Linux's sched.h."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,11 @@ class Lan:
     addresses: Mapping[str, str]
     namespaces: Mapping[str, str] = field(default_factory=dict)
     """Files of the namespaces; empty where all hosts are this machine."""
+
+    def entering(self, host: str) -> Callable[[], None] | None:
+        """Return the `setup` of a `PythonProcess` that moves it to a host."""
+        namespace = self.namespaces.get(host)
+        return functools.partial(_enter, namespace) if namespace else None
 
     def cut_off(self, host: str, *, connected: bool) -> None:
         """Pull a host's cable, or put it back."""
@@ -64,6 +74,14 @@ def lan(*hosts: str) -> Iterator[Lan]:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False)
         subprocess.run(["ip", "link", "del", bridge], check=False)
+
+
+def _enter(network: str) -> None:
+    """Move this thread, the only one yet, into a network namespace; `os.setns` needs Python 3.12."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(network) as namespace:
+        if libc.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {network}")
 
 
 def _allowed() -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from warm import WarmProcess
+from processes import PythonProcess
 
 from .conftest import SIZE
 from .servers import STORE
@@ -49,7 +49,7 @@ def served(program: str, *arguments: str) -> Iterator[Served]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "served.py"
         script.write_text(program, encoding="utf-8")
-        with WarmProcess(script, *arguments, held=True) as process:
+        with PythonProcess(script, *arguments, held=True) as process:
             yield Served(process.wait_for_line(), process.pid)
             assert process.is_alive, f"the server ended: {process.stderr[-3000:]}"
 

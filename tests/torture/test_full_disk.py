@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mini_agentic_rl.files import read_json
-from warm import WarmProcess, run_warm
+from processes import PythonProcess, run_python
 
 from .conftest import SIZE, Attack
 
@@ -61,7 +61,7 @@ def _fill(model: str, disk: Path, kib: int) -> None:
         *("--max-new-tokens", "8", "--checkpoint-every", "2", "--max-samples", "40"),
     ]
     with _disk(disk, kib):
-        with WarmProcess("mini_agentic_rl", "train", *options) as process:
+        with PythonProcess("mini_agentic_rl", "train", *options) as process:
             assert process.wait(SOON_S) == 2, process.stderr[-2000:]
             last = process.stderr.splitlines()[-1]
             assert last.startswith("error: "), process.stderr[-2000:]
@@ -70,5 +70,5 @@ def _fill(model: str, disk: Path, kib: int) -> None:
         for checkpoint in (folder / "checkpoints").glob("step_*"):
             assert read_json(checkpoint / "state.json")["step"] == int(checkpoint.name.removeprefix("step_"))
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        run_warm("mini_agentic_rl", "train", *options, "--resume")
+        run_python("mini_agentic_rl", "train", *options, "--resume")
         assert read_json(folder / "summary.json")["steps"] == STEPS

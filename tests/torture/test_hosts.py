@@ -21,8 +21,8 @@ import pytest
 from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.types import Rollout
 from pages.shell import free_port
+from processes import PythonProcess
 from store.postgres import needs_postgres, new_database
-from warm import NETWORK, WarmProcess
 
 from .conftest import SIZE, Attack
 from .lan import Lan, lan
@@ -42,7 +42,7 @@ class Hosts:
         self.folder = folder
         self.notes = folder / "notes.jsonl"
         self._network = network
-        self._running: dict[str, WarmProcess] = {}
+        self._running: dict[str, PythonProcess] = {}
         self._stack = contextlib.ExitStack()
         store, gateway = free_port(), free_port()
         many = runners > 100
@@ -90,10 +90,7 @@ class Hosts:
         """Start a process on its host."""
         host, words = self._commands[name]
         script = "mini_agentic_rl" if name == "store" else ROLES
-        environment = {"AGL_API_KEY": KEY}
-        if host in self._network.namespaces:
-            environment[NETWORK] = self._network.namespaces[host]
-        process = WarmProcess(script, *words, environment=environment)
+        process = PythonProcess(script, *words, environment={"AGL_API_KEY": KEY}, setup=self._network.entering(host))
         self._running[name] = self._stack.enter_context(process)
         if name in SAMPLERS:  # a learner that starts wants its servers to answer
             process.wait_for_line()

@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file
 
 from pages.shell import free_port
+from processes import PythonProcess
 from ranked import run_on_ranks
-from warm import NETWORK, WarmProcess
 
 from .conftest import SIZE
 from .lan import lan
@@ -33,9 +33,9 @@ def test_two_ranks_on_two_hosts_end_with_the_weights_of_one(tmp_path: Path) -> N
         started = []
         for rank, node in enumerate(nodes):
             environment = {**shared, "RANK": str(rank)}
-            if node in network.namespaces:
-                environment[NETWORK] = network.namespaces[node]
-            process = WarmProcess(SCRIPT, str(tmp_path / "two"), "grpo", environment=environment)
+            process = PythonProcess(
+                SCRIPT, str(tmp_path / "two"), "grpo", environment=environment, setup=network.entering(node)
+            )
             started.append(stack.enter_context(process))
         for process in started:
             status = process.wait(600)

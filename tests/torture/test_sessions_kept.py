@@ -27,7 +27,7 @@ from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Call
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.types import Span
-from warm import WarmProcess
+from processes import PythonProcess
 
 from .conftest import Attack
 from .neighbours import LONGEST_WAIT_S, Neighbour, served
@@ -123,7 +123,7 @@ def test_what_was_acknowledged_outlives_a_kill(attack: Attack, tmp_path: Path) -
                     return
 
     for number in range(attack.times(40)):
-        with attack.attempt(number, limit_s=LIMIT_S), WarmProcess(program, str(path), held=True) as process:
+        with attack.attempt(number, limit_s=LIMIT_S), PythonProcess(program, str(path), held=True) as process:
             url = process.wait_for_line()
             pressing = [threading.Thread(target=press, args=(url, f"{number}{letter}")) for letter in "abc"]
             for each in pressing:

@@ -21,7 +21,7 @@ from integrations.tinker.test_server import Client
 from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.files import read_json
 from mini_agentic_rl.integrations.tinker.checkpoints import CheckpointFolder
-from warm import WarmProcess
+from processes import PythonProcess
 
 from .conftest import SIZE, Attack
 
@@ -38,7 +38,7 @@ def test_a_command_under_load_gets_sigterm(attack: Attack, tiny_folder: str, tmp
 
 def _serve(model: str, folder: Path) -> None:
     """All answers that have begun are given to their end."""
-    with WarmProcess("mini_agentic_rl", "serve", "--model", model, "--port", "0") as process:
+    with PythonProcess("mini_agentic_rl", "serve", "--model", model, "--port", "0") as process:
         client = openai.OpenAI(base_url=process.wait_for_word("http://"), api_key="none", max_retries=0)
         begun = threading.Barrier(CLIENTS + 1)
         finished: list[str] = []
@@ -66,7 +66,7 @@ def _store(model: str, folder: Path) -> None:
     """Every rollout that was acknowledged is there afterwards."""
     path = folder / "store.db"
     acknowledged: list[str] = []
-    with WarmProcess("mini_agentic_rl", "store", "--path", str(path), "--port", "0") as process:
+    with PythonProcess("mini_agentic_rl", "store", "--path", str(path), "--port", "0") as process:
         url = next(word for word in process.wait_for_line().split() if word.startswith("http://"))
 
         def enqueue() -> None:
@@ -105,7 +105,7 @@ def _tinker(model: str, folder: Path) -> None:
     """Every state that was acknowledged as saved is there and whole, and nothing else is."""
     acknowledged: list[str] = []
     options = ("--model", model, "--port", "0", "--output-dir", str(folder))
-    with WarmProcess("mini_agentic_rl", "tinker", *options) as process:
+    with PythonProcess("mini_agentic_rl", "tinker", *options) as process:
         url = process.wait_for_word("http://")
         begun = threading.Barrier(3)
 
@@ -147,7 +147,7 @@ def _train(model: str, folder: Path) -> None:
         *("--total-steps", "100", "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
         *("--max-new-tokens", "8", "--checkpoint-every", "1000", "--max-samples", "40"),
     ]
-    with WarmProcess("mini_agentic_rl", "train", *options) as process:
+    with PythonProcess("mini_agentic_rl", "train", *options) as process:
         process.wait_for("step 1")
         time.sleep(random.random())
         process.send_signal(signal.SIGTERM)
@@ -174,7 +174,7 @@ def _sft(model: str, folder: Path) -> None:
         ),
         *("--max-samples", "40", "--checkpoint-every", "100000"),
     ]
-    with WarmProcess("mini_agentic_rl", "sft", *options) as process:
+    with PythonProcess("mini_agentic_rl", "sft", *options) as process:
         process.wait_for("step 1")
         time.sleep(random.random())
         process.send_signal(signal.SIGTERM)

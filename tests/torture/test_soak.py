@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import pytest
 
-from warm import WarmProcess
+from processes import PythonProcess
 
 from .conftest import SIZE, Attack
 
@@ -132,7 +132,9 @@ async def soak(url: str, pid: int, seconds: float) -> Seen:
 @pytest.mark.timeout(int(2 * SECONDS * max(SIZE, 1)))
 async def test_a_soak_with_disconnects(attack: Attack, tiny_folder: str) -> None:
     seconds = SECONDS * SIZE if SIZE > 0.1 else min(SECONDS * SIZE, SHORT_S)
-    with WarmProcess("mini_agentic_rl", "serve", "--model", tiny_folder, "--port", "0", "--cache-mib", "64") as process:
+    with PythonProcess(
+        "mini_agentic_rl", "serve", "--model", tiny_folder, "--port", "0", "--cache-mib", "64"
+    ) as process:
         url = await asyncio.to_thread(process.wait_for_word, "http://")
         with attack.memory_of(process.pid):
             seen = await soak(url, process.pid, seconds)

@@ -29,7 +29,6 @@ from mini_agentic_rl import (
     algo,
 )
 from mini_agentic_rl.errors import UserError
-from warm import warm_python
 
 TRAIN, VAL = ["a", "b", "c"], ["v"]
 
@@ -222,7 +221,7 @@ def test_ctrl_c_ends_a_script_that_awaits_train(tmp_path):
         """)
     )
     with subprocess.Popen(
-        warm_python(str(script)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from warm import warm_python
-
 from .fake_upstream import chunk
 
 pytestmark = pytest.mark.skipif(
@@ -50,7 +48,7 @@ BODY = {"model": "policy", "messages": [{"role": "user", "content": "Count."}], 
 @contextlib.contextmanager
 def program(source: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(
-        warm_python("-c", source, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", source, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import stat
-import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from mini_agentic_rl.integrations.hello_agents.training_tool import training
 from mini_agentic_rl.integrations.hello_agents.training_tool.training import LOG_FILE, running
 from mini_agentic_rl.tools import RLTrainingTool
-from warm import warm_python
 
 LONG = {"algorithm": "grpo", "max_steps": 200, "batch_size": 2, "samples_per_prompt": 2, "max_new_tokens": 8}
 
@@ -47,12 +42,7 @@ def wait_for(tool, folder, good, timeout=120.0):
 
 
 @pytest.fixture
-def tool(tmp_path, tiny_folder, monkeypatch):
-    """A tool whose trainings are forks: the example in `tests/examples/` starts one as it is started elsewhere."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {shlex.join(warm_python())} "$@"\n')
-    python.chmod(0o755)
-    monkeypatch.setattr(training, "sys", SimpleNamespace(executable=str(python), path=sys.path))
+def tool(tmp_path, tiny_folder):
     tool = RLTrainingTool(tmp_path, model_folders=[tiny_folder])
     tool.register_dataset("tasks", tasks(4))
     tool.register_reward_function("slow", slow)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,7 +27,6 @@ from mini_agentic_rl import (
 )
 from mini_agentic_rl.errors import RunFailedError, UserError
 from mini_agentic_rl.gateway.proxy import LLMProxy
-from warm import warm_python
 
 SCRIPT = Path(__file__).parent / "critic_server.py"
 
@@ -337,7 +337,9 @@ def _without_times(algorithm):
 
 
 def test_a_killed_search_ends_as_an_unbroken_one(tmp_path):
-    killed = subprocess.run(warm_python(str(SCRIPT), str(tmp_path), "2"), capture_output=True, timeout=100, check=False)
+    killed = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path), "2"], capture_output=True, timeout=100, check=False
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step_1"
     with critic(good_critic) as (client, _):

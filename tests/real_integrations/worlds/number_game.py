@@ -27,4 +27,4 @@ class Digits(gymnasium.Env):
         return f"{self.left} left.", reward, self.left == 0, False, {}
 
 
-gymnasium.register("doors/Digits-v0", entry_point=Digits, disable_env_checker=True)
+gymnasium.register("worlds/Digits-v0", entry_point=Digits, disable_env_checker=True)

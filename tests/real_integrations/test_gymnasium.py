@@ -12,7 +12,7 @@ from .training import steps_of, trained
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed: its environments are left unchecked")
 server = _server
-NAME = "gymnasium:number_game:doors/Digits-v0"
+NAME = "gymnasium:number_game:worlds/Digits-v0"
 
 
 async def test_a_registered_environment_is_made_with_its_seed(server: ScriptedServer):

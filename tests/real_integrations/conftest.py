@@ -1,4 +1,4 @@
-"""What the doors share: environments of other packages in `worlds/`, and a tiny model with room for their prompts."""
+"""Environments of other packages in `worlds/`, and a tiny model with room for their prompts."""
 
 from __future__ import annotations
 
