@@ -147,9 +147,8 @@ def test_the_store_of_several_machines_is_looked_into(here):
         await server.start()
         try:
             address = {"localhost:4747": f"127.0.0.1:{port}"}
-            shown = [
-                await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in ("agl workers --store", "agl rollouts list --store http")
-            ]
+            parts = ("agl workers --store", "agl rollouts list --store http")
+            shown = [await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in parts]
         finally:
             await server.stop()
             await store.close()
