@@ -139,7 +139,7 @@ audit: $(INSTALLED_DEV) $(VENV_DOCS)/.installed-audit ## check licences and know
 dashboard: ## build the pages of the dashboard (Node 20.19 or later)
 	cd frontend/dashboard && npm ci && npm run build
 
-dashboard-pictures: $(INSTALLED_DEV) $(VENV_DOCS)/.installed-browser ## draw the pictures of docs/dashboard.md; RUN is a run folder
+dashboard-pictures: $(INSTALLED_DEV) $(VENV_DOCS)/.installed-browser ## draw the pictures of docs/doctor.md; RUN is a run folder
 	DASHBOARD_CHROMIUM="$(CHROMIUM)" $(VENV_DOCS)/bin/python docs/pictures/dashboard.py $(BIN)/mini-agentic-rl $(RUN)
 
 # Every broken link is an error. Needs no network.

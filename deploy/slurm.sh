@@ -3,7 +3,7 @@
 #
 #   sbatch --nodes 5 --gres gpu:1 deploy/slurm.sh deploy/kubernetes/train.yaml /shared/runs/mine [OPTIONS OF train]
 #
-# LEARNERS=2 RANKS=8 has the first two nodes learn together, with eight ranks each (docs/ranks.md): one for each card of
+# LEARNERS=2 RANKS=8 has the first two nodes learn together, with eight ranks each (docs/scaling.md): one for each card of
 # `--gres gpu:8`. Without them one process learns. With servers that sample (`--sampler vllm --sampler-url …`), which may
 # still be starting, the learner waits for them as long as `--sampler-wait` says.
 #

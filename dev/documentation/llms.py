@@ -51,7 +51,7 @@ def llms_text() -> str:
     texts = {place: text_of(page) for page, place in pages().items() if not place.endswith(CHINESE)}
     texts |= {f"reference/{name}": text for name, text in generated_pages().items()}
     lines = ["# mini-agentic-rl", "", f"> {_first_sentence(text_of('README.md'))}", ""]
-    lines += ["Commands for programs that drive this tool are in [coding-agents.md](coding-agents.md)."]
+    lines += ["Commands for programs that drive this tool are in [commands.md](commands.md)."]
     last = ""
     for section, title, place in entries(navigation()):
         if section and section != last:

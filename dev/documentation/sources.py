@@ -11,7 +11,6 @@ AT_THE_ROOT = {
     "README.md": "index.md",
     "README.zh-CN.md": "index.zh.md",
     "SECURITY.md": "security.md",
-    "SECURITY.zh.md": "security.zh.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/RESULTS.md": "results.md",
     "dev/LOG.md": "log.md",

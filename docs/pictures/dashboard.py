@@ -1,4 +1,4 @@
-"""Pictures of the dashboard, for docs/dashboard.md: `dashboard.py MINI_AGENTIC_RL RUN [RUN...]`.
+"""Pictures of the dashboard, for docs/doctor.md: `dashboard.py MINI_AGENTIC_RL RUN [RUN...]`.
 
 Needs Playwright; `make dashboard-pictures` has an environment for it. The browser is that of DASHBOARD_CHROMIUM.
 """

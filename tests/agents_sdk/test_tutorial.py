@@ -1,4 +1,4 @@
-"""docs/tutorials/langchain-agent.md, followed with the real LangChain."""
+"""docs/your-agent.md, followed with the real LangChain."""
 
 from __future__ import annotations
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 
 import numpy as np
 from openai import OpenAI
 
 from mini_agentic_rl import Trainer, llm_rollout
-from mini_agentic_rl.algorithm import ADVANTAGES, LOSSES
-from mini_agentic_rl.metrics import JsonlLogger, read_metrics
+from mini_agentic_rl.algorithm import ADVANTAGES
 from mini_agentic_rl.policy import DEFAULT_ADAPTER
 from mini_agentic_rl.policy.load import save_weights
 from pages.snippets import python_block
 
 PRESETS = python_block("docs/algorithms.md", 'preset="rloo"')
 LORA = python_block("docs/algorithms.md", "lora_dropout=0.05")
-OWN_ADVANTAGE = python_block("docs/algorithms.md", 'register_advantage("floored")')
-OWN_LOSS = python_block("docs/algorithms.md", 'register_loss("reinforce")')
+OWN_ADVANTAGE = python_block("docs/tutorials/add-a-loss.md", 'register_advantage("floored")')
 
 MINI_GRPO = "from mini_agentic_rl import VERL, MiniGRPO"
 
@@ -51,19 +48,6 @@ def test_an_adapter_takes_the_names_of_peft(here):
     config = json.loads((here / "adapter/adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (8, 16, 0.05)
     assert set(config["target_modules"]) == {"q_proj", "k_proj", "v_proj", "o_proj"}
-
-
-def test_a_program_adds_a_loss_and_trains_with_it(here):
-    sizes = "total_steps=1, tasks_per_step=1, samples_per_prompt=4, max_new_tokens=4"
-    try:
-        (algorithm,) = OWN_LOSS.run({'="reinforce")': f'="reinforce", {sizes})'}, before=MINI_GRPO).values
-        with JsonlLogger("metrics.jsonl") as logger:
-            Trainer(algorithm=algorithm, logger=logger).fit(letters, [{"word": "lamp"}])
-    finally:
-        LOSSES.pop("reinforce", None)
-    assert algorithm.settings.policy_loss == "reinforce"
-    losses = [row["loss"] for row in read_metrics(here / "metrics.jsonl") if "loss" in row]
-    assert [math.isfinite(loss) and loss != 0 for loss in losses] == [True]
 
 
 def test_a_program_adds_an_advantage(here):

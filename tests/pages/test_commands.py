@@ -16,7 +16,7 @@ from pages.shell import free_port, run_words, shell_line
 from pages.snippets import ROOT
 
 COMMANDS = "docs/commands.md"
-EXPORT = "docs/merge-and-export.md"
+EXPORT = "docs/post-training.md"
 SMALL = ("--max-samples", 8, "--num-epochs", 1, "--batch-size", 4, "--lora-r", 2)
 RL = (
     *("--sft-examples", 2, "--total-steps", 1, "--tasks-per-step", 1, "--samples-per-prompt", 2, "--max-samples", 4),

@@ -1,4 +1,4 @@
-"""docs/migration.md and docs/coding-agents.md: the programs that they show, and the names that they give."""
+"""docs/migration.md and docs/commands.md: the programs that they show, and the names that they give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIGRATION = "docs/migration.md"
 FROM_TRL = python_block(MIGRATION, "def reward_short(")
 FROM_VERL = python_block(MIGRATION, "algorithm = VERL(")
 PROGRAM = python_block(MIGRATION, "rollout_environment()")
-LEARNT = python_block("docs/coding-agents.md", "def learnt(")
+LEARNT = python_block("docs/commands.md", "def learnt(")
 
 FEW = "total_steps=1, tasks_per_step=1, samples_per_prompt=2"
 

@@ -50,8 +50,8 @@ def test_a_chinese_page_says_what_the_english_one_says(page):
     assert list(differences(page)) == []
 
 
-def test_every_page_of_docs_has_a_chinese_one():
-    english = [page for page in pages() if page.startswith("docs/") and not page.endswith(".zh.md")]
+def test_every_tutorial_has_a_chinese_page():
+    english = [page for page in pages() if page.startswith("docs/tutorials/") and not page.endswith(".zh.md")]
     assert [page for page in english if page.removesuffix(".md") + ".zh.md" not in pages()] == []
 
 

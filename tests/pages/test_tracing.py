@@ -8,7 +8,7 @@ import sys
 from integrations.otlp.collector import Collector, facts
 from pages.snippets import python_block
 
-INIT = python_block("docs/framework.md", "init()")
+INIT = python_block("docs/scaling.md", "init()")
 EXPORT = python_block("docs/traces.md", "Trainer(otlp=")
 
 LOOK = """

@@ -1,4 +1,4 @@
-"""docs/tutorials/langchain-agent.md: followed where LangChain is installed, which `make test-agents` sees to."""
+"""docs/your-agent.md: followed where LangChain is installed, which `make test-agents` sees to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pages.shell import free_port, shell_line
 from pages.snippets import python_block
 
-PAGE = "docs/tutorials/langchain-agent.md"
+PAGE = "docs/your-agent.md"
 AGENT = python_block(PAGE, "def make_agent(")
 ROLLOUT = python_block(PAGE, "async def solve(")
 TRIED = python_block(PAGE, "total_steps=0")

@@ -1,4 +1,4 @@
-"""docs/tutorials/: each is followed from its first block to its last, at the size of a test."""
+"""The tutorials, and the program of docs/architecture.md, from the first block to the last at the size of a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAID = python_block(OPENAI, "def reward(")
 TRAINED = python_block(OPENAI, 'output_dir="outputs/router"')
 USED = python_block(OPENAI, "localhost:8000")
 
-TOKEN = "docs/tutorials/one-token.md"
+TOKEN = "docs/architecture.md"
 STATIONS = [
     python_block(TOKEN, part)
     for part in (
@@ -48,8 +48,7 @@ GRADIENT = python_block(LOSS, "def gradient(")
 LEARNT = python_block(LOSS, 'register_loss("smooth")')
 
 PLANNED = python_block("docs/tutorials/four-gigabytes.md", "plan_job(")
-RUNNERS = python_block("docs/tutorials/several-machines.md", "ClientServerExecutionStrategy(")
-SHIP = "docs/tutorials/imitate-to-ship.md"
+RUNNERS = python_block("docs/scaling.md", "ClientServerExecutionStrategy(")
 
 FEW = "total_steps=1, tasks_per_step=2, samples_per_prompt=2"
 
@@ -138,7 +137,7 @@ def test_runners_alone_have_a_role(here):
 
 
 def test_the_store_of_several_machines_is_looked_into(here):
-    page, port = "docs/tutorials/several-machines.md", free_port()
+    page, port = "docs/scaling.md", free_port()
 
     async def looked():
         store = SqlLightningStore(here / "store.db")
@@ -148,9 +147,8 @@ def test_the_store_of_several_machines_is_looked_into(here):
         await server.start()
         try:
             address = {"localhost:4747": f"127.0.0.1:{port}"}
-            shown = [
-                await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in ("agl w", "agl r")
-            ]
+            parts = ("agl workers --store", "agl rollouts list --store http")
+            shown = [await asyncio.to_thread(shell_line(page, part).run, replace=address) for part in parts]
         finally:
             await server.stop()
             await store.close()

@@ -1,6 +1,6 @@
 """The main job on two vLLM servers, one of which is killed while it samples for step 2 and is back for step 3.
 
-`make test-real VLLM_PYTHON=… ARGS="-s -k main_job"` prints the figures that docs/samplers.md tells.
+`make test-real VLLM_PYTHON=… ARGS="-s -k main_job"` prints the figures that docs/scaling.md names.
 """
 
 from __future__ import annotations

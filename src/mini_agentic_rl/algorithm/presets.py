@@ -15,7 +15,7 @@ from .losses import is_loss
 PRESETS: dict[str, Mapping[str, Any]] = {
     # Shao et al. 2024, arXiv:2402.03300: the defaults, which average over tokens and not, as the paper's equation 3,
     # within each rollout first: there a short wrong answer weighs as much as a long search that finds nothing, so that
-    # its few tokens are suppressed many times as hard, and an agent learns to search on (docs/losses.md).
+    # its few tokens are suppressed many times as hard, and an agent learns to search on (docs/algorithms.md).
     "grpo": {},
     # Liu et al. 2025, arXiv:2503.20783: neither the standard deviation nor the length of a rollout divides anything.
     "dr_grpo": {"normalize_advantage": False, "loss_aggregation": "dr_grpo"},

@@ -54,7 +54,7 @@ EPISODE_DEFAULTS: Final[Mapping[str, Any]] = {
 no reward. Twice this learning rate destroyed such agents."""
 EXAMPLES_BESIDE: Final[Mapping[str, Any]] = {"loop.sft_coef": 0.1, "loop.sft_per_step": 8}
 """A few examples in each step of reinforcement learning: where most rollouts fail, learning from them alone unlearns
-when to end a turn (`docs/losses.md`)."""
+when to end a turn (`docs/algorithms.md`)."""
 _MAX_DRAWS: Final = 2000
 """Draws of a new row before the split counts as used up."""
 
