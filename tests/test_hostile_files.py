@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from mini_agentic_rl.algorithm.checkpoint import read_progress
 from safetensors.torch import load_file, save_file
 
+from mini_agentic_rl.algorithm.checkpoint import read_progress
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.commands.config_file import read_config
 from mini_agentic_rl.datasets import load_examples, load_task_dataset

@@ -5,7 +5,6 @@ from .base import AlgorithmContext as AlgorithmContext
 from .base import FunctionalAlgorithm as FunctionalAlgorithm
 from .base import ResultKind as ResultKind
 from .base import algo as algo
-from ..processes import in_daemon_thread as in_daemon_thread
 from .baseline import Baseline as Baseline
 from .baseline import FastAlgorithm as FastAlgorithm
 from .checkpoint import read_progress as read_progress
