@@ -26,7 +26,6 @@ from rich.table import Table
 from mini_agentic_rl import LLM, MiniGRPO, Trainer, llm_rollout
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.trainer.run_folder import RunFolder
-from mini_agentic_rl.trainer.statistics import seed_interval
 from output import add_model_options, deliver, make_parser, tell
 
 Task = dict[str, str]
@@ -102,14 +101,15 @@ def measure_all(options: argparse.Namespace) -> dict[str, list[dict[str, float]]
 
 def report(console: Console, found: dict[str, list[dict[str, float]]]) -> None:
     """Print a table."""
-    table = Table("preset", "seeds", "held-out accuracy", "95 % of seeds", "mean reward of all steps", "95 % of seeds")
+    table = Table(
+        "preset", "seeds", "held-out accuracy", "lowest to highest", "mean reward of all steps", "lowest to highest"
+    )
     for preset, runs in found.items():
         cells = [preset, str(len(runs))]
         for name in ("accuracy", "reward"):
             values = [run[name] for run in runs]
-            interval = seed_interval(values)
             cells.append(f"{100 * mean(values):.1f} %" if name == "accuracy" else f"{mean(values):.3f}")
-            cells.append("" if interval is None else " to ".join(_told(name, bound) for bound in interval))
+            cells.append(f"{_told(name, min(values))} to {_told(name, max(values))}")
         table.add_row(*cells)
     console.print(table)
 

@@ -188,7 +188,10 @@ def _run_script(
     script = command[0]
     is_file = script.endswith(".py")
     sys.argv = list(command)
-    sys.path.insert(0, str(Path(script).parent) if is_file else folder)
+    sys.path[:0] = [
+        str(Path(script).parent) if is_file else folder,
+        *environment.get("PYTHONPATH", "").split(os.pathsep),
+    ]
     try:
         if is_file:
             runpy.run_path(script, run_name="__main__")

@@ -126,7 +126,7 @@ CASES = {
     "recipes, gaia": (("openpyxl",), _spreadsheet, ()),
     "trl, rows": (("trl",), _written_rows, ()),
     "trl, backend": (("trl",), _trl_backend, ()),
-    "loggers": (("tensorboard",), _tensorboard, ()),
+    "loggers": (("tensorboard", "torch.utils.tensorboard"), _tensorboard, ()),
     "tau2": (("tau2", "loguru"), _tau2, ("recipes.tau2.episode",)),
     "tau2, tasks": (("tau2",), _tau2_tasks, ()),
     "poml": (("poml",), _poml, ()),

@@ -78,17 +78,10 @@ def test_a_preset_only_saves_more_than_was_asked_for(model):
         apply_preset(TrainConfig(model=model, device="cpu", preset="4gb", full_finetune=True))
 
 
-def test_the_page_about_memory_shows_what_is_planned():
+def test_the_picture_of_the_memory_shows_what_is_planned():
     drawing = runpy.run_path(str(DOCS / "pictures" / "draw.py"))
     plans = drawing["memory_plans"]()
     assert drawing["draw_memory"](plans) == (DOCS / "pictures" / "memory.svg").read_text(encoding="utf-8")
-    page = (DOCS / "memory.md").read_text(encoding="utf-8")
-    plain, checkpointed, card = plans.values()
-    for part in card.parts:
-        assert f"| {part.name} | {part.phase} | {part.bytes / 1e6:,.0f} |" in page
-    assert f"| **peak** | learning | **{card.peak / 1e6:,.0f}** |" in page
-    assert f"| as it is | {plain.peak / 1e9:.2f} |" in page
-    assert f"| with `--gradient-checkpointing` | {checkpointed.peak / 1e9:.2f} |" in page
 
 
 SPREAD = ["--tasks-per-step", "8", "--samples-per-prompt", "4", "--max-new-tokens", "64", "--prompt-tokens", "128"]

@@ -127,7 +127,7 @@ def test_a_process_that_dies_is_replaced(place):
     place.database.query("SELECT 1 FROM drug")
     worker = place.worker()
     worker.kill()
-    while worker.status() != psutil.STATUS_ZOMBIE:
+    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
 

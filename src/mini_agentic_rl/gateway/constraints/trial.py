@@ -172,15 +172,20 @@ class _Process:
         process = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._process = process
         self._open: dict[int, Future[TrialOutcome]] = {}
+        self._ended = threading.Event()
+        """Set when the reader has ended. `Popen.poll` alone may miss the end: another thread waits for the process."""
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.close = weakref.finalize(self, _end, process, self._messages)
-        work = {"writer": partial(_write, process, self._messages), "reader": partial(_read, process, self._open)}
+        work = {
+            "writer": partial(_write, process, self._messages),
+            "reader": partial(_read, process, self._open, self._ended),
+        }
         for name, target in work.items():
             threading.Thread(target=target, name=f"grammar-trials-{name}", daemon=True).start()
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return not self._ended.is_set() and self._process.poll() is None
 
     def ask(self, number: int, question: dict[str, Any]) -> Future[TrialOutcome]:
         if len(self._open) >= MAX_WAITING:
@@ -210,7 +215,7 @@ def _write(process: subprocess.Popen[bytes], messages: queue.SimpleQueue[dict[st
             process.stdin.flush()
 
 
-def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome]]) -> None:
+def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome]], ended: threading.Event) -> None:
     """Deliver answers until the process ends."""
     assert process.stdout is not None
     try:
@@ -220,6 +225,7 @@ def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome
                 _give(open_, json.loads(line))
     finally:  # malformed output ends the process as well
         process.kill()
+        ended.set()  # before the futures fail, so that `ask` finds it set for a later future
         _fail(open_)
 
 
