@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -257,6 +258,6 @@ def test_a_process_whose_answer_is_cut_short_is_ended_and_fails_what_waits_for_i
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     waiting: Future[trial.Verdict] = Future()
     with pytest.raises(ValueError, match="property name"):
-        trial._read(process, {1: waiting})
+        trial._read(process, {1: waiting}, threading.Event())
     assert isinstance(waiting.exception(1), trial.NoTrialError)
     assert process.wait(10) == -9
