@@ -45,7 +45,7 @@ def test_the_whole_path_from_imitation_to_one_merged_model(here):
     raw = [{"question": f"Is {n} even?", "response_j": "yes" * (1 + n), "response_k": "no"} for n in range(8)]
     (here / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in raw))
 
-    shell_line(COMMANDS, "sft --dataset arithmetic").run(*SMALL)
+    shell_line(COMMANDS, "sft --dataset arithmetic --max-samples").run(*SMALL)
     assert "8 of 8 records written" in shell_line(COMMANDS, "convert-dpo --input raw.jsonl").run()
     shell_line(COMMANDS, "dpo --model outputs/sft").run(*SMALL)
     shell_line(COMMANDS, "reward --dataset pairs.jsonl").run(*SMALL)
@@ -120,7 +120,7 @@ def test_a_run_is_repeated_from_its_settings_measured_and_talked_to(here):
     assert shell_line(COMMANDS, "models pull").run().strip() == str(embedded_path())
     assert str(embedded_path()) in shell_line(COMMANDS, "models list").run()
     assert shell_line(COMMANDS, "agentic-rl version").run().startswith("mini-agentic-rl ")
-    planned = shell_line(COMMANDS, "plan --model").run(replace={"Qwen/Qwen2.5-1.5B-Instruct": "embedded"})
+    planned = shell_line(COMMANDS, "plan --model Qwen").run(replace={"Qwen/Qwen2.5-1.5B-Instruct": "embedded"})
     assert "peak" in planned.lower()
 
 
@@ -146,14 +146,14 @@ def test_a_store_is_served_and_looked_into(here):
 
     (here / "runs").mkdir()
     asyncio.run(fill())
-    listed = shell_line(COMMANDS, "agl rollouts list").run()
+    listed = shell_line(COMMANDS, "agl rollouts list --store runs/store.db").run()
     assert found["id"] in listed
     assert found["id"] in shell_line(COMMANDS, "agl rollouts retry").run()
-    shell_line(COMMANDS, "agl spans show").run(replace={"ro-3f2a": found["id"]})
+    shell_line(COMMANDS, "agl spans show ro-3f2a --store runs").run(replace={"ro-3f2a": found["id"]})
 
     def read() -> None:
         address = {"localhost:9999": f"127.0.0.1:{port}"}
-        found["workers"] = shell_line(COMMANDS, "agl workers").run(replace=address)
+        found["workers"] = shell_line(COMMANDS, "agl workers --store http://localhost:9999").run(replace=address)
 
     served = shell_line(COMMANDS, "agl store --port 9999").serve(read, port=port)
     assert f"at http://127.0.0.1:{port}" in served
