@@ -8,13 +8,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
-
-from openai import BadRequestError
-from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
+from typing import Any, Final
 
 from ...emitter import emit_reward
-from ...environments import find_llm, outgrew_context, rollout_client
+from ...environments import Message, converse, endpoint_of, find_llm
 from ...errors import MissingPackageError
 from ...litagent import LitAgent
 from ...processes import DeadlineProcess, EndedError, LateError
@@ -217,40 +214,31 @@ class GaiaAgent(LitAgent[Any]):
             openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
                 the model's context has no answer instead.
         """
-        llm = find_llm(resources)
-        client = rollout_client(llm, rollout)
         question = str(task["question"])
         toolbox = Toolbox(self.tools)
         if task.get("file"):
             question += f"\n\nAttached file: {task['file_name']}"
             toolbox = Toolbox([*self.tools, read_file_tool(task["file"], task["file_name"])])
-        messages: list[dict[str, Any]] = [
+
+        async def follow(reply: Message) -> list[Message]:
+            return [
+                {
+                    "role": "tool",
+                    "tool_call_id": call["id"],
+                    "content": await toolbox.use(call["function"]["name"], call["function"]["arguments"]),
+                }
+                for call in reply.get("tool_calls", ())
+            ]
+
+        messages: list[Message] = [
             {"role": "system", "content": self.system_prompt},
             {"role": "user", "content": question},
         ]
-        answer, turns = None, 0
-        for turn in range(self.max_turns):
-            try:
-                completion = await client.chat.completions.create(
-                    model=llm.model,
-                    messages=cast(list[ChatCompletionMessageParam], messages),
-                    tools=cast(list[ChatCompletionFunctionToolParam], toolbox.schemas),
-                    **llm.sampling_parameters,
-                )
-            except BadRequestError as error:
-                if turn == 0 or not outgrew_context(error):
-                    raise
-                break
-            turns += 1
-            reply = completion.choices[0].message
-            messages.append(reply.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True))
-            if not reply.tool_calls:
-                answer = final_answer(reply.content or "")
-                break
-            for call in reply.tool_calls:
-                if call.type == "function":  # the only kind that was offered
-                    result = await toolbox.use(call.function.name, call.function.arguments)
-                    messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        endpoint = endpoint_of(find_llm(resources), rollout)
+        turns, _ = await converse(endpoint, messages, follow, tools=toolbox.schemas, max_turns=self.max_turns)
+        last = messages[-1]
+        answered = last["role"] == "assistant" and not last.get("tool_calls")
+        answer = final_answer(last.get("content") or "") if answered else None
         rollout.output = answer
         rewards = {"reward": float(is_right(answer, task["answer"])), "answered": float(answer is not None)}
         emit_reward({**rewards, "turns": float(turns)}, primary_key="reward", final=True)
