@@ -34,7 +34,7 @@ if __name__ == "__main__":
             "gradient_accumulation_steps": "See --batch_size; 1 by default.",
         },
         defaults={"sft_examples": "0", "total_epochs": "1", "samples_per_prompt": "4", "output_dir": "outputs/rl"},
-        found={
+        computed={
             "tasks_per_step": "4, or what --batch_size says",
             "eval_size": "200, or less with --max_samples",
             "dataset": "gsm8k where it can be had, else arithmetic",

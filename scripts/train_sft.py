@@ -20,4 +20,4 @@ def prepare(options: dict[str, str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    run_script("sft", names={"model_path": "model"}, found={"dataset": USUAL}, prepare=prepare)
+    run_script("sft", names={"model_path": "model"}, computed={"dataset": USUAL}, prepare=prepare)

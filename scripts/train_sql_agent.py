@@ -21,6 +21,6 @@ if __name__ == "__main__":
     run_script(
         "train-sql",
         names={"model_path": "model"},
-        found={"overwrite": "given, unless --resume is"},
+        computed={"overwrite": "given, unless --resume is"},
         arguments=[*sys.argv[1:], *new],
     )

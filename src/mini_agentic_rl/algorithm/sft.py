@@ -3,7 +3,7 @@
 Conversations are rendered by the gateway's own renderer into the tokens that the agent will see, and packed into the
 same trees as rollouts, so a system prompt that all examples share is computed once per batch.
 
-Observations (ECHO; Shrivastava et al. 2026, arXiv:2605.24517) are what tools and users said:
+Observations (ECHO; Shrivastava et al. 2026, arXiv:2605.24517) are the messages of tools and users:
 
     L = L_policy + lambda * 1/N * sum over rollouts i of 1/|O_i| * sum over t in O_i of -log pi(o_t | all before it)
 

@@ -105,10 +105,10 @@ def _reason_for_preset() -> str | None:
 
 def python() -> Check:
     """Check the version of Python."""
-    found = f"{platform.python_version()} ({sys.executable})"
+    version = f"{platform.python_version()} ({sys.executable})"
     if sys.version_info < _OLDEST_PYTHON:
-        return Check("Python", "fault", found, "install Python 3.10 or later")
-    return Check("Python", "ok", found)
+        return Check("Python", "fault", version, "install Python 3.10 or later")
+    return Check("Python", "ok", version)
 
 
 def packages() -> Check:
@@ -122,8 +122,8 @@ def packages() -> Check:
         return Check("Packages", "fault", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
     untested = list(_unmet(_constraints()))
     if untested:
-        found = f"not the tested versions: {'; '.join(untested)}"
-        return Check("Packages", "note", found, "pip install -c constraints.txt")
+        message = f"not the tested versions: {'; '.join(untested)}"
+        return Check("Packages", "note", message, "pip install -c constraints.txt")
     return Check("Packages", "ok", "every required package is installed")
 
 
@@ -170,8 +170,8 @@ def extras() -> Check:
         if of_extra and not list(_unmet(of_extra)):
             complete.append(extra)
     missing = [extra for extra in _EXTRAS if extra not in complete]
-    found = ", ".join(complete) or "none"
-    return Check("Extras", "ok", f"{found} (not: {', '.join(missing)})" if missing else found)
+    installed = ", ".join(complete) or "none"
+    return Check("Extras", "ok", f"{installed} (not: {', '.join(missing)})" if missing else installed)
 
 
 def torch_build() -> Check:
@@ -216,8 +216,8 @@ def folders() -> Check:
             with tempfile.TemporaryFile(dir=nearest) as file:
                 file.write(b"0")
         except OSError as error:
-            found = f"{name} {folder} cannot be written: {error.strerror}"
-            return Check("Folders", "fault", found, f"choose another: {setting}")
+            message = f"{name} {folder} cannot be written: {error.strerror}"
+            return Check("Folders", "fault", message, f"choose another: {setting}")
     return Check("Folders", "ok", "cache and outputs can be written")
 
 
@@ -276,11 +276,11 @@ def processors() -> Check:
     """Check how many cores this process may use, by its affinity and the quota of its container."""
     allowed, total = allowed_cores(), psutil.cpu_count() or 1
     cores = f"{allowed:g} of {total} cores" if allowed < total else f"{total} cores"
-    found = f"{cores} ({_processor_name()})"
+    cores_text = f"{cores} ({_processor_name()})"
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads and threads.isdigit() and int(threads) < allowed:
-        return Check("Processor", "note", f"{found}; OMP_NUM_THREADS={threads} leaves some idle", "unset it")
-    return Check("Processor", "ok", found)
+        return Check("Processor", "note", f"{cores_text}; OMP_NUM_THREADS={threads} leaves some idle", "unset it")
+    return Check("Processor", "ok", cores_text)
 
 
 def _processor_name() -> str:
@@ -296,10 +296,10 @@ def other_work() -> Check:
     watch = CoreWatch()
     time.sleep(_WATCH_SECONDS)
     use = watch.use()
-    found = f"{use.free:.1f} of {use.cores:g} cores are free"
+    free = f"{use.free:.1f} of {use.cores:g} cores are free"
     if use.free < _QUIET * use.cores:
-        return Check("Other work", "note", found, "end the other work: beside it a step takes several times as long")
-    return Check("Other work", "ok", found)
+        return Check("Other work", "note", free, "end the other work: beside it a step takes several times as long")
+    return Check("Other work", "ok", free)
 
 
 def bfloat16() -> Check:
@@ -324,31 +324,31 @@ def available_memory() -> int:
 def memory() -> Check:
     """Check that there is enough memory for `make train`."""
     free, total = available_memory(), int(psutil.virtual_memory().total)
-    found = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
+    amount = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
     if free < _NEEDED_MEMORY:
-        return Check("Memory", "fault", found, "end other programs; `mini-agentic-rl plan` says what a run needs")
-    return Check("Memory", "ok", found)
+        return Check("Memory", "fault", amount, "end other programs; `mini-agentic-rl plan` says what a run needs")
+    return Check("Memory", "ok", amount)
 
 
 def disk() -> Check:
     """Check that there is enough disk space in the working directory."""
     free = shutil.disk_usage(Path.cwd()).free
-    found = f"{free / _GIB:.1f} GiB are free here"
+    amount = f"{free / _GIB:.1f} GiB are free here"
     if free < _NEEDED_DISK:
-        return Check("Disk", "note", found, "choose an --output-dir on another disk for runs with many rollouts")
-    return Check("Disk", "ok", found)
+        return Check("Disk", "note", amount, "choose an --output-dir on another disk for runs with many rollouts")
+    return Check("Disk", "ok", amount)
 
 
 def gpus() -> Check:
     """List the GPUs that torch can use."""
     if not torch.cuda.is_available():
         return Check("GPU", "ok", "none; the processor computes")
-    found = []
+    gpu_texts = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         name = torch.cuda.get_device_properties(index).name
-        found.append(f"{name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free")
-    return Check("GPU", "ok", "; ".join(found))
+        gpu_texts.append(f"{name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free")
+    return Check("GPU", "ok", "; ".join(gpu_texts))
 
 
 HARDWARE: Final[Sequence[Callable[[], Check]]] = (processors, other_work, memory, disk, gpus, bfloat16)

@@ -206,7 +206,7 @@ def _show_overlaps(console: Console, result: Mapping[str, Any]) -> None:
         table.add_row(row["asked"], row["seen"], *shares, percent(row["ngrams_seen"]))
     console.print(table)
     console.print(
-        f"share of the questions asked: equal to a seen one; equal but for numbers; with {ngram} words in a row of a "
+        f"share of the questions: equal to a seen one; equal but for numbers; with {ngram} words in a row of a "
         f"seen one; and the mean share of their {ngram}-grams that were seen",
         highlight=False,
         soft_wrap=True,

@@ -324,11 +324,11 @@ def _examples_of_parts(parts: Mapping[str, Sequence[Located]], form: Form, name:
         examples[part] = []
         for number, (where, record) in enumerate(records, 1):
             try:
-                found = examples_of(record, form, _default_id(name, part, number))
+                made = examples_of(record, form, _default_id(name, part, number))
             except ShapeError as error:
                 raise DatasetError(f"{where}: {error} (form {form})", setting="dataset") from error
-            examples[part] += found
-            left_out += not found
+            examples[part] += made
+            left_out += not made
     if left_out:
         message = f"{counted(left_out, 'row')} left out: the label calls the answer bad, or a mark says not to train it"
         if not any(examples.values()):

@@ -264,8 +264,13 @@ class DecoderStack:
         self._backbone: Any = backbone
         self._packed = packed
         self._heads = heads
-        self._agrees: bool | None = None if _is_known(backbone, fused) else False
+        self._agrees: bool | None = None
         """True once C++ has given the modules' numbers; None until it was tried."""
+        if not _is_known(backbone, fused):
+            self._agrees = False
+            logger.info(
+                "sampling computes the layers of %s through torch: C++ does not know them", type(backbone).__name__
+            )
         self._decoder: kernels.DecoderLayers | None = None
         self._made_of: kernels.FewRows | None = None
 
@@ -301,7 +306,9 @@ class DecoderStack:
         apart = float((hidden_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
         self._agrees = apart < 2**-5
         if not self._agrees:
-            logger.debug("layers are computed one by one: together they were %.3g apart", apart)
+            logger.warning(
+                "sampling computes the layers through torch: those in C++ differ by %.3g of the largest", apart
+            )
         return expected_TM
 
     def _made(self) -> kernels.DecoderLayers | None:

@@ -1,8 +1,8 @@
-"""The process in which grammars are compiled for a try where the system cannot fork, as on Windows.
+"""The process that compiles grammars for a trial on systems without fork, such as Windows.
 
     python -m mini_agentic_rl.gateway.constraints.spawned_trial_worker FILE MIB
 
-FILE holds the tokenizer as JSON, MIB is the memory that a grammar may take. A question is a grammar with its schemas.
+FILE holds the tokenizer as JSON, MIB limits the memory of a grammar. A question is a grammar with its schemas.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .trial_worker import try_grammar
 
 
 def prepare() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Load the tokenizer and return the function that tries a grammar."""
+    """Load the tokenizer and return the function that compiles a grammar for a trial."""
     setup = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     tokens = LLTokenizer(setup["tokenizer"], eos_token=setup["end_ids"])
     bound_memory(int(sys.argv[2]))

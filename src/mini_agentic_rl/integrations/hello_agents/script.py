@@ -31,7 +31,7 @@ def run_script(
     names: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
     own: Mapping[str, str] | None = None,
-    found: Mapping[str, str] | None = None,
+    computed: Mapping[str, str] | None = None,
     prepare: Prepare | None = None,
     arguments: Sequence[str] | None = None,
 ) -> NoReturn:
@@ -41,11 +41,10 @@ def run_script(
         command: its name.
         names: what the script calls an option → the option, both without the dashes before it and with `_` inside.
         defaults: values of options that are not given.
-        own: flags with a value that the command does not have, each with its description; `prepare` makes options out
-            of them.
-        found: descriptions, for the help page, of the defaults that `prepare` computes.
-        prepare: gets the options that have one value, `own` ones among them, by name, and returns what to add.
-        arguments: what was typed; None takes the command line.
+        own: further flags of the script, each with a value and a description; `prepare` turns them into options.
+        computed: descriptions, for the help page, of the defaults that `prepare` computes.
+        prepare: takes the given options with a value, those of `own` included, by name; returns options to add.
+        arguments: arguments of the script; None takes the command line.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if {"--help", "--help-all"} & set(given):
@@ -54,7 +53,7 @@ def run_script(
             typer.echo(f"  --{name}  {description}")
         for name, option in (names or {}).items():
             typer.echo(f"  --{name}  the same as {_dashed(option)}")
-        for option, value in {**(defaults or {}), **(found or {})}.items():
+        for option, value in {**(defaults or {}), **(computed or {})}.items():
             typer.echo(f"  {_dashed(option)}  default: {value}")
         page = "--help-all" if "--help-all" in given else "--help"
         get_command(app).main([command, page], prog_name="mini-agentic-rl")
@@ -90,7 +89,7 @@ def _command_line(
     """Return the arguments that the command is called with.
 
     Raises:
-        UserError: a flag that nobody knows, or one of the script's own without a value.
+        UserError: an unknown flag, or a flag of `own` without a value.
     """
     known = _options(command)
     line: list[str] = []
@@ -129,12 +128,12 @@ def _command_line(
 def _options(command: str) -> dict[str, bool]:
     """The options of a command, with `_` and without the dashes before them, and whether each takes a value."""
     commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
-    found = {"help": False}
+    takes_value = {"help": False}
     for parameter in commands[command].params:
         if isinstance(parameter, TyperOption):
             for option in (*parameter.opts, *parameter.secondary_opts):
-                found[_underscored(option)] = not parameter.is_flag
-    return found
+                takes_value[_underscored(option)] = not parameter.is_flag
+    return takes_value
 
 
 def _unknown(flag: str, known: Iterable[str]) -> str:

@@ -115,14 +115,14 @@ class Actions:
     def load_dataset(self, parameters: LoadDatasetParameters) -> dict[str, Any]:
         """Return the number of rows, their columns and the first rows."""
         name, rows = self._find(parameters, parameters.format)
-        found = self._rows(name, rows, parameters.format, parameters)
+        loaded = self._rows(name, rows, parameters.format, parameters)
         return {
             "dataset": name,
             "format": parameters.format,
             "split": parameters.split,
-            "dataset_size": len(found),
-            "sample_keys": list(found[0]) if found else [],
-            "samples": [{name: _cut(value) for name, value in row.items()} for row in found[:_SHOWN_ROWS]],
+            "dataset_size": len(loaded),
+            "sample_keys": list(loaded[0]) if loaded else [],
+            "samples": [{name: _cut(value) for name, value in row.items()} for row in loaded[:_SHOWN_ROWS]],
         }
 
     def create_reward(self, parameters: RewardParameters) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Actions:
 
         reward_fn = self._reward(parameters)
         name, rows = self._find(parameters, "rl")
-        found = evaluate_model(
+        scores = evaluate_model(
             self._paths.model(parameters.model_path or parameters.model_name),
             self._rows(name, rows, "rl", parameters),
             reward_fn,
@@ -158,7 +158,7 @@ class Actions:
             seed=parameters.seed,
             logger=MetricsLogger(),
         )
-        return {"dataset": name, "split": parameters.split, **found}
+        return {"dataset": name, "split": parameters.split, **scores}
 
     def _find(self, parameters: DataParameters, form: str) -> tuple[str, Rows | None]:
         """The data set that the parameters mean: its name, and its rows where it is registered or given.
