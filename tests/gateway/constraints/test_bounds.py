@@ -145,13 +145,26 @@ async def test_more_forms_at_once_than_may_wait_are_told_to_come_again():
 async def test_a_process_that_died_is_replaced():
     compiler = small()
     await compiler.compile(form({"type": "null"}))
-    before = {child.pid for child in psutil.Process().children()}
     compiler.close()
-    await compiler.compile(form({"type": "boolean"}))
-    (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
-    worker.kill()
-    worker.wait()
-    await compiler.compile(form({"type": "integer"}))
+    for number in range(6):
+        before = {child.pid for child in psutil.Process().children()}
+        await compiler.compile(form({"const": number}))
+        (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
+        worker.kill()
+        if number % 2:  # with and without the time in which its end is noticed
+            worker.wait()
+
+
+async def test_a_form_whose_process_dies_is_tried_again_in_a_new_one():
+    compiler = small(max_grammar_seconds=60, max_grammar_mib=2048)
+    await compiler.compile(form({"type": "null"}))
+    asked = asyncio.ensure_future(compiler.compile(form(patterns(12))))
+    await until(lambda: forks() or asked.done())
+    assert not asked.done(), "the process must die while the form is tried"
+    for worker in {fork.parent() for fork in forks()}:
+        worker.kill()
+    with pytest.raises(BadRequestError, match="Unable to determine if regex is empty"):  # the outcome of the trial
+        await asked
 
 
 def test_the_process_ends_with_its_compiler():

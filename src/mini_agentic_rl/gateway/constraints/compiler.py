@@ -26,7 +26,15 @@ from ..render.decoding import Tokenizer
 from ..settings import GrammarLimits
 from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary
 from .rules import ANY_OBJECT, AnswerRule, ValueRule, answer_grammar, schema_with_options
-from .trial import CAN_FORK, QUICK_SECONDS, GrammarTrials, NoTrialError, SpawnedTrials, TrialOutcome
+from .trial import (
+    CAN_FORK,
+    QUICK_SECONDS,
+    GrammarTrials,
+    NoTrialError,
+    SpawnedTrials,
+    TrialOutcome,
+    TrialProcessEndedError,
+)
 
 MAX_MIB: Final = 1024
 """Memory of all kept grammars, measured when they were compiled."""
@@ -211,10 +219,17 @@ class ConstraintCompiler:
 
     async def _outcome(self, rule: AnswerRule, vocabulary: Vocabulary) -> TrialOutcome:
         loop = asyncio.get_running_loop()
-        try:
+        patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
+
+        async def ask_once() -> TrialOutcome:
             trial = await loop.run_in_executor(self._quick, self._ask, rule, vocabulary)
-            patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
             return await asyncio.wait_for(asyncio.wrap_future(trial), patience)
+
+        try:
+            try:
+                return await ask_once()
+            except TrialProcessEndedError:  # perhaps it ended before this question: a new process answers
+                return await ask_once()
         except (NoTrialError, asyncio.TimeoutError) as error:
             logger.warning("the form of an answer could not be tried: %s", error or "no answer in time")
             raise OverloadedError(

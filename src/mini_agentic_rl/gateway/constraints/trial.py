@@ -45,6 +45,10 @@ class NoTrialError(RuntimeError):
     """The process ended, or has too many trials."""
 
 
+class TrialProcessEndedError(NoTrialError):
+    """The process ended before it answered."""
+
+
 @dataclass(frozen=True)
 class TrialOutcome:
     """The outcome of a trial."""
@@ -223,9 +227,9 @@ def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome
             for line in process.stdout:
                 # in a frame of its own, so that no future is referenced until the next answer
                 _give(open_, json.loads(line))
-    finally:  # malformed output ends the process as well
-        process.kill()
+    finally:
         ended.set()  # before the futures fail, so that `ask` finds it set for a later future
+        process.kill()  # malformed output ends the process as well
         _fail(open_)
 
 
@@ -251,7 +255,7 @@ def _fail(open_: dict[int, Future[TrialOutcome]]) -> None:
         with contextlib.suppress(KeyError):  # the other thread took it
             _, future = open_.popitem()
             if future.set_running_or_notify_cancel():
-                future.set_exception(NoTrialError("the process that tries grammars has ended"))
+                future.set_exception(TrialProcessEndedError("the process that tries grammars has ended"))
 
 
 def _end(process: subprocess.Popen[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
