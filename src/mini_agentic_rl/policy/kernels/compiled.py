@@ -1,7 +1,8 @@
-"""The C++ files of this folder as a library: compiled once, by the compiler that is there, and kept in the cache.
+"""The C++ files of this folder as a library.
 
-Where there is no compiler, or the processor has no AVX512-BF16, torch computes instead; so it does with
-`MINI_AGENTIC_RL_KERNELS=torch`. Nothing but the speed and the rounding differs.
+A wheel for x86-64 Linux contains the compiled library (`dev/release.py`). Otherwise it is compiled once by g++ and kept
+in the cache. Without a compiler or without AVX512-BF16, torch computes instead, as it does with
+`MINI_AGENTIC_RL_KERNELS=torch`. Only the speed and the rounding differ.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _SOURCES: Final = ("sampling.cpp", "trees.cpp", "layers.cpp", "adapters.cpp", "head.cpp", "draws.cpp")
 _HEADERS: Final = ("product.h", "softmax.h", "dots.h", "layers.h", "linears.h", "paged.h")
+_HERE: Final = Path(__file__).parent
 # The instructions by name and not "native": machines may share the cache folder.
 _FLAGS: Final = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w"),
@@ -72,11 +74,11 @@ def why_unused() -> Unused | None:
         return Unused(f"{KERNELS_VARIABLE}=torch", "unset it")
     if not _processor_has_it():
         return Unused("this processor or system has no AVX512-BF16", "")
+    if library() is not None:
+        return None
     if _compiler() is None:
         return Unused("no C++ compiler is found", "install g++, as by `apt-get install g++`")
-    if library() is None:
-        return Unused("it could not be compiled or loaded", f"remove {cache_dir() / 'kernels'}, and look at the log")
-    return None
+    return Unused("it could not be compiled or loaded", f"remove {cache_dir() / 'kernels'}, and look at the log")
 
 
 class Kernel:
@@ -114,12 +116,18 @@ def library() -> ctypes.CDLL | None:
     """Return the compiled library; None where torch has to do without it."""
     if os.environ.get(KERNELS_VARIABLE) == "torch" or not _processor_has_it():
         return None
-    compiler = _compiler()
-    if compiler is None:
-        logger.info("no C++ compiler is found (g++): attention runs through torch, which is slower")
-        return None
+    file = next((path for path in (_HERE / _file_name(), _cached()) if path.exists()), None)
     try:
-        return ctypes.CDLL(str(_built(compiler)))
+        if file is None:
+            compiler = _compiler()
+            if compiler is None:
+                logger.info("no C++ compiler is found (g++): attention runs through torch, which is slower")
+                return None
+            logger.info("compiling for this processor, once (a few seconds)")
+            file = _cached()
+            make_private_folder(file.parent)
+            compile_library(compiler, file)
+        return ctypes.CDLL(str(file))
     except OSError as error:
         logger.warning("the C++ attention cannot be used, torch's takes its place: %s", error)
         return None
@@ -137,26 +145,28 @@ def _compiler() -> str | None:
     return shutil.which(wanted if "g++" in wanted and "clang" not in wanted else "g++")
 
 
-def _built(compiler: str) -> Path:
-    """Return the library's file, compiled if it is not in the cache.
+def _file_name() -> str:
+    """Return the library's name, which is another one when a source or a flag changes."""
+    digest = hashlib.sha256(repr(_FLAGS).encode())
+    for name in (*_SOURCES, *_HEADERS):
+        digest.update((_HERE / name).read_bytes())
+    return f"kernels-{digest.hexdigest()[:16]}.so"
+
+
+def _cached() -> Path:
+    return cache_dir() / "kernels" / _file_name()
+
+
+def compile_library(compiler: str, target: Path) -> None:
+    """Compile the library to a file, which appears only when it is complete.
 
     Raises:
         OSError: it cannot be compiled or written.
     """
-    here = Path(__file__).parent
-    digest = hashlib.sha256(repr((compiler, _FLAGS)).encode())
-    for name in (*_SOURCES, *_HEADERS):
-        digest.update((here / name).read_bytes())
-    folder = cache_dir() / "kernels"
-    target = folder / f"kernels-{digest.hexdigest()[:16]}.so"
-    if target.exists():
-        return target
-    logger.info("compiling for this processor, once (a few seconds)")
-    make_private_folder(folder)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         objects = [str(Path(scratch) / f"{name}.o") for name in _SOURCES]
         commands = [
-            [compiler, *_FLAGS, "-c", str(here / name), "-o", made]
+            [compiler, *_FLAGS, "-c", str(_HERE / name), "-o", made]
             for name, made in zip(_SOURCES, objects, strict=True)
         ]
         # Linked without OpenMP's library: its functions are found in the one that torch has loaded.
@@ -166,4 +176,3 @@ def _built(compiler: str) -> Path:
             if done.returncode:
                 raise OSError(f"{compiler} failed: {done.stderr.strip()[-500:]}")
         os.replace(made, target)
-    return target
