@@ -1,8 +1,8 @@
 """Stories about units: wordings, materials, and the expression of each answer.
 
-`{a} {u}` is a measure and `{b}` a second number. In a wording `{u}` and `{v}` are units; in an expression they are the
-measures in metric units. `{base}` is the metric unit of the answer. A wording does not depend on the kind of unit, so
-each is used with every unit of the table.
+`{a} {u}` is a measure, and `{b}` and `{c}` are further numbers. In a wording `{u}`, `{v}` and `{w}` are units; in an
+expression they are the measures in metric units. `{base}` is the metric unit of the answer. A wording does not depend
+on the kind of unit, so each is used with every unit of the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UnitStory:
     held_out: tuple[str, ...]
     """Wordings of the split `test`."""
     measures: tuple[str, ...] = ("{a} {u}",)
-    """The measures `{u}` and `{v}` of the expression."""
+    """The measures `{u}`, `{v}` and `{w}` of the expression."""
     base: str = ""
     """The only metric unit of the story; empty for all units."""
 
@@ -74,13 +74,53 @@ _HELD_OUT_SUMS: Final = (
     "{name} collects {a} {u} of {stuff} and also {b} {v}. How many {base} are collected?",
     "How many {base} are {a} {u} of {stuff} and another {b} {v}?",
 )
+_THREE: Final = (
+    "{name} has {a} {u}, {b} {v} and {c} {w} of {stuff}. How many {base} is that in all?",
+    "There are {a} {u} of {stuff} in one shed, {b} {v} in another, {c} {w} in a third. How many {base} is that?",
+    "{name} buys {a} {u} of {stuff} on Monday, {b} {v} on Tuesday, {c} {w} on Friday. How many {base} does {name} buy?",
+    "To {a} {u} of {stuff} {name} adds {b} {v} and then {c} {w}. How many {base} are there now?",
+    "Three {pieces} are {a} {u}, {b} {v} and {c} {w}. How many {base} are they together?",
+    "What is the sum of {a} {u}, {b} {v} and {c} {w} of {stuff}, in {base}?",
+    "{name} brings {a} {u} of {stuff}, a friend brings {b} {v}, and a neighbour {c} {w}. How many {base} do they have?",
+    "A shop sold {a} {u} of {stuff} in May, {b} {v} in June and {c} {w} in July. How many {base} were sold in total?",
+    "A store has {a} {u} of {stuff}. First {b} {v} are delivered, later {c} {w}. How many {base} does it have then?",
+    "{a} {u}, {b} {v} and {c} {w} of {stuff} are put together. What is the total in {base}?",
+    "One {piece} is {a} {u}, the next {b} {v}, the last {c} {w}. How many {base} is the whole?",
+    "{name} uses {a} {u} of {stuff} in the morning, {b} {v} at noon and {c} {w} at night. How many {base} are used?",
+    "A plan asks for {a} {u} of {stuff}, {b} {v} more, and another {c} {w}. How many {base} does it ask for?",
+    "Ann has {a} {u} of {stuff}, Bob has {b} {v} and {name} has {c} {w}. How many {base} have all three?",
+    "{name} finds {a} {u} of {stuff}, then {b} {v}, then {c} {w}. How many {base} is that altogether?",
+    "Three carts carry {a} {u}, {b} {v} and {c} {w} of {stuff}. How many {base} do they carry?",
+    "With {b} {v} and {c} {w} added, how many {base} are {a} {u} of {stuff}?",
+    "{name} needs {a} {u} of {stuff} for a gate, {b} {v} for a roof, {c} {w} for a wall. How many {base} are needed?",
+    "After {a} {u} of {stuff} come {b} {v}, and after them {c} {w}. How many {base} came?",
+    "The {pieces} of {name} are {a} {u}, {b} {v} and {c} {w}. Give their sum in {base}.",
+    "{name} mixes {a} {u} of {stuff} with {b} {v} and {c} {w} of it. How many {base} is the mix?",
+    "There were {a} {u} of {stuff}; {b} {v} came in, and {c} {w} too. How many {base} are there now?",
+    "From three farms come {a} {u}, {b} {v} and {c} {w} of {stuff}. How many {base} come in all?",
+    "{name} already has {a} {u} of {stuff}, gets {b} {v} and buys {c} {w}. How many {base} is that?",
+)
+_HELD_OUT_THREE: Final = (
+    "{name} owns {a} {u} of {stuff}, rents {b} {v} and is given {c} {w}. How many {base} is that in total?",
+    "On three days a crew lays {a} {u}, {b} {v} and {c} {w} of {stuff}. How many {base} does it lay altogether?",
+    "Put {a} {u}, {b} {v} and {c} {w} of {stuff} together. How many {base} are there?",
+    "The first {piece} has {a} {u}, the second {b} {v} and the third {c} {w}. How many {base} do they have in total?",
+    "An order of {a} {u} of {stuff} is raised by {b} {v} and again by {c} {w}. How many {base} is the order now?",
+    "In spring there were {a} {u} of {stuff}; {b} {v} came in May and {c} {w} in June. How many {base} are there?",
+    "{name} collects {a} {u} of {stuff}, also {b} {v}, and at last {c} {w}. How many {base} are collected?",
+    "How many {base} are {a} {u}, {b} {v} and another {c} {w} of {stuff}?",
+    "A truck takes {a} {u} of {stuff} in Rome, {b} {v} in Pisa and {c} {w} in Turin. How many {base} does it take?",
+    "A shelf has {a} {u} of {stuff}; {name} puts {b} {v} on it and a helper {c} {w}. How many {base} are on it?",
+)
 _SAME_UNIT: Final = 26
 """Number of these wordings that the story "plus" uses, with both numbers in the unit of the answer."""
 
 STORIES: Final = (
+    UnitStory("two", 1, "{u}+{v}", _SUMS, _HELD_OUT_SUMS, ("{a} {u}", "{b} {v}")),
+    UnitStory("three", 2, "{u}+{v}+{w}", _THREE, _HELD_OUT_THREE, ("{a} {u}", "{b} {v}", "{c} {w}")),
     UnitStory(
         "times",
-        1,
+        3,
         "{u}*{b}",
         (
             "{name} has {b} {pieces} of {a} {u} each. How many {base} is that in all?",
@@ -127,7 +167,6 @@ STORIES: Final = (
             "In every one of {b} sheds there are {a} {u} of {stuff}. How many {base} are there together?",
         ),
     ),
-    UnitStory("both", 2, "{u}+{v}", _SUMS, _HELD_OUT_SUMS, ("{a} {u}", "{b} {v}")),
     UnitStory(
         "share",
         3,
