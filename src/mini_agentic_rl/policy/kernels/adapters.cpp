@@ -1,4 +1,4 @@
-// Low-rank adapters beside linear layers while learning; `adapters.py` says what the arguments are.
+// Low-rank adapters beside linear layers while learning; `learning.py` says what the arguments are.
 
 #include <omp.h>
 

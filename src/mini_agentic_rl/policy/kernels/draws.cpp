@@ -1,4 +1,4 @@
-// Draws from rows of logits, each in one pass over the vocabulary; `draws.py` says what the arguments are.
+// Draws from rows of logits, each in one pass over the vocabulary; `sampling.py` says what the arguments are.
 
 #include <omp.h>
 

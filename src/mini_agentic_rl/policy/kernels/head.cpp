@@ -1,4 +1,4 @@
-// Softmax of a block of the vocabulary while learning; `head.py` says what the arguments are.
+// Softmax of a block of the vocabulary while learning; `learning.py` says what the arguments are.
 
 #include <omp.h>
 
@@ -12,7 +12,7 @@ struct Tile {
     bf16* logits;  // [rows, columns], `row` numbers from one to the next; replaced by exponentials
     int64_t row, rows, columns, first_token;
     const float* scales;  // of each row
-    // Sums of each row so far: see frozen_head.py.
+    // Sums of each row so far: see `HeadSums` in learning.py.
     float* tops;
     int64_t* top_tokens;
     float *rests, *rest_logits;

@@ -1,4 +1,4 @@
-// What stands between the products of a layer, each in one pass over its numbers, and the gradients; `layers.py` says
+// What stands between the products of a layer, each in one pass over its numbers, and the gradients; `learning.py` says
 // what the arguments are.
 
 #include <omp.h>

@@ -1,5 +1,5 @@
-// What stands between the products of a layer, for one row; `layers.py` says what the arguments are. Numbers are rounded
-// to bfloat16 where the modules of transformers round them.
+// What stands between the products of a layer, for one row; `learning.py` says what the arguments are. Numbers are
+// rounded to bfloat16 where the modules of transformers round them.
 
 #pragma once
 

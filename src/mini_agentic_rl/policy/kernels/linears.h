@@ -1,4 +1,4 @@
-// Products of a few rows with the weights of linear layers as they lie, and their adapters; `linears.py` says what the
+// Products of a few rows with the weights of linear layers as they lie, and their adapters; `sampling.py` says what the
 // arguments are.
 //
 // Four outputs of the layer at a time meet all rows, so that a weight comes from memory once, and what comes next is

@@ -1,4 +1,4 @@
-// Attention of sampling over the block cache; `paged.py` says what the arguments are.
+// Attention of sampling over the block cache; `sampling.py` says what the arguments are.
 
 #pragma once
 

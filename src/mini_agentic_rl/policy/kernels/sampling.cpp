@@ -1,5 +1,5 @@
-// Sampling: attention over the block cache, products of a few rows, and whole decoder layers of them. `paged.py`,
-// `linears.py` and `decoder.py` say what the arguments are.
+// Sampling: attention over the block cache, products of a few rows, and whole decoder layers of them. `sampling.py`
+// says what the arguments are.
 //
 // A decode step has hundreds of small pieces of work. One team of threads does them all, so that none of them waits for
 // Python, and the threads wait for each other between two pieces only.

@@ -1,4 +1,4 @@
-// Attention of learning inside packed trees, forward and backward; `trees.py` says what the arguments are.
+// Attention of learning inside packed trees, forward and backward; `learning.py` says what the arguments are.
 
 #include <omp.h>
 
