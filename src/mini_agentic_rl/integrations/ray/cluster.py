@@ -86,15 +86,15 @@ class RayCluster:
         except (ValueError, TypeError) as error:
             raise _bad_environment(error) from error
 
-    def why_waiting(self, cpus: float, gpus: float, who: str = "runner") -> str:
-        """Return why an actor with these resources waits; `who` is also the prefix of the two settings."""
-        asked = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
-        has = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
-        if not any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in has):
-            return f"no node of the cluster has the {asked} that a {who} asks for (`{who}_cpus`, `{who}_gpus`)"
+    def why_waiting(self, cpus: float, gpus: float) -> str:
+        """Return why a runner with these resources waits."""
+        needed = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+            return f"no node of the cluster has the {needed} that a runner asks for (`runner_cpus`, `runner_gpus`)"
         free = self._ray.available_resources()
-        spare = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
-        return f"a {who} asks for {asked} (`{who}_cpus`, `{who}_gpus`), and {spare} of the cluster are free"
+        idle = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
+        return f"a runner asks for {needed} (`runner_cpus`, `runner_gpus`), and {idle} of the cluster are free"
 
 
 class RayActor:
@@ -114,12 +114,15 @@ class RayActor:
         """
         result = asyncio.wrap_future(getattr(self._handle, method).remote(*arguments).future())
         result.add_done_callback(_look_at)
-        with _errors_told(self._ray.exceptions):
+        errors = self._ray.exceptions
+        try:
             return await asyncio.shield(result)
-
-    def ask(self, method: str, *arguments: Any) -> RayAnswer:
-        """Call a method from a thread without an event loop; return a handle of its result."""
-        return RayAnswer(self._ray, getattr(self._handle, method).remote(*arguments))
+        except errors.RuntimeEnvSetupError as error:
+            raise UserError(f"the environment cannot be made: {_reason(error)}", setting="runner_env") from error
+        except errors.RayTaskError as error:
+            raise error.as_instanceof_cause() from error
+        except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
+            raise ActorLostError(_reason(error)) from error
 
     def tell(self, method: str) -> None:
         """Call a method without waiting for its result or error."""
@@ -131,55 +134,13 @@ class RayActor:
             self._ray.kill(self._handle, no_restart=True)
 
 
-class RayAnswer:
-    """The result of a call, which may be pending."""
-
-    def __init__(self, ray: Any, reference: Any) -> None:
-        self._ray = ray
-        self._reference = reference
-
-    def result(self, seconds: float) -> Any:
-        """Wait for the result and return it; may be called again.
-
-        Raises:
-            TimeoutError: there is none within `seconds`.
-            ActorLostError: the actor is lost.
-            UserError: the environment cannot be created.
-            Exception: whatever the method raised.
-        """
-        try:
-            with _errors_told(self._ray.exceptions):
-                return self._ray.get(self._reference, timeout=seconds)
-        except self._ray.exceptions.GetTimeoutError as error:
-            raise TimeoutError(f"an actor has not answered within {seconds:g} s") from error
-
-
 @contextmanager
-def _errors_told(errors: Any) -> Iterator[None]:
-    """Translate Ray's errors to those of `RayActor.call`."""
-    try:
-        yield
-    except errors.RuntimeEnvSetupError as error:
-        raise UserError(f"the environment cannot be made: {_reason(error)}", setting="runner_env") from error
-    except errors.RayTaskError as error:
-        raise error.as_instanceof_cause() from error
-    except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
-        raise ActorLostError(_reason(error)) from error
-
-
-def address_of_node() -> str:
-    """Return the address of this node in the cluster; called in an actor."""
-    return str(_imported().util.get_node_ip_address())
-
-
-@contextmanager
-def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_address") -> Iterator[RayCluster]:
+def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayCluster]:
     """Connect to a cluster or start one for the block; an existing connection is used.
 
     Args:
         address: as `RaySettings.address`.
         environment: Ray's runtime environment for actors.
-        setting: setting that has the address, for messages.
 
     Raises:
         UserError: there is no such cluster, Ray does not accept the environment, or is not installed.
@@ -189,7 +150,7 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
         raise UserError(
             f"{address} is a cluster seen from outside, from where runners cannot reach the store: start the training "
             "on one of its nodes, with `auto`",
-            setting=setting,
+            setting="ray_address",
         )
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     with contextlib.ExitStack() as stack:
@@ -206,8 +167,8 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
         if ray.is_initialized():
             yield RayCluster(ray, environment)
             return
-        _check_head(address, setting)
-        stack.callback(_leave, ray)
+        _check_head(address)
+        stack.callback(_signals_as_before()(ray.shutdown))
         if environment:
             options["runtime_env"] = dict(environment)  # for the whole job, else Ray uploads no local folders
         with _signals_as_before():
@@ -216,11 +177,11 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
             except ray.exceptions.RuntimeEnvSetupError as error:
                 raise _bad_environment(error) from error
             except Exception as error:  # Ray also raises bare exceptions, as when it starts too slowly
-                raise UserError(_no_cluster(address, error), setting=setting) from error
+                raise UserError(_no_cluster(address, error), setting="ray_address") from error
         yield RayCluster(ray, {})
 
 
-def _check_head(address: str, setting: str) -> None:
+def _check_head(address: str) -> None:
     """Check that a server listens at an address; Ray itself would retry for minutes.
 
     Raises:
@@ -232,7 +193,7 @@ def _check_head(address: str, setting: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
-        raise UserError(_no_cluster(address, error), setting=setting) from error
+        raise UserError(_no_cluster(address, error), setting="ray_address") from error
 
 
 def _imported() -> Any:
@@ -266,11 +227,6 @@ def _check_environment(environment: Mapping[str, Any]) -> None:
 
 def _bad_environment(error: Exception) -> UserError:
     return UserError(f"Ray does not take the environment: {_reason(error)}", setting="runner_env")
-
-
-def _leave(ray: Any) -> None:
-    with _signals_as_before():
-        ray.shutdown()
 
 
 @contextmanager
