@@ -65,8 +65,8 @@ class GymnasiumEnvironment:
                 return [] if ended else as_messages(observed)
 
             try:
-                found = await thread.call(world.reset, seed=task["seed"])
-                observed = found[0] if isinstance(found, tuple) and len(found) == 2 else found
+                first = await thread.call(world.reset, seed=task["seed"])
+                observed = first[0] if isinstance(first, tuple) and len(first) == 2 else first
                 system = [{"role": "system", "content": self.system}] if self.system else []
                 messages = [*system, *as_messages(observed)]
                 await converse(endpoint, messages, follow, max_turns=self.max_turns)

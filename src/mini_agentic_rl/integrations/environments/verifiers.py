@@ -72,10 +72,10 @@ class VerifiersEnvironment:
         """
         wanted = check_split(split)
         try:
-            found = self._every_task(wanted) if self._taskset.bounded else self._first_tasks(wanted, size)
+            tasks = self._every_task(wanted) if self._taskset.bounded else self._first_tasks(wanted, size)
         except Exception as error:  # the environment's code may fail in any way
             raise UserError(f"{self.name} gives no tasks: {type(error).__name__}: {error}", setting="env") from error
-        return TaskRows([self._row(index, task) for index, task in found][:size])
+        return TaskRows([self._row(index, task) for index, task in tasks][:size])
 
     def _every_task(self, split: Split) -> list[tuple[int, Any]]:
         tasks = list(itertools.islice(self._tasks(), _LONGEST_SEARCH))
@@ -111,8 +111,8 @@ class VerifiersEnvironment:
             episode = await env.run_episode(chosen, context)
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if not episode.ok:
-            said = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it says nothing of why"
-            raise RuntimeError(f"{self.name} failed: {said}")
+            reasons = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it says nothing of why"
+            raise RuntimeError(f"{self.name} failed: {reasons}")
         trained = [trace for trace in episode.traces if trace.agent.trainable]
         scored = [trace for trace in trained if any(reward is not None for reward in trace.rewards.values())]
         if not scored:
@@ -133,10 +133,10 @@ class VerifiersEnvironment:
         """
         with self._lock:
             while len(self._known) <= index:
-                found = next(self._ahead, None)
-                if found is None:
+                task = next(self._ahead, None)
+                if task is None:
                     raise IndexError(index)
-                self._known.append(found)
+                self._known.append(task)
             return self._known[index]
 
     def _tasks(self) -> Iterator[Any]:

@@ -131,12 +131,12 @@ class TrainingConfig(Settings):
     @property
     def loggers(self) -> list[LoggerName]:
         """The loggers that metrics go to besides the console and `metrics.jsonl`."""
-        found: list[LoggerName] = []
+        names: list[LoggerName] = []
         if self.use_tensorboard:
-            found.append("tensorboard")
+            names.append("tensorboard")
         if self.use_wandb:
-            found.append("wandb")
-        return found
+            names.append("wandb")
+        return names
 
 
 # The beginning of a training and of a measurement: the model of a `TrainingConfig`, the project of its metrics, and
@@ -234,7 +234,7 @@ def get_device_info() -> dict[str, Any]:
         "device": str(device),
         "cuda_available": torch.cuda.is_available(),
         "device_count": len(devices),
-        "devices": [{"name": one.name, "memory_gib": round(one.total_memory / 2**30, 1)} for one in devices],
+        "devices": [{"name": each.name, "memory_gib": round(each.total_memory / 2**30, 1)} for each in devices],
         "bf16": resolve_dtype("auto", device) is torch.bfloat16,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

@@ -160,13 +160,13 @@ def evaluate_rewards(
         raise UserError(f"ground_truths has {len(ground_truths)} entries for {len(completions)} completions")
     function = reward_fn or create_accuracy_reward()
     rewards = list(function(completions=list(completions), ground_truth=list(ground_truths)))
-    found = [float(reward) for reward in rewards if reward is not None]
+    scores = [float(reward) for reward in rewards if reward is not None]
     return {
-        "mean_reward": sum(found) / len(found) if found else None,
-        "min_reward": min(found, default=None),
-        "max_reward": max(found, default=None),
-        "accuracy": sum(reward >= 1 for reward in found) / len(found) if found else None,
+        "mean_reward": sum(scores) / len(scores) if scores else None,
+        "min_reward": min(scores, default=None),
+        "max_reward": max(scores, default=None),
+        "accuracy": sum(reward >= 1 for reward in scores) / len(scores) if scores else None,
         "num_samples": len(rewards),
-        "without_reward": len(rewards) - len(found),
+        "without_reward": len(rewards) - len(scores),
         "rewards": rewards,
     }

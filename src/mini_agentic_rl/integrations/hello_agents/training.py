@@ -194,7 +194,10 @@ def reinforce(
             "model": config.model_name,
             "output_dir": str(run_folder.path),
             "adapter": str(run_folder.adapter_path),
-            "mean_reward": {one.name: sum(one.rewards) / max(1, len(one.rewards)) for one in learner.evaluations},
+            "mean_reward": {
+                evaluation.name: sum(evaluation.rewards) / max(1, len(evaluation.rewards))
+                for evaluation in learner.evaluations
+            },
         }
 
     run_folder = RunFolder(folder)

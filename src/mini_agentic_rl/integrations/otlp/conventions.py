@@ -46,7 +46,7 @@ def read_messages(text: Any) -> list[dict[str, Any]]:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+    return [message for message in (value if isinstance(value, list) else [value]) if isinstance(message, dict)]
 
 
 def input_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -56,17 +56,17 @@ def input_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def output_messages(messages: Iterable[Mapping[str, Any]], finish_reasons: Sequence[str]) -> list[dict[str, Any]]:
     """Return what a call answered, in parts, each answer with the reason of its end."""
-    found = []
+    answers = []
     for number, message in enumerate(messages):
         reason = str(finish_reasons[number]) if number < len(finish_reasons) else "stop"
-        found.append(
+        answers.append(
             {
                 "role": str(message.get("role") or "assistant"),
                 "parts": message_parts(message),
                 "finish_reason": _FINISH_REASONS.get(reason, reason),
             }
         )
-    return found
+    return answers
 
 
 def message_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -283,15 +283,15 @@ def _definition(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(span: Span, facts: Attributes, content: ExportedContent) -> tuple[str, Attributes]:
     name = str(facts.get(Gen.TOOL_NAME) or span.attributes.get(_OPERATION_NAME) or span.name)
-    found = {Gen.OPERATION: Gen.EXECUTE_TOOL, Gen.TOOL_NAME: name, Gen.TOOL_TYPE: "function"}
+    standard = {Gen.OPERATION: Gen.EXECUTE_TOOL, Gen.TOOL_NAME: name, Gen.TOOL_TYPE: "function"}
     if content.messages:
         inputs = _below(span.attributes, _OPERATION_INPUT)
         output = _below(span.attributes, _OPERATION_OUTPUT)
         if inputs is not None:
-            found[Gen.TOOL_ARGUMENTS] = _text(inputs)
+            standard[Gen.TOOL_ARGUMENTS] = _text(inputs)
         if output is not None:
-            found[Gen.TOOL_RESULT] = _text(output)
-    return f"{Gen.EXECUTE_TOOL} {name}", {**found, **facts}
+            standard[Gen.TOOL_RESULT] = _text(output)
+    return f"{Gen.EXECUTE_TOOL} {name}", {**standard, **facts}
 
 
 def _below(facts: Mapping[str, Any], name: str) -> Any:
@@ -308,15 +308,15 @@ def _text(value: Any) -> str:
 
 def _plain(attributes: Attributes, content: ExportedContent) -> Attributes:
     """Return the exported attributes, renamed where the conventions have another name."""
-    found: Attributes = {}
+    exported: Attributes = {}
     for name, value in attributes.items():
         if name in _REPLACED or name.startswith(_REPLACED_BELOW) or value is None:
             continue
         if name == Stored.SYSTEM:
-            found.setdefault(Gen.PROVIDER, str(value).lower())
+            exported.setdefault(Gen.PROVIDER, str(value).lower())
         elif name in _TOKENS:
             if content.tokens:
-                found[_TOKENS[name]] = value
+                exported[_TOKENS[name]] = value
         elif content.messages or not name.startswith(_CONTENT):
-            found[_RENAMED.get(name, name)] = cut(value) if isinstance(value, str) else value
-    return found
+            exported[_RENAMED.get(name, name)] = cut(value) if isinstance(value, str) else value
+    return exported

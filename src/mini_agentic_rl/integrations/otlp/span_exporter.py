@@ -109,12 +109,12 @@ def _value(value: Any) -> AnyValue:
     if isinstance(value, float):
         return AnyValue(double_value=value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and _is_flat(value):
-        return AnyValue(array_value=ArrayValue(values=[_value(one) for one in value]))
+        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
     return AnyValue(string_value=_valid_text(value if isinstance(value, str) else as_json(value)))
 
 
 def _is_flat(values: Sequence[Any]) -> bool:
-    return all(isinstance(one, str | bool | int | float) for one in values)
+    return all(isinstance(value, str | bool | int | float) for value in values)
 
 
 def _valid_text(text: str) -> str:
@@ -242,8 +242,8 @@ class SpanExporter:
     def end_rollout(self, rollout_id: str, status: str) -> None:
         """Send the spans of the attempts of a rollout that has ended."""
         with self._changed:
-            found = [batch.facts for (rollout, _), batch in self._open.items() if rollout == rollout_id]
-        for facts in found:
+            ended = [batch.facts for (rollout, _), batch in self._open.items() if rollout == rollout_id]
+        for facts in ended:
             self.end(replace(facts, status=status))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -391,10 +391,10 @@ class SpanExporter:
         return True
 
     def _refused(self, reason: str) -> None:
-        told = without_secrets(" ".join(reason.split())[:_LONGEST_REASON]) or "without a reason"
-        if told not in self._refusals and len(self._refusals) < 5:
-            self._refusals.add(told)
-            logger.warning("%s refuses spans: %s", self.receiver.shown, told)
+        shown = without_secrets(" ".join(reason.split())[:_LONGEST_REASON]) or "without a reason"
+        if shown not in self._refusals and len(self._refusals) < 5:
+            self._refusals.add(shown)
+            logger.warning("%s refuses spans: %s", self.receiver.shown, shown)
 
 
 # A store in front of another one, whose spans are exported as they pass.
@@ -509,13 +509,13 @@ def exported(
 
 def _resource(run: Path | None) -> dict[str, Any]:
     """Return the resource attributes; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
-    own: dict[str, Any] = {"service.name": PROVIDER, "service.version": _version()}
+    attributes: dict[str, Any] = {"service.name": PROVIDER, "service.version": _version()}
     if run is not None:
-        own["agentlightning.run"] = run.name
-    told = dict(SdkResource.create().attributes)
-    if str(told.get("service.name", "")).startswith("unknown_service"):
-        del told["service.name"]
-    return {**own, **told, LightningResourceAttributes.TRACER_NAME.value: "mini_agentic_rl"}
+        attributes["agentlightning.run"] = run.name
+    configured = dict(SdkResource.create().attributes)
+    if str(configured.get("service.name", "")).startswith("unknown_service"):
+        del configured["service.name"]
+    return {**attributes, **configured, LightningResourceAttributes.TRACER_NAME.value: "mini_agentic_rl"}
 
 
 def _version() -> str:

@@ -218,15 +218,15 @@ def why_unusable(original: PromptTemplate, template: str) -> str | None:
         return "it is empty"
     changed = original.model_copy(update={"template": template})
     try:
-        wanted, found = placeholders(original), placeholders(changed)
+        wanted, present = placeholders(original), placeholders(changed)
     except ValueError as error:
         return f"its placeholders cannot be read ({error})"
-    lost = [wanted[name] for name in wanted if name not in found]
+    lost = [wanted[name] for name in wanted if name not in present]
     if lost:
         return f"it lost the placeholder {', '.join(lost)}"
-    new = [found[name] for name in found if name not in wanted]
-    if new:
-        return f"nothing fills in its placeholder {', '.join(new)}"
+    added = [present[name] for name in present if name not in wanted]
+    if added:
+        return f"nothing fills in its placeholder {', '.join(added)}"
     return _why_unformattable(changed, wanted) if original.engine == "f-string" else None
 
 

@@ -107,8 +107,8 @@ class SearchRun:
     async def _round(self, number: int) -> dict[str, float | None]:
         started = time.perf_counter()
         children = await self._children(number)
-        found = time.perf_counter()
-        self.state.spend("search", found - started)
+        searched = time.perf_counter()
+        self.state.spend("search", searched - started)
         if not children:
             logger.error("round %d found no new prompt; the prompts so far stay: %s", number, self.state.rejected)
             return {"candidates/new": 0.0, "reward/best": self.state.winner.score}
@@ -128,7 +128,7 @@ class SearchRun:
             await self._measure(leader, f"round {number}: all validation tasks")
         if self.state.crown(leader):
             self.logger.note(f"round {number}: {leader.name} is the best prompt so far ({leader.score:.3f})")
-        self.state.spend("validation", time.perf_counter() - found)
+        self.state.spend("validation", time.perf_counter() - searched)
         scores = [version.latest for version in candidates if version.latest is not None]
         return {
             "reward/mean": sum(scores) / len(scores) if scores else None,

@@ -185,8 +185,8 @@ def transcript(trial: Trial, number: int, adapter: TraceToMessages, characters: 
 def _conversation(spans: Sequence[Span], adapter: TraceToMessages) -> list[str]:
     rows = adapter(spans)
     lines = [line for row in _longest(rows) for line in ("Conversation:", *map(_message, row["messages"]))]
-    said = [value for value in map(get_message_value, spans) if value is not None]
-    return [*lines, *(f"Note of the agent: {text}" for text in said)]
+    notes = [value for value in map(get_message_value, spans) if value is not None]
+    return [*lines, *(f"Note of the agent: {text}" for text in notes)]
 
 
 def _longest(rows: Sequence[OpenAIMessages]) -> list[OpenAIMessages]:
@@ -203,8 +203,8 @@ def _message(message: dict[str, Any]) -> str:
     if isinstance(content, list):
         content = "\n".join(str(part.get("text", part)) if isinstance(part, dict) else str(part) for part in content)
     calls = message.get("tool_calls")
-    said = [text for text in (content, _json(calls) if calls else None) if text]
-    return f"[{message.get('role', 'unknown')}] " + "\n".join(map(str, said))
+    parts = [text for text in (content, _json(calls) if calls else None) if text]
+    return f"[{message.get('role', 'unknown')}] " + "\n".join(map(str, parts))
 
 
 def _json(value: Any) -> str:

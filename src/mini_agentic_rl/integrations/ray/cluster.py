@@ -60,7 +60,7 @@ class RayCluster:
     @property
     def spans_computers(self) -> bool:
         """True if nodes of the cluster have other addresses than this computer."""
-        return any(one["Alive"] and one["NodeManagerAddress"] != self.host for one in self._ray.nodes())
+        return any(node["Alive"] and node["NodeManagerAddress"] != self.host for node in self._ray.nodes())
 
     def put(self, value: Any) -> Any:
         """Store a value for many actors; return its object reference."""
@@ -274,9 +274,9 @@ def _reason(error: BaseException) -> str:
     text = " ".join(lines)
     if "creation task" in text:
         return lines[-1]
-    _, found, rest = text.partition("The actor is dead because ")
-    told = rest if found else text
-    return told if len(told) <= _MOST_CHARACTERS else f"{told[:_MOST_CHARACTERS]}…"
+    _, dead, rest = text.partition("The actor is dead because ")
+    shown = rest if dead else text
+    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}…"
 
 
 def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:

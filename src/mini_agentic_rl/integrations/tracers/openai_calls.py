@@ -83,21 +83,21 @@ def _span(tracer: Tracer, kwargs: Mapping[str, Any]) -> Iterator[SpanRecordingCo
 
 
 def _request(kwargs: Mapping[str, Any]) -> Attributes:
-    found: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "gen_ai.request.type": "chat",
         "gen_ai.system": "OpenAI",
         "gen_ai.request.streaming": False,
     }
     for name in _SETTINGS:
         if isinstance(kwargs.get(name), str | int | float):
-            found[f"gen_ai.request.{name}"] = kwargs[name]
+            attributes[f"gen_ai.request.{name}"] = kwargs[name]
     for number, message in enumerate(_dictionaries(kwargs.get("messages"))):
-        _put_message(found, f"gen_ai.prompt.{number}", message)
+        _put_message(attributes, f"gen_ai.prompt.{number}", message)
     functions = (tool.get("function") for tool in _dictionaries(kwargs.get("tools")))
-    for number, function in enumerate(one for one in functions if isinstance(one, Mapping)):
+    for number, function in enumerate(function for function in functions if isinstance(function, Mapping)):
         for name in ("name", "description", "parameters"):
-            _put(found, f"gen_ai.request.functions.{number}.{name}", function.get(name))
-    return found
+            _put(attributes, f"gen_ai.request.functions.{number}.{name}", function.get(name))
+    return attributes
 
 
 def _record(span: SpanRecordingContext, answer: Any) -> None:
@@ -108,31 +108,31 @@ def _record(span: SpanRecordingContext, answer: Any) -> None:
     if not hasattr(answer, "choices"):
         return
     facts = answer.model_dump(mode="json", exclude_none=True, warnings=False)
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name in ("id", "model", "system_fingerprint"):
-        _put(found, f"gen_ai.response.{name}", facts.get(name))
+        _put(attributes, f"gen_ai.response.{name}", facts.get(name))
     for name, count in (facts.get("usage") or {}).items():
         if isinstance(count, int):
-            found[f"gen_ai.usage.{name}"] = count
+            attributes[f"gen_ai.usage.{name}"] = count
     for number, choice in enumerate(_dictionaries(facts.get("choices"))):
-        _put_message(found, f"gen_ai.completion.{number}", choice.get("message") or {})
-        _put(found, f"gen_ai.completion.{number}.finish_reason", choice.get("finish_reason"))
-    span.record_attributes(found)
+        _put_message(attributes, f"gen_ai.completion.{number}", choice.get("message") or {})
+        _put(attributes, f"gen_ai.completion.{number}.finish_reason", choice.get("finish_reason"))
+    span.record_attributes(attributes)
 
 
-def _put_message(found: dict[str, Any], prefix: str, message: Mapping[str, Any]) -> None:
+def _put_message(attributes: dict[str, Any], prefix: str, message: Mapping[str, Any]) -> None:
     for name in ("role", "content", "tool_call_id"):
-        _put(found, f"{prefix}.{name}", message.get(name))
+        _put(attributes, f"{prefix}.{name}", message.get(name))
     for number, call in enumerate(_dictionaries(message.get("tool_calls"))):
         function = call.get("function") or {}
         facts = {"id": call.get("id"), "type": call.get("type"), **{k: function.get(k) for k in ("name", "arguments")}}
         for name, value in facts.items():
-            _put(found, f"{prefix}.tool_calls.{number}.{name}", value)
+            _put(attributes, f"{prefix}.tool_calls.{number}.{name}", value)
 
 
-def _put(found: dict[str, Any], name: str, value: Any) -> None:
+def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
     if value is not None:
-        found[name] = value if isinstance(value, str | int | float) else json.dumps(value, default=str)
+        attributes[name] = value if isinstance(value, str | int | float) else json.dumps(value, default=str)
 
 
 def _dictionaries(items: Any) -> list[Mapping[str, Any]]:

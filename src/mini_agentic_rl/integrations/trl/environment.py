@@ -151,15 +151,15 @@ def schemas_of(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     """
     from transformers.utils import get_json_schema
 
-    found = []
+    schemas = []
     for tool in tools:
         try:
-            found.append(get_json_schema(tool))
+            schemas.append(get_json_schema(tool))
         except Exception as error:  # its reader raises errors of several kinds, all of them about the function
             name = getattr(tool, "__qualname__", repr(tool))
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"{name} cannot be a tool: {first}", setting="environment_factory") from error
-    return found
+    return schemas
 
 
 async def call_tool(tools: Mapping[str, Tool], name: str, arguments: str) -> str:
@@ -259,9 +259,9 @@ class TRLEnvironment:
             scores: dict[str, float] = await asyncio.to_thread(
                 self._rewards.score, prompt, completion, columns, completion_ids=ids
             )
-            own = await _own_reward(environment)
-        if own is not None:
-            scores = {**scores, _kind(environment): own, REWARD: scores.get(REWARD, 0.0) + own}
+            own_reward = await _own_reward(environment)
+        if own_reward is not None:
+            scores = {**scores, _kind(environment): own_reward, REWARD: scores.get(REWARD, 0.0) + own_reward}
         if not scores:
             raise ValueError(f"{_kind(environment)} and its reward functions gave no reward (None)")
         return Outcome(scores, completion[-1].get("content") if completion else None)
@@ -324,8 +324,8 @@ class TRLEnvironment:
                 break
             for call in calls:
                 function = call["function"]
-                said = await call_tool(tools, function["name"], function["arguments"])
-                result = {"role": "tool", "name": function["name"], "content": said}
+                text = await call_tool(tools, function["name"], function["arguments"])
+                result = {"role": "tool", "name": function["name"], "content": text}
                 messages.append({**result, "tool_call_id": call["id"]})
                 completion.append(result)
         return completion, ids
@@ -333,7 +333,9 @@ class TRLEnvironment:
 
 async def _opening(environment: Any, task: Mapping[str, Any], *, several: bool) -> list[dict[str, Any]]:
     prompt = task.get("prompt") or [{"role": "user", "content": ""}]
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+    messages = (
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(message) for message in prompt]
+    )
     row = {name: value for name, value in task.items() if not (several and name == "environment")}
     observation = await _called(environment.reset, **row)
     if observation is None:

@@ -134,9 +134,9 @@ def _check(trainer: Any) -> None:
             "them here (GRPOTrainerWrapper(environment_factory=…)), or let TRL sample"
         )
     for name, value in _REFUSED.items():
-        found = getattr(trainer, name)
-        if found != value:
-            raise UserError(f"the engine does not do {name}={found!r}: leave it at {value!r}", setting=name)
+        given = getattr(trainer, name)
+        if given != value:
+            raise UserError(f"the engine does not do {name}={given!r}: leave it at {value!r}", setting=name)
     if trainer.accelerator.num_processes != 1:
         raise UserError("the engine samples for a trainer of one process: start one, or let TRL sample with vLLM")
 
@@ -153,8 +153,8 @@ def _names(model: Any) -> list[str]:
 def _end_ids(trainer: Any) -> tuple[int, ...]:
     """Return the ids that end an answer: the tokenizer's, and those of the model's generation."""
     config = getattr(_unwrapped(trainer), "generation_config", None)
-    told = None if config is None else config.eos_token_id
-    known = [] if told is None else [told] if isinstance(told, int) else list(told)
+    configured = None if config is None else config.eos_token_id
+    known = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
     return tuple(dict.fromkeys([int(trainer.processing_class.eos_token_id), *map(int, known)]))
 
 
@@ -195,7 +195,7 @@ def _at_once(policy: Policy, requests: Sequence[TokenRequest]) -> list[TokenDelt
             policy.engine.queue(sequence)
     except PolicyError as error:
         raise UserError(f"TRL's prompts cannot be sampled from: {error}") from error
-    found = [answer.result() for answer in answers]
-    if any(answer.finish_reason == "cancelled" for answer in found):
+    deltas = [answer.result() for answer in answers]
+    if any(answer.finish_reason == "cancelled" for answer in deltas):
         raise UserError("the engine broke off an answer for TRL: its log says why")
-    return found
+    return deltas

@@ -228,11 +228,13 @@ def json_schema() -> dict[str, Any]:
 
 def describe() -> list[ToolParameter]:
     """Every parameter, `action` first."""
-    found = [ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS)]
+    parameters = [ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS)]
     for name, (schema, actions) in _merged().items():
         kind = str(schema.get("type", "string"))
-        found.append(ToolParameter(name, kind, schema["description"], False, schema.get("default"), tuple(actions)))
-    return found
+        parameters.append(
+            ToolParameter(name, kind, schema["description"], False, schema.get("default"), tuple(actions))
+        )
+    return parameters
 
 
 _ABOUT_ACTIONS = (
@@ -243,16 +245,16 @@ _ABOUT_ACTIONS = (
 
 def _merged() -> dict[str, tuple[dict[str, Any], list[str]]]:
     """Each parameter's schema, of the first action that has it, and the actions that have it."""
-    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    merged: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for action, kind in PARAMETERS.items():
         for name, schema in kind.model_json_schema()["properties"].items():
-            unsaid = ("title", *extra_of(kind.model_fields[name]))
-            plain = {key: value for key, value in schema.items() if key not in unsaid}
+            hidden = ("title", *extra_of(kind.model_fields[name]))
+            plain = {key: value for key, value in schema.items() if key not in hidden}
             plain["description"] = " ".join(str(schema.get("description", "")).split())
             if name.startswith("custom_"):
                 plain["type"] = "string"
-            found.setdefault(name, (_plain(plain), []))[1].append(action)
-    return found
+            merged.setdefault(name, (_plain(plain), []))[1].append(action)
+    return merged
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
@@ -294,7 +296,7 @@ _PARAMETERS: Mapping[str, str] = {
 """Parameters of the tool for the settings that errors name, where the names differ."""
 
 
-def told(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """Return what an error says in one line, with the parameters of the tool for settings, and with the type of an
     error that nobody foresaw."""
     if isinstance(error, UserError):
@@ -346,17 +348,17 @@ class AllowedPaths:
         if name.lower() in EMBEDDED_NAMES:
             return name
         here = Path(name).expanduser().resolve()  # what a loader would take the name for
-        found = next((folder for folder in (self._absolute(name), here) if self._may_load(folder)), None)
-        if found is not None and found.exists():
-            for entry in found.rglob("*"):
+        loadable = next((folder for folder in (self._absolute(name), here) if self._may_load(folder)), None)
+        if loadable is not None and loadable.exists():
+            for entry in loadable.rglob("*"):
                 if not self._may_load(entry.resolve()):
                     raise ToolError(f"model_name={name!r}: {entry.name} in it is a link to elsewhere")
-            adapter = adapter_folder(found)
+            adapter = adapter_folder(loadable)
             if adapter is not None:
                 self.model(base_model_of(adapter))
-            return str(found)
+            return str(loadable)
         is_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
-        if here.exists() or self._absolute(name).exists() or (is_local and found is None):
+        if here.exists() or self._absolute(name).exists() or (is_local and loadable is None):
             folders = ", ".join(map(str, self._loadable))
             raise ToolError(f"model_name={name!r}: models are loaded inside {folders}; put it there")
         return name
