@@ -227,10 +227,7 @@ def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_f
         assert ask(RLTrainingTool(root, model_folders=[tiny_folder]), **call, max_new_tokens=2)["success"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["max_samples", "samples_per_prompt", "eval_samples", "num_epochs", "batch_size", "lora_r", "max_new_tokens"],
-)
+@pytest.mark.parametrize("name", ["max_samples", "lora_r"])
 def test_a_number_that_no_machine_can_do_is_refused_by_its_name(tool, name):
     message = refused(tool, {"algorithm": "grpo", "dataset": "arithmetic", name: 10**9})
     assert name in message

@@ -25,7 +25,7 @@ MAX_TURNS: Final = 16
 _TOOL_ACTIONS: Final = ("Action", "CallToolAction", "ListToolsAction")
 """Titles of the action schemas of tool servers."""
 _ANSWER_SECONDS: Final = 3600.0
-"""Longer than any rollout, whose own limit ends a hanging step."""
+"""Longer than any rollout: the rollout's time limit ends a hanging step."""
 _LOOK_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.25
 _LONGEST_PAUSE: Final = 4.0

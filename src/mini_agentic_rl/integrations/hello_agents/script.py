@@ -22,7 +22,7 @@ from ...errors import UserError
 from ...visible_text import visible
 
 Prepare = Callable[[dict[str, str]], dict[str, str]]
-"""From the flags that a script has for itself, and the options given so far, to the options that the command gets."""
+"""From the given options, including the script's further flags, to options that are added to the command."""
 
 
 def run_script(
@@ -39,7 +39,7 @@ def run_script(
 
     Args:
         command: its name.
-        names: what the script calls an option → the option, both without the dashes before it and with `_` inside.
+        names: option names of the script → those of the command, without leading dashes and with `_`.
         defaults: values of options that are not given.
         further: further flags of the script, each with a value and a description; `prepare` turns them into options.
         computed: descriptions, for the help page, of the defaults that `prepare` computes.
@@ -67,10 +67,10 @@ def run_script(
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """An option that is a whole number, 1 or more.
+    """Return an option as a whole number of 1 or more.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not one.
     """
     text = options.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
@@ -126,7 +126,7 @@ def _command_line(
 
 
 def _options(command: str) -> dict[str, bool]:
-    """The options of a command, with `_` and without the dashes before them, and whether each takes a value."""
+    """Return the options of a command, with `_` and without leading dashes, and whether each takes a value."""
     commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
     takes_value = {"help": False}
     for parameter in commands[command].params:
@@ -139,7 +139,7 @@ def _options(command: str) -> dict[str, bool]:
 def _unknown(flag: str, known: Iterable[str]) -> str:
     name, names = _underscored(flag), list(known)
     near = called_here(name, names) or misspelt(name, names)
-    hint = f": did you mean --{near}?" if near else "; --help shows those there are"
+    hint = f": did you mean --{near}?" if near else "; see --help"
     return f"{flag} is unknown{hint}"
 
 

@@ -1,7 +1,7 @@
 """Loggers of SwanLab, MLflow and Trackio, for `--loggers swanlab,mlflow,trackio`.
 
-SwanLab is online where a key of its own is found, else offline in the run folder. The others write into the run folder,
-or where their environment variables say.
+SwanLab is online if its key is configured, else offline in the run folder. The others write into the run folder unless
+their environment variables name another place.
 """
 
 from __future__ import annotations

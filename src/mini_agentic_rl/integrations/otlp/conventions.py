@@ -7,7 +7,7 @@
 | a tool's span, and an operation that has the name of a tool | `execute_tool {tool}` |
 | anything else | its own name, or that of its operation |
 
-Other instrumentations' attributes go along as they are. Attributes of ours stand below `agentlightning.`.
+Attributes of other instrumentations are kept. Attributes of this package begin with `agentlightning.`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ...types import Attributes, Span
 
 
 LONGEST_TEXT: Final = 32_768
-"""Characters of one text; what is longer is cut, and says so."""
+"""Maximum characters of one text; longer ones are cut, with a note."""
 LONGEST_JSON: Final = 4_000_000
-"""Characters of stored messages that are read at all."""
+"""Maximum characters of stored messages; longer ones are not parsed."""
 
 _FINISH_REASONS: Final = {"tool_calls": "tool_call", "function_call": "tool_call", "cancelled": "error"}
 _THINKING: Final = ("reasoning_content", "reasoning")
 
 
 def read_messages(text: Any) -> list[dict[str, Any]]:
-    """Return messages of the chat API out of their JSON text; none where it is too long or no such text."""
+    """Parse messages of the chat API; an empty list if the text is too long or not JSON."""
     if not isinstance(text, str) or len(text) > LONGEST_JSON:
         return []
     try:
@@ -50,12 +50,12 @@ def read_messages(text: Any) -> list[dict[str, Any]]:
 
 
 def input_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what a call was sent, in parts."""
+    """Return the input messages of a call, in parts."""
     return [{"role": str(message.get("role") or "user"), "parts": message_parts(message)} for message in messages]
 
 
 def output_messages(messages: Iterable[Mapping[str, Any]], finish_reasons: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what a call answered, in parts, each answer with the reason of its end."""
+    """Return the answers of a call, in parts, each with its finish reason."""
     answers = []
     for number, message in enumerate(messages):
         reason = str(finish_reasons[number]) if number < len(finish_reasons) else "stop"
@@ -70,10 +70,7 @@ def output_messages(messages: Iterable[Mapping[str, Any]], finish_reasons: Seque
 
 
 def message_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of one message: thoughts, texts, calls of tools, or the result of one.
-
-    A message that another instrumentation has put into parts keeps them.
-    """
+    """Return the parts of one message: reasoning, texts, tool calls, or a tool result. Existing parts are kept."""
     if isinstance(message.get("parts"), list):
         return list(message["parts"])
     if message.get("role") == "tool":
@@ -93,7 +90,7 @@ def message_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tool_arguments(given: Any) -> Any:
-    """Return the arguments of a tool's call as values where they are JSON, else as their text."""
+    """Return the arguments of a tool call, parsed if they are JSON, else as text."""
     if not isinstance(given, str):
         return given
     if len(given) > LONGEST_TEXT:
@@ -142,7 +139,7 @@ def _filled(part: dict[str, Any]) -> dict[str, Any]:
 
 
 PROVIDER: Final = "mini-agentic-rl"
-"""Default provider: of the models that are trained here, and of their agents."""
+"""Provider of the trained models and of their agents."""
 
 _TOKENS: Final = {
     Stored.PROMPT_TOKEN_IDS: "agentlightning.prompt_token_ids",
@@ -178,7 +175,7 @@ _CONTENT: Final = (
     LightningSpanAttributes.OBJECT_JSON.value,
     LightningSpanAttributes.OBJECT_LITERAL.value,
 )
-"""Attributes, and prefixes of their names, that hold messages, arguments and results."""
+"""Names and prefixes of attributes with messages, arguments and results."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +273,7 @@ def _chat(span: Span, call: ChatCall, facts: Attributes, content: ExportedConten
 
 
 def _definition(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definition of a tool, whose function the chat API has one level further down."""
+    """Return the definition of a tool, with the fields of its nested `function` at the top level."""
     function = tool.get("function")
     return {"type": "function", **function} if isinstance(function, Mapping) else dict(tool)
 
@@ -295,7 +292,7 @@ def _tool(span: Span, facts: Attributes, content: ExportedContent) -> tuple[str,
 
 
 def _below(facts: Mapping[str, Any], name: str) -> Any:
-    """Return the attribute, else those below its name together; None where there are neither."""
+    """Return the attribute, else those below its name as a dictionary; None if there are neither."""
     if name in facts:
         return facts[name]
     start = f"{name}."
@@ -307,7 +304,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(attributes: Attributes, content: ExportedContent) -> Attributes:
-    """Return the exported attributes, renamed where the conventions have another name."""
+    """Return the exported attributes under the names of the conventions."""
     exported: Attributes = {}
     for name, value in attributes.items():
         if name in _REPLACED or name.startswith(_REPLACED_BELOW) or value is None:

@@ -118,7 +118,7 @@ def _is_flat(values: Sequence[Any]) -> bool:
 
 
 def _valid_text(text: str) -> str:
-    """Return a text that UTF-8 can encode: lone surrogates, which a model may write, become question marks."""
+    """Return a text that UTF-8 can encode: lone surrogates become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -342,7 +342,7 @@ class SpanExporter:
                 response = self._client.post(self.receiver.url, content=body, headers=headers)
             except (httpx.HTTPError, OSError) as error:
                 reason, again = f"{type(error).__name__}: {error}", True
-            except Exception as error:  # of a header that httpx does not take, or of its end below us
+            except Exception as error:  # of an invalid header, or of the client that `close` has closed
                 if self._is_over:
                     return False
                 reason, again = f"{type(error).__name__}: {error}", False
@@ -371,7 +371,7 @@ class SpanExporter:
             if self._deadline is None:
                 self._changed.wait_for(lambda: self._deadline is not None, seconds)
                 return True  # after the end of the run once more
-            self._ready.clear()  # a receiver that is away now will not be there for the others
+            self._ready.clear()  # the receiver is unreachable for the others too
             return False
 
     def _accepted(self, response: httpx.Response, count: int) -> bool:
@@ -384,7 +384,7 @@ class SpanExporter:
             refused = min(count, partial.rejected_spans)
             if refused:
                 self._refused(partial.error_message)
-        except DecodeError:  # a receiver that answers in its own way has taken them all the same
+        except DecodeError:  # the receiver accepted the spans but sent another kind of body
             pass
         self.counts.sent += count - refused
         self.counts.dropped += refused
@@ -397,7 +397,7 @@ class SpanExporter:
             logger.warning("%s refuses spans: %s", self.receiver.shown, shown)
 
 
-# A store in front of another one, whose spans are exported as they pass.
+# A store that exports the spans which pass through it.
 
 
 _SPANS: Final = ("add_span", "add_many_spans", "add_otel_span")
@@ -405,13 +405,13 @@ _ENDED: Final = ("succeeded", "failed", "timeout", "unresponsive", "cancelled")
 
 
 class ExportingStore(ForwardingStore):
-    """Store that hands every span which it has stored to an exporter, and tells it when attempts end.
+    """Store that passes every stored span and the end of attempts to an exporter.
 
-    Sent to another process it is the store behind it: spans are exported from here.
+    Pickled, it becomes the wrapped store: spans are exported from this process only.
 
     Args:
-        store: keeps what is stored.
-        exporter: takes the spans; whoever made it closes it.
+        store: the wrapped store.
+        exporter: takes the spans; closed by its creator.
     """
 
     def __init__(self, store: LightningStore, exporter: SpanExporter) -> None:
@@ -436,7 +436,7 @@ class ExportingStore(ForwardingStore):
         try:
             self._look_at(name, result)
         except Exception:  # the store has succeeded; an export error must not fail the call
-            logger.exception("what %s stored could not be exported", name)
+            logger.exception("the spans of %s could not be exported", name)
         return result
 
     def _look_at(self, name: str, result: Any) -> None:

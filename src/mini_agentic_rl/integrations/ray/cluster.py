@@ -352,16 +352,15 @@ class ClaimGate(ForwardingStore):
 forward_methods(ClaimGate)
 
 
-# One runner in a process that Ray has started on some node. Nothing here knows Ray: it calls these methods.
+# One runner in a process on some node, whose methods Ray calls.
 #
-# A runner is ended in one of three ways: it is told to `retire` and ends between two rollouts; it is told to `stop`,
-# and the rollout that it has goes back to the queue; or its process is killed, and what it had started is ended all the
-# same.
+# A runner ends in one of three ways: by `retire` between two rollouts; by `stop`, which requeues its rollout; or its
+# process is killed, with its child processes.
 
 
 @dataclass(frozen=True)
 class RunnerSetup:
-    """The role of a runner on another node."""
+    """What a runner on another node needs."""
 
     bundle: bytes
     """Pickle of the bundle to run."""
@@ -372,19 +371,19 @@ class RunnerSetup:
     log_level: int | None
     """Level of what the runner logs; None leaves it to the process."""
     run_label: str | None = None
-    """Tells the workers of this run from those of others on the same store."""
+    """Distinguishes the workers of this run from others on the same store."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a runner runs."""
+    """Host and process of a runner."""
 
     host: str
     pid: int
 
 
 class RunnerActor:
-    """A runner, whose methods are called from several threads: one runs it, others end it."""
+    """A runner; one thread runs it while others end it."""
 
     def __init__(self, setup: RunnerSetup, index: int, worker_label: str | None) -> None:
         self._setup = setup
@@ -396,7 +395,7 @@ class RunnerActor:
         self._gate: ClaimGate | None = None
 
     def load(self) -> Place | RemoteFailure:
-        """Load the bundle and the store, and tell where this is; or what kept them from being loaded."""
+        """Load the bundle and the store; return the host and process, or the failure."""
         sys.path.extend(path for path in self._setup.paths if path not in sys.path)
         if self._setup.log_level is not None:
             setup_logging(self._setup.log_level)
@@ -404,12 +403,12 @@ class RunnerActor:
             store: LightningStore = pickle.loads(self._setup.store)
             self._gate = ClaimGate(store, self._event)
             self._bundle = pickle.loads(self._setup.bundle)
-        except BaseException as error:  # importing what the bundle names runs code that may raise anything
+        except BaseException as error:  # unpickling imports user code, which may raise anything
             return RemoteFailure.of(error)
         return Place(socket.gethostname(), os.getpid())
 
     def run(self) -> None:
-        """Run until the runner is ended or ends by itself; it is started again where it crashes."""
+        """Run until the runner ends; it is restarted after a crash."""
         bundle, gate = self._bundle, self._gate
         if bundle is None or gate is None:
             raise RuntimeError("the runner was not loaded")
@@ -427,12 +426,12 @@ class RunnerActor:
             self.end_others()
 
     def retire(self) -> None:
-        """Claim no more rollouts, and end after the one under way."""
+        """End after the current rollout."""
         if self._gate is not None:
             self._gate.shut()
 
     def stop(self) -> None:
-        """End now; the rollout under way goes back to the queue."""
+        """End now; the current rollout is requeued."""
         self._event.set()
 
     def end_others(self) -> None:

@@ -173,7 +173,7 @@ class RayRunners:
             )
         except Exception as error:
             if self._told.due(repr(error)):
-                logger.warning("the store cannot be asked how much there is to run: %s", error)
+                logger.warning("the store cannot be queried for unfinished rollouts: %s", error)
             return before
         return unfinished.total
 

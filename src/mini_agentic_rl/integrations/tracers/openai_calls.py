@@ -1,9 +1,8 @@
 """Spans of chat completions that this process requests through the `openai` package and that no gateway records.
 
-A gateway records the calls that it answers, with their tokens. A judge at OpenAI, or an agent whose model is not
-trained, is answered elsewhere: an `AgentOpsTracer` makes a span of such a call, as the AgentOps SDK does, so that
-adapters can read its messages. The methods of the SDK's clients are wrapped once. Outside of a trace of such a tracer
-they behave as before. Streamed answers are not recorded.
+Such calls go to a judge or to a model that is not trained. An `AgentOpsTracer` records them, so that adapters can read
+their messages. The methods of the SDK's clients are wrapped once, without effect outside of a trace of such a tracer.
+Streamed answers are not recorded.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _wrapped: list[bool] = []
 
 
 def record_openai_calls() -> None:
-    """Have the clients of the `openai` package make spans from now on; once is enough."""
+    """Wrap the clients of the `openai` package, once per process."""
     with _lock:
         if _wrapped:
             return
@@ -66,7 +65,7 @@ async def _called_async(wrapped: Callable[..., Any], client: Any, args: tuple[An
 
 
 def _tracer_for(client: Any, kwargs: Mapping[str, Any]) -> Tracer | None:
-    """Return the tracer that records a call; None where none of this kind is at work, or a gateway records it."""
+    """Return the tracer that records a call; None without one, or if a gateway records the call."""
     trace = get_open_trace()
     if trace is None or not getattr(trace.tracer, "records_openai_calls", False) or kwargs.get("stream"):
         return None
@@ -101,7 +100,7 @@ def _request(kwargs: Mapping[str, Any]) -> Attributes:
 
 
 def _record(span: SpanRecordingContext, answer: Any) -> None:
-    """Write down an answer, also one that the caller wants with its headers."""
+    """Record an answer, also one that the caller requested with its headers."""
     parse = getattr(answer, "parse", None)
     if parse is not None and not hasattr(answer, "choices"):
         answer = parse()
@@ -136,7 +135,7 @@ def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _dictionaries(items: Any) -> list[Mapping[str, Any]]:
-    """Return the items that are dictionaries, or models of the SDK as such; others are passed over."""
+    """Return dictionaries, and models of the SDK as dictionaries; other items are skipped."""
     if not isinstance(items, Sequence) or isinstance(items, str):
         return []
     plain = (_plain(item) for item in items)
