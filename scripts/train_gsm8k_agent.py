@@ -29,7 +29,7 @@ if __name__ == "__main__":
     run_script(
         "train",
         names={"model_path": "model"},
-        own={
+        further={
             "batch_size": "Tasks of a step are this, 4 by default, times --gradient_accumulation_steps.",
             "gradient_accumulation_steps": "See --batch_size; 1 by default.",
         },

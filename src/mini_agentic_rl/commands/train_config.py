@@ -100,8 +100,6 @@ _RARE: Final[Sequence[str]] = (
     "learner.warmup_steps",
     "learner.flex_attention",
     "ranks.rank_timeout",
-    "sampling.sampler_cpus",
-    "sampling.sampler_gpus",
     "sampling.sampler_args",
     "sampling.sampler_timeout",
     "sampling.sampler_silence",

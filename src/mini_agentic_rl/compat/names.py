@@ -46,10 +46,8 @@ MOVED: Final[dict[str, str]] = {
     "trainer.init_utils": "trainer.components",
     "types.tracer": "types.spans",
     # for `from agentlightning.utils import otel`, as `utils` is `compat`
-    "compat.otel": "integrations.tracers.agent_lightning",
-    "compat.system_snapshot": "integrations.tracers.agent_lightning",
-    "utils.otel": "integrations.tracers.agent_lightning",
-    "utils.system_snapshot": "integrations.tracers.agent_lightning",
+    "compat.otel": "emitter.attributes",
+    "utils.otel": "emitter.attributes",
     # those of agent-framework-lab-lightning
     "tracer.agent_framework": "integrations.tracers.agentops",
     # the names of the package before this one
@@ -83,7 +81,6 @@ MOVED: Final[dict[str, str]] = {
     "recipes.trl": "integrations.trl",
     "rl_training_tool": "integrations.hello_agents.training_tool",
     "samplers.for_trl": "integrations.trl.sampler",
-    "samplers.on_ray": "integrations.ray.samplers",
     "sessions": "apps.learning",
     "tinker_api": "integrations.tinker",
     "tools.sql": "recipes.sql.tool",

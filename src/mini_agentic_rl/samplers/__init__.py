@@ -6,7 +6,7 @@
     pool.py            `SamplerPool`: servers of vLLM or SGLang as one sampler
     replica.py         one of these servers, and the comparison of its numbers with the learner's
     clients.py         the HTTP protocols of these servers
-    vllm_process.py    starts vLLM servers on this computer; `integrations/ray` starts them on a cluster
+    vllm_process.py    starts vLLM servers on this computer
 
 Everything here is loaded when it is first used.
 """

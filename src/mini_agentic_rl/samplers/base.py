@@ -104,14 +104,6 @@ class SamplerSettings(Settings):
     starts `vllm serve` here."""
     sampler_replicas: int = Field(default=1, ge=1)
     """Number of servers that `sampler=vllm` starts where no address is given."""
-    sampler_ray: str | None = None
-    """Ray cluster on whose nodes `sampler=vllm` starts its servers, each beside an actor: `auto`, HOST:PORT or `local`,
-    as `ray_address`. Without it they are started on this computer."""
-    sampler_cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-    """Processors that Ray sets aside for each server of `sampler_ray`."""
-    sampler_gpus: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Graphics cards that Ray sets aside for each server of `sampler_ray`; by default one, or none where the learner
-    computes on a CPU."""
     sampler_args: str = ""
     """Further options of the `vllm serve` that is started, as one text: "--gpu-memory-utilization 0.5"."""
     sampler_folder: Path | None = None
@@ -136,6 +128,4 @@ class SamplerSettings(Settings):
             raise ValueError("`sampler_url` is of servers: give `sampler=vllm` or `sampler=sglang` with it")
         if self.sampler == "sglang" and not self.sampler_url:
             raise ValueError("`sampler=sglang` needs the address of a server that runs: give `sampler_url`")
-        if self.sampler_ray is not None and (self.sampler != "vllm" or self.sampler_url):
-            raise ValueError("`sampler_ray` starts servers of `sampler=vllm`, and none where `sampler_url` names some")
         return self

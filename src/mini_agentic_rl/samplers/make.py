@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from ..errors import UserError
-from ..plugins import load_part, load_plugin, or_plugin
+from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler, SamplerSettings
 from .clients import SglangClient, VllmClient, connect
@@ -69,11 +68,7 @@ def make_sampler(
             adapters=len(model.versions),
             on_cpu=model.device.type == "cpu",
         )
-        if settings.sampler_ray is None:
-            started = start_here(settings, served, folder, note)
-        else:
-            key = key or secrets.token_urlsafe(32)
-            started = load_part("ray_samplers", setting="sampler_ray").start_on_ray(settings, served, folder, key, note)
+        started = start_here(settings, served, folder, note)
     pool: SamplerPool | None = None
     try:
         client = SglangClient if settings.sampler == "sglang" else VllmClient

@@ -1,4 +1,4 @@
-"""vLLM servers that a run starts on this computer and that end with it; `integrations/ray` starts them on a cluster."""
+"""vLLM servers that a run starts on this computer and that end with it."""
 
 from __future__ import annotations
 
@@ -191,21 +191,13 @@ class StartedServers:
     Args:
         timeout: seconds that they may take to be well.
         note: called with a line about each thing that takes long.
-        leave: called when they have ended.
 
     Raises:
         UserError: a server does not start; the message says what to do.
     """
 
-    def __init__(
-        self,
-        servers: Sequence[Server],
-        timeout: float,
-        note: Callable[[str], None],
-        leave: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, servers: Sequence[Server], timeout: float, note: Callable[[str], None]) -> None:
         self.servers = tuple(servers)
-        self._leave = leave
         try:
             self._wait(timeout, note)
         except BaseException:
@@ -232,13 +224,10 @@ class StartedServers:
 
     def close(self) -> None:
         """End all of them."""
-        try:
-            for server in self.servers:
-                server.ask_to_end()
-            for server in self.servers:
-                server.end()
-        finally:
-            self._leave()
+        for server in self.servers:
+            server.ask_to_end()
+        for server in self.servers:
+            server.end()
 
 
 def start_here(

@@ -27,6 +27,7 @@ from mini_agentic_rl import (
 )
 from mini_agentic_rl.errors import RunFailedError, UserError
 from mini_agentic_rl.gateway.proxy import LLMProxy
+from mini_agentic_rl.integrations.prompt_search.critic import why_unusable
 
 SCRIPT = Path(__file__).parent / "critic_server.py"
 
@@ -150,7 +151,7 @@ class Flaky:
             lambda: (200, b"<html>not json"),
             lambda: (200, [1, 2]),
             lambda: completion(None),
-            lambda: (time.sleep(2.5), completion("late"))[1],
+            lambda: (time.sleep(1.5), completion("late"))[1],
         ]
 
     def __call__(self, body):
@@ -161,21 +162,13 @@ class Flaky:
 
 def test_whatever_a_critic_does_wrong_costs_only_its_candidate():
     with critic(Flaky()) as (client, _):
-        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=1.5, critic_concurrency=4)
+        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=1.0, critic_concurrency=4)
     summary = algorithm.summary
     assert summary["rounds"] == 3
     assert summary["score"] > 0
     reasons = " | ".join(summary["rejected"])
     for word in ("RateLimitError", "InternalServerError", "malformed answer", "empty answer", "Timeout"):
         assert word in reasons
-
-
-def test_a_critic_that_never_answers_well_leaves_the_first_prompt():
-    with critic(lambda body: (503, {"error": {"message": "down"}})) as (client, _):
-        algorithm = optimise(client, beam_rounds=2)
-    assert algorithm.get_best_prompt() == SEED_PROMPT
-    assert algorithm.summary["rounds"] == 2
-    assert sum(algorithm.summary["rejected"].values()) == 2 * 2 * 2
 
 
 def test_a_client_that_the_agent_uses_too_is_one_clear_error():
@@ -193,10 +186,9 @@ def test_a_client_that_the_agent_uses_too_is_one_clear_error():
         optimise(client, agent=asking)
 
 
-@pytest.mark.parametrize("status", [401, 404])
-def test_a_refusal_for_good_ends_the_run_with_the_setting_to_change(status):
+def test_a_refusal_for_good_ends_the_run_with_the_setting_to_change():
     with (
-        critic(lambda body: (status, {"error": {"message": "no"}})) as (client, _),
+        critic(lambda body: (401, {"error": {"message": "no"}})) as (client, _),
         pytest.raises(UserError, match=r"gradient_model: the critic refuses 'gpt-5-mini'.*api_key"),
     ):
         optimise(client)
@@ -214,19 +206,22 @@ def test_a_refusal_for_good_ends_the_run_with_the_setting_to_change(status):
         ("Answer {question.missing!x}.", "cannot be filled in"),
     ],
 )
-def test_a_rewritten_prompt_that_cannot_be_filled_in_is_rejected_with_the_reason(template, reason):
+def test_a_template_that_cannot_be_filled_in_is_refused_with_the_reason(template, reason):
+    assert reason in why_unusable(SEED_PROMPT, template)
+
+
+def test_a_rewritten_prompt_that_cannot_be_used_is_rejected_after_a_second_try():
     def careless(body):
         question = body["messages"][1]["content"]
-        return completion(f"<prompt>{template}</prompt>") if "<criticism>" in question else good_critic(body)
+        return completion("<prompt>Answer.</prompt>") if "<criticism>" in question else good_critic(body)
 
-    with critic(careless) as (client, asked):
+    with critic(careless) as (client, requests):
         algorithm = optimise(client, beam_rounds=1, beam_width=1, branch_factor=1)
     assert algorithm.get_best_prompt() == SEED_PROMPT
     (rejected,) = algorithm.summary["rejected"]
-    assert reason in rejected
-    again = [body for body in asked if len(body["messages"]) > 2]
-    assert len(again) == 1
-    assert reason in again[0]["messages"][-1]["content"]
+    assert "it lost the placeholder {question}" in rejected
+    (second,) = [body for body in requests if len(body["messages"]) > 2]
+    assert "it lost the placeholder {question}" in second["messages"][-1]["content"]
 
 
 def test_a_rejected_prompt_may_be_mended():
@@ -277,7 +272,7 @@ def test_rollouts_that_hang_are_given_up_and_count_as_zero():
         return 1.0
 
     with critic(good_critic) as (client, _):
-        algorithm = optimise(client, agent=slow, beam_rounds=0, rollout_batch_timeout=5)
+        algorithm = optimise(client, agent=slow, beam_rounds=0, rollout_batch_timeout=2)
     assert algorithm.summary["score"] == pytest.approx(5 / 6)
     assert sum(algorithm.summary["unrewarded"].values()) == 1
 
@@ -310,11 +305,11 @@ def test_what_a_failed_rollout_counts_is_a_setting_of_the_algorithm_or_the_train
             raise RuntimeError("a bad day")
         return 1.0
 
-    for given in ({"on_failure": on_failure}, {"trainer": {"on_failure": on_failure}}):
-        with critic(good_critic) as (client, _):
-            algorithm = optimise(client, agent=shaky, beam_rounds=0, **given)
-        assert algorithm.summary["score"] == pytest.approx(score)
-        assert sum(algorithm.summary["unrewarded"].values()) == (on_failure != "retry")
+    given = {"trainer": {"on_failure": "drop"}} if on_failure == "drop" else {"on_failure": on_failure}
+    with critic(good_critic) as (client, _):
+        algorithm = optimise(client, agent=shaky, beam_rounds=0, **given)
+    assert algorithm.summary["score"] == pytest.approx(score)
+    assert sum(algorithm.summary["unrewarded"].values()) == (on_failure != "retry")
 
 
 def test_a_search_without_any_reward_fails_and_calls_no_prompt_better():

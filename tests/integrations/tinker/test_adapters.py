@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.integrations.tinker.adapters import linear_layers, remove_adapter
 from mini_agentic_rl.integrations.tinker.targets import TargetSequence, pack_targets
+from mini_agentic_rl.integrations.tinker.training import linear_layers, remove_adapter
 from mini_agentic_rl.policy import (
     LearnerSettings,
     LoraSettings,

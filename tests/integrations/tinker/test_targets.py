@@ -8,15 +8,15 @@ import pytest
 from mini_agentic_rl.integrations.tinker.targets import TargetSequence, pack_targets
 
 
-def asked(tokens, places, targets, temperature=1.0) -> TargetSequence:
+def sequence_of(tokens, places, targets, temperature=1.0) -> TargetSequence:
     return TargetSequence(np.array(tokens), np.array(places, np.int64), np.array(targets, np.int64), temperature)
 
 
 def test_a_common_beginning_is_packed_once_and_every_asked_token_keeps_its_place():
     sequences = [
-        asked([1, 2, 3, 4], [0, 1, 2, 3], [2, 3, 4, 9]),
-        asked([1, 2, 7], [1, 1, 2], [7, 8, 5], temperature=0.5),
-        asked([1, 2], [1], [6]),
+        sequence_of([1, 2, 3, 4], [0, 1, 2, 3], [2, 3, 4, 9]),
+        sequence_of([1, 2, 7], [1, 1, 2], [7, 8, 5], temperature=0.5),
+        sequence_of([1, 2], [1], [6]),
     ]
     packed = pack_targets(sequences)
     assert packed.token_count == 5
@@ -36,5 +36,5 @@ def test_a_common_beginning_is_packed_once_and_every_asked_token_keeps_its_place
 
 
 def test_sequences_of_which_nothing_is_asked_are_refused():
-    with pytest.raises(ValueError, match="nothing is asked"):
-        pack_targets([asked([1, 2], [], [])])
+    with pytest.raises(ValueError, match="have no targets"):
+        pack_targets([sequence_of([1, 2], [], [])])

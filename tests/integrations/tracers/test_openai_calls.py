@@ -12,7 +12,6 @@ from openai import AsyncOpenAI, BadRequestError, OpenAI
 from pydantic import BaseModel
 
 from mini_agentic_rl import AgentOpsTracer, InMemoryLightningStore, OtelTracer, TraceToMessages
-from mini_agentic_rl.integrations.tracers.agent_lightning import get_tracer_provider
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
 TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
@@ -149,9 +148,3 @@ async def test_what_others_record_is_left_to_them(url):
     assert [span.name for span in await _spans(OtelTracer(), plainly)] == ["run"]
     assert [span.name for span in await _spans(AgentOpsTracer(instrument_managed=False), plainly)] == ["run"]
     await plainly()
-
-
-def test_the_provider_is_that_of_the_active_tracer():
-    tracer = AgentOpsTracer()
-    with tracer.lifespan(InMemoryLightningStore()):
-        assert get_tracer_provider() is tracer.provider

@@ -90,17 +90,6 @@ def test_rollouts_that_gave_nothing_leave_a_gap_that_has_no_weight():
         assert learner.steps == 1
 
 
-def test_a_tiny_model_learns_to_the_threshold():
-    trained = algorithm(total_steps=18, backend="trl")
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, logger=MetricsLogger()).fit(
-        Letters(), TASKS, val_dataset=TASKS
-    )
-    before, after = trained.summary["accuracy"]
-    assert (before["correct"], after["count"]) == (0, 8)
-    assert after["correct"] >= 6
-    assert trained.summary["untrained"] == {}
-
-
 def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
     def run(folder, steps, resume=False):
         options = {"tasks_per_step": 2, "samples_per_prompt": 4, "checkpoint_every": 1, "deterministic": True}

@@ -1,8 +1,8 @@
 """Text environments in the manner of Gymnasium: `reset`, `step`, and observations that are text or messages.
 
-An observation is the next user message; a list of messages may also start the conversation with a system message. The
-action is the text of the model's answer, and the reward of a rollout is the sum over its steps. The class needs no
-package: `reset` may return the observation alone or with an `info`, `step` four or five values.
+An observation is the next user message; a list of messages may begin with a system message. The action is the text of
+the model's answer, and the reward of a rollout is the sum over its steps. Gymnasium is not required: `reset` may
+return the observation alone or with an `info`, `step` four or five values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GymnasiumEnvironment:
         self.system = system
 
     def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
-        """Return tasks that are seeds, other ones in each split.
+        """Return tasks with a seed each; splits share no seed.
 
         Raises:
             DatasetError: an unknown split.
@@ -65,8 +65,8 @@ class GymnasiumEnvironment:
                 return [] if ended else as_messages(observed)
 
             try:
-                found = await thread.call(world.reset, seed=task["seed"])
-                observed = found[0] if isinstance(found, tuple) and len(found) == 2 else found
+                first = await thread.call(world.reset, seed=task["seed"])
+                observed = first[0] if isinstance(first, tuple) and len(first) == 2 else first
                 system = [{"role": "system", "content": self.system}] if self.system else []
                 messages = [*system, *as_messages(observed)]
                 await converse(endpoint, messages, follow, max_turns=self.max_turns)
@@ -94,7 +94,7 @@ def gymnasium_environment(name: str, options: Mapping[str, Any]) -> GymnasiumEnv
         if module and not _VERSION.search(name):
             kind = load_object(name)
             return GymnasiumEnvironment(name, lambda: kind(**keywords), max_turns=turns, system=system)
-        if module:  # it registers the id, as Gymnasium's own "module:id" has it
+        if module:  # importing it registers the id, as in Gymnasium's "module:id"
             load_object(f"{module}:__name__")
     except Exception as error:  # the user's module may fail in any way while it is imported
         raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="env") from error
@@ -110,7 +110,7 @@ def gymnasium_environment(name: str, options: Mapping[str, Any]) -> GymnasiumEnv
 
 
 def as_messages(observed: Any) -> list[Message]:
-    """Return what was observed as messages: a text is the user's.
+    """Return an observation as messages: a text becomes a user message.
 
     Raises:
         ValueError: it is neither text nor messages.

@@ -25,7 +25,7 @@ MAX_TURNS: Final = 16
 _TOOL_ACTIONS: Final = ("Action", "CallToolAction", "ListToolsAction")
 """Titles of the action schemas of tool servers."""
 _ANSWER_SECONDS: Final = 3600.0
-"""Longer than any rollout, whose own limit ends a hanging step."""
+"""Longer than any rollout: the rollout's time limit ends a hanging step."""
 _LOOK_SECONDS: Final = 10.0
 _PAUSE_SECONDS: Final = 0.25
 _LONGEST_PAUSE: Final = 4.0
@@ -156,15 +156,15 @@ class OpenEnvEnvironment:
         field = self._only_field()
         bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
         try:
-            found = json.loads(bare)
+            parsed = json.loads(bare)
         except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict) and (field is None or field in found):
-            return found
+            parsed = None
+        if isinstance(parsed, dict) and (field is None or field in parsed):
+            return parsed
         if field is None:
             return None
         kind = self.action.get("properties", {}).get(field, {}).get("type")
-        return {field: text.strip() if kind in (None, "string") or found is None else found}
+        return {field: text.strip() if kind in (None, "string") or parsed is None else parsed}
 
 
 async def _called(reply: Message, step: Any) -> list[Message]:
@@ -178,12 +178,12 @@ async def _called(reply: Message, step: Any) -> list[Message]:
             if not isinstance(arguments, dict):
                 raise ValueError("the arguments are no JSON object")
         except ValueError as error:
-            said = f"error: {error}"
+            text = f"error: {error}"
         else:
             result = await step({"type": "call_tool", "tool_name": name, "arguments": arguments})
             is_over = is_over or result.done
-            said = _tool_text(result.observation)
-        follows.append({"role": "tool", "tool_call_id": call["id"], "content": said})
+            text = _tool_text(result.observation)
+        follows.append({"role": "tool", "tool_call_id": call["id"], "content": text})
     return [] if is_over else follows
 
 
@@ -213,14 +213,14 @@ def _action_schema(url: str) -> dict[str, Any]:
     try:
         answer = httpx.get(f"{url}/schema", timeout=_LOOK_SECONDS, trust_env=False)
         answer.raise_for_status()
-        found: dict[str, Any] = answer.json()["action"]
+        schema: dict[str, Any] = answer.json()["action"]
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"no OpenEnv server answers at {url} ({type(error).__name__}: {error}): start it, or give its address as "
             "openenv:http://host:port",
             setting="env",
         ) from error
-    return found
+    return schema
 
 
 def _client_kind() -> Any:

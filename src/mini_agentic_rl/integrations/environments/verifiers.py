@@ -1,9 +1,8 @@
 """Environments of the package `verifiers` (0.4 or later), with their tasks, rubrics, judges, tools and users.
 
 The package runs and scores its own rollout, with the rollout's URL as the model's endpoint; the gateway records the
-calls. The agent is the harness of the environment, or without one `mini_agentic_rl_verifiers`, which runs in this
-process: the package's default harness starts a Python process for every rollout, which downloads packages and runs
-commands on this computer.
+calls. The agent is the harness of the environment, by default `mini_agentic_rl_verifiers`, which runs in this process:
+the package's default harness starts a Python process for every rollout, which downloads packages and runs commands.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PROGRAM: Final = "mini-agentic-rl-verifiers"
 _BUNDLED: Final = "bash"
 """Default harness of the package."""
 _LONGEST_SEARCH: Final = 100_000
-"""Most tasks that are searched for those of one split."""
+"""Maximum number of tasks that are searched for one split."""
 
 
 class VerifiersEnvironment:
@@ -57,25 +56,26 @@ class VerifiersEnvironment:
         self._ahead: Iterator[Any] = iter(self._taskset)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "options": self.options}  # a process of a runner makes its own
+        return {"name": self.name, "options": self.options}  # each process loads its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.name, self.options = state["name"], state["options"]
         self._start()
 
     def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
-        """Return tasks of one split in the order of the taskset, which knows no splits: it is divided 8 : 1 : 1 by the
-        keys of its tasks. `seed` changes nothing: the environment's own options do.
+        """Return tasks of one split in the order of the taskset, which is divided 8 : 1 : 1 by the keys of its tasks.
+
+        `seed` has no effect: the environment has its own options.
 
         Raises:
             UserError: the taskset cannot be loaded.
         """
         wanted = check_split(split)
         try:
-            found = self._every_task(wanted) if self._taskset.bounded else self._first_tasks(wanted, size)
+            tasks = self._every_task(wanted) if self._taskset.bounded else self._first_tasks(wanted, size)
         except Exception as error:  # the environment's code may fail in any way
             raise UserError(f"{self.name} gives no tasks: {type(error).__name__}: {error}", setting="env") from error
-        return TaskRows([self._row(index, task) for index, task in found][:size])
+        return TaskRows([self._row(index, task) for index, task in tasks][:size])
 
     def _every_task(self, split: Split) -> list[tuple[int, Any]]:
         tasks = list(itertools.islice(self._tasks(), _LONGEST_SEARCH))
@@ -95,8 +95,7 @@ class VerifiersEnvironment:
     async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
         """Run one episode, and return the sum of its weighted rewards, with each reward and metric by its name.
 
-        With several seats that are trained the reward is their mean. A seat with a client of its own is played by that,
-        all others by the endpoint.
+        With several trained seats the reward is their mean. Seats without their own client are played by the endpoint.
 
         Raises:
             RuntimeError: the environment failed, or scored nothing.
@@ -111,8 +110,8 @@ class VerifiersEnvironment:
             episode = await env.run_episode(chosen, context)
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if not episode.ok:
-            said = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it says nothing of why"
-            raise RuntimeError(f"{self.name} failed: {said}")
+            reasons = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason given"
+            raise RuntimeError(f"{self.name} failed: {reasons}")
         trained = [trace for trace in episode.traces if trace.agent.trainable]
         scored = [trace for trace in trained if any(reward is not None for reward in trace.rewards.values())]
         if not scored:
@@ -133,10 +132,10 @@ class VerifiersEnvironment:
         """
         with self._lock:
             while len(self._known) <= index:
-                found = next(self._ahead, None)
-                if found is None:
+                task = next(self._ahead, None)
+                if task is None:
                     raise IndexError(index)
-                self._known.append(found)
+                self._known.append(task)
             return self._known[index]
 
     def _tasks(self) -> Iterator[Any]:
@@ -149,7 +148,7 @@ class VerifiersEnvironment:
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[Any]:
-        """Give the environment with all that its rollouts share; it is there while any of them runs."""
+        """Yield the environment with its shared servers, which run while any rollout does."""
         loop = asyncio.get_running_loop()
         served = self._served.get(loop)
         if served is None or served.is_over:
@@ -164,9 +163,9 @@ class VerifiersEnvironment:
 
 
 class _Served:
-    """An environment whose servers are up, from its first rollout to the end of the last that runs beside others.
+    """An environment with running servers, from its first rollout until no rollout is running.
 
-    The package keeps a client for every endpoint until then, and every rollout has an endpoint of its own.
+    Only then the package closes its clients, one for each rollout's endpoint.
     """
 
     def __init__(self, env: Any) -> None:
@@ -212,7 +211,7 @@ def _package() -> Any:
 
 
 def _configured(name: str, options: Mapping[str, Any]) -> Any:
-    """Return the configuration of an environment: played here, by this process, unless `env` says otherwise."""
+    """Return the configuration of an environment, played by this process unless `env` says otherwise."""
     _package()
     from verifiers.v1.utils.loaders import default_harness_id, env_config_type, resolve_env_config
 
@@ -238,7 +237,7 @@ def _configured(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _unless_pinned(seat: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the usual settings of a seat that its author has not chosen otherwise."""
+    """Return the default settings that the author of a seat has not set."""
     return {key: value for key, value in usual.items() if key not in seat.model_fields_set}
 
 

@@ -1,7 +1,6 @@
 """Training under the names of HelloAgents: `from mini_agentic_rl.rl import TrainingConfig, …`.
 
-A thin layer: supervised training is that of `post_training`, reinforcement learning that of `algorithm`, rewards and
-data are those of `rewards` and `datasets`. Names are loaded when they are first asked for.
+A thin layer over `post_training` (supervised training), `algorithm` (reinforcement learning), `rewards` and `datasets`.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
 """`TrainingConfig`: one configuration for supervised fine-tuning and for reinforcement learning.
 
-It uses the names of transformers' training arguments, and hands them to the settings classes of this package.
+Its fields have the names of transformers' training arguments and set those of this package's settings classes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...trainer import RunSettings
 
 
 class TrainingConfig(Settings):
-    """The configuration of a training. Fields may be set after it was made; each value is checked then."""
+    """The configuration of a training. Fields can be assigned later; each value is validated."""
 
     model_config = ConfigDict(frozen=False, validate_assignment=True)
 
@@ -38,7 +38,7 @@ class TrainingConfig(Settings):
         "Model: `embedded`, a folder (of a model or of a trained adapter), or a Hugging Face id.",
     )
     model_revision: str | None = None
-    """Revision of a model from the Hub: a branch, a tag or a commit; None takes the newest."""
+    """Revision of a model on the Hub: a branch, a tag or a commit; None takes the latest."""
     output_dir: str = restated(RunSettings, "output_dir", "./output", "Folder for everything that the training writes.")
     num_train_epochs: int = restated(PostTrainingSettings, "num_epochs", 3)
     max_steps: int | None = restated(PostTrainingSettings, "max_steps", None)
@@ -77,19 +77,18 @@ class TrainingConfig(Settings):
     )
     temperature: float = restated(GRPOSettings, "temperature", 1.0, "Sampling temperature (reinforcement learning).")
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that have this much probability together (reinforcement learning). Below 1 the
-    gradient is biased: what is cut off from sampling still counts in the ratio."""
+    """Nucleus sampling probability (reinforcement learning). Below 1 the gradient is biased: the ratio still includes
+    tokens that are excluded from sampling."""
     samples_per_prompt: int | None = restated(
         GRPOSettings,
         "samples_per_prompt",
         None,
-        "Answers to each task (reinforcement learning). None is 8, whose rewards are compared with each other; with "
-        "PPO, which compares with a critic, 1.",
+        "Answers per task (reinforcement learning). None means 8, or 1 with PPO, which has a critic.",
     )
     use_fp16: bool = False
     """Compute in float16."""
     use_bf16: bool = False
-    """Compute in bfloat16. Without either, in what model and device are best at."""
+    """Compute in bfloat16. Without either, the format is chosen by model and device."""
     gradient_checkpointing: bool = restated(PostTrainingSettings, "gradient_checkpointing", False)
     use_lora: bool = restated(
         PostTrainingSettings, "use_lora", True, "Train a low-rank adapter; otherwise every weight."
@@ -100,8 +99,8 @@ class TrainingConfig(Settings):
         LoraSettings,
         "dropout",
         0.05,
-        "Dropout before the adapter while learning. Where it is not set, reinforcement learning has none, so that the "
-        "policy that learns is the one that has sampled.",
+        "Dropout before the adapter while learning. Reinforcement learning has none unless it is set, so that the "
+        "learned policy is the sampled one.",
     )
     lora_target_modules: list[str] | None = restated(
         LoraSettings, "target_modules", None, "Which layers get an adapter; None takes all linear ones."
@@ -109,7 +108,7 @@ class TrainingConfig(Settings):
     use_wandb: bool = False
     """Send metrics to Weights & Biases."""
     wandb_project: str | None = None
-    """The project there."""
+    """Project of Weights & Biases."""
     use_tensorboard: bool = False
     """Write metrics for TensorBoard into the output folder."""
     seed: int = restated(SeedSettings, "seed", 42, "Seed of the order of the data, of sampling, and of new weights.")
@@ -130,17 +129,17 @@ class TrainingConfig(Settings):
 
     @property
     def loggers(self) -> list[LoggerName]:
-        """The loggers that metrics go to besides the console and `metrics.jsonl`."""
-        found: list[LoggerName] = []
+        """Loggers besides the console and `metrics.jsonl`."""
+        names: list[LoggerName] = []
         if self.use_tensorboard:
-            found.append("tensorboard")
+            names.append("tensorboard")
         if self.use_wandb:
-            found.append("wandb")
-        return found
+            names.append("wandb")
+        return names
 
 
-# The beginning of a training and of a measurement: the model of a `TrainingConfig`, the project of its metrics, and
-# code with an event loop of its own where another loop runs already, as in a notebook.
+# Shared by training and evaluation: the model and metrics project of a `TrainingConfig`, and calls that need their own
+# event loop, also in a notebook where one is running.
 
 
 T = TypeVar("T")
@@ -149,7 +148,7 @@ _PROJECT_VARIABLE = "WANDB_PROJECT"
 
 
 def model_source(config: TrainingConfig) -> str:
-    """`model_name`; with a `model_revision` the local folder of that revision, which is fetched if it is not there.
+    """Return `model_name`, or with a `model_revision` the local folder of that revision, downloaded if missing.
 
     Raises:
         UserError: there is no such revision, or the Hub does not answer.
@@ -166,13 +165,13 @@ def model_source(config: TrainingConfig) -> str:
     except (HfHubHTTPError, LocalEntryNotFoundError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(
-            f"model_name {config.model_name!r} in the revision {config.model_revision!r} cannot be had: {first}"
+            f"model_name {config.model_name!r} in the revision {config.model_revision!r} cannot be loaded: {first}"
         ) from error
 
 
 @contextmanager
 def tracking_project(config: TrainingConfig) -> Iterator[None]:
-    """Within, Weights & Biases keeps runs in the project of the configuration."""
+    """Set the project of Weights & Biases to that of the configuration during the block."""
     before = os.environ.get(_PROJECT_VARIABLE)
     if config.use_wandb and config.wandb_project is not None:
         os.environ[_PROJECT_VARIABLE] = config.wandb_project
@@ -186,7 +185,7 @@ def tracking_project(config: TrainingConfig) -> Iterator[None]:
 
 
 def outside_of_loops(call: Callable[[], T]) -> T:
-    """Return or raise what `call` does: here, or in a thread where an event loop runs here. Block either way."""
+    """Call `call` and return its result; in another thread if an event loop is running in this one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -195,11 +194,11 @@ def outside_of_loops(call: Callable[[], T]) -> T:
         return thread.submit(call).result()
 
 
-# Report what is installed, what is missing, and which devices there are.
+# Installed packages and devices.
 
 
 TRL_AVAILABLE: bool = find_spec("trl") is not None
-"""True if TRL is installed: SFT and preference training stand on it, the reinforcement learning here does not."""
+"""True if TRL is installed: SFT and preference training need it, reinforcement learning does not."""
 
 _INSTALL = "pip install 'mini-agentic-rl[trl]'"
 
@@ -210,11 +209,11 @@ def check_trl_installation() -> bool:
 
 
 def get_installation_guide() -> str:
-    """Return a text on what each training needs installed, and what of it is missing."""
+    """Return a text on the packages that each training needs."""
     state = f"installed ({metadata.version('trl')})" if check_trl_installation() else "not installed"
     return (
         f"TRL: {state}\n"
-        f"  SFT, DPO, KTO, ORPO and reward models stand on it:   {_INSTALL}\n"
+        f"  SFT, DPO, KTO, ORPO and reward models need it:       {_INSTALL}\n"
         "  GRPO, PPO and the other reinforcement learning do not need it.\n"
         "  weights in 4 or 8 bits:                              pip install 'mini-agentic-rl[quant]'\n"
         "  Weights & Biases, TensorBoard, SwanLab and others:   pip install 'mini-agentic-rl[loggers]'"
@@ -222,8 +221,8 @@ def get_installation_guide() -> str:
 
 
 def get_device_info() -> dict[str, Any]:
-    """The devices that torch can compute on: `device` (the one that is taken), `cuda_available`, `device_count`,
-    `devices` (name and memory in GiB of each), `bf16`, `torch`, `threads`."""
+    """Return the devices of torch: `device` (the default), `cuda_available`, `device_count`, `devices` (name and memory
+    in GiB of each), `bf16`, `torch`, `threads`."""
     import torch
 
     from ...policy import resolve_device, resolve_dtype
@@ -234,7 +233,7 @@ def get_device_info() -> dict[str, Any]:
         "device": str(device),
         "cuda_available": torch.cuda.is_available(),
         "device_count": len(devices),
-        "devices": [{"name": one.name, "memory_gib": round(one.total_memory / 2**30, 1)} for one in devices],
+        "devices": [{"name": each.name, "memory_gib": round(each.total_memory / 2**30, 1)} for each in devices],
         "bf16": resolve_dtype("auto", device) is torch.bfloat16,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

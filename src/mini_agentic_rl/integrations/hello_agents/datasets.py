@@ -1,9 +1,8 @@
-"""Data sets by the names that callers of HelloAgents use. Rows are those of `mini_agentic_rl.datasets.load_examples`:
-messages to imitate ("sft"), a prompt with its right answer ("rl"), a chosen and a rejected answer ("preference"), or an
-answer that is good or bad ("unpaired"). A data set is a `datasets.Dataset`, which TRL's trainers take as well.
+"""Data sets under the names of HelloAgents, as `datasets.Dataset`, which TRL's trainers accept too.
 
-Prompts are messages, not text: the gateway applies the model's chat template. So the arguments `tokenizer` and
-`model_name`, which HelloAgents needs for that, are ignored.
+Rows are those of `mini_agentic_rl.datasets.load_examples`: messages to imitate ("sft"), a prompt with its right answer
+("rl"), a chosen and a rejected answer ("preference"), or a good or bad answer ("unpaired"). Prompts are messages: the
+gateway applies the chat template, so the arguments `tokenizer` and `model_name` of HelloAgents are ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class GSM8KDataset(Sequence[Row]):
         split: "train", "val" or "test".
         max_samples: at most this many rows; None takes all.
         format_type: "sft", "rl", "preference" or "unpaired".
-        tokenizer: not needed; see the top of this module.
+        tokenizer: ignored.
         path: a local copy; None asks the Hub.
 
     Raises:
@@ -86,7 +85,7 @@ def usual_dataset() -> str:
     if _in_cache() or _hub_answers():
         return GSM8K
     logger.warning(
-        "GSM8K cannot be had: the Hugging Face Hub does not answer. Taken instead: %r, which is generated. To train on "
+        "GSM8K cannot be had: the Hugging Face Hub does not answer. Using %r instead, which is generated. To train on "
         "GSM8K put a copy into %s, or give its path as the data set",
         STAND_IN,
         LOCAL_GSM8K,
@@ -95,7 +94,7 @@ def usual_dataset() -> str:
 
 
 def local_copy(name: str) -> str:
-    """`LOCAL_GSM8K` for GSM8K where there is such a folder; any other name as it is."""
+    """Return `LOCAL_GSM8K` for GSM8K if that folder exists; other names unchanged."""
     return LOCAL_GSM8K if name == GSM8K and Path(LOCAL_GSM8K).is_dir() else name
 
 
@@ -116,7 +115,7 @@ def create_math_dataset(
         split: "train", "val" or "test".
         max_samples: at most this many rows; None takes all.
         format_type: "sft", "rl", "preference" or "unpaired".
-        tokenizer: not needed; see the top of this module.
+        tokenizer: ignored.
 
     Raises:
         DatasetError: there is no such data set, it lacks a field of the form, or its rows do not fit into columns.
@@ -194,7 +193,7 @@ def _checked(format_type: str) -> Form:
 
 
 def _in_columns(rows: Sequence[Mapping[str, Any]], name: str) -> Dataset:
-    """Return rows as a `datasets.Dataset`; what a row does not have is None there.
+    """Return rows as a `datasets.Dataset`; missing values are None.
 
     Raises:
         DatasetError: values of one column are of types that have nothing in common.
@@ -207,7 +206,7 @@ def _in_columns(rows: Sequence[Mapping[str, Any]], name: str) -> Dataset:
         column: [row.get(column) for row in rows] for column in dict.fromkeys(key for row in rows for key in row)
     }
     if "tools" in columns:
-        # Each tool has parameters of its own: as columns, all tools would get those of all others, as None.
+        # As nested columns, every tool would get the parameters of all others, as None.
         columns["tools"] = [
             tools if tools is None or isinstance(tools, str) else json.dumps(tools, ensure_ascii=False)
             for tools in columns["tools"]

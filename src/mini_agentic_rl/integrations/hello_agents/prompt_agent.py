@@ -140,16 +140,16 @@ def evaluate_model(
     with logger or ConsoleLogger() as out:
         trainer = Trainer(algorithm=algorithm, n_runners=_N_RUNNERS, logger=out)
         outside_of_loops(lambda: trainer.fit(agent, None, val_dataset=rows))
-    found = algorithm.evaluation
-    if found is None:
+    evaluation = algorithm.evaluation
+    if evaluation is None:
         raise UserError("the evaluation was stopped before it ended")
-    row = accuracy_row("accuracy", sum(found.correct), len(found.rollouts))
+    row = accuracy_row("accuracy", sum(evaluation.correct), len(evaluation.rollouts))
     return {
         "model": model_name,
         "count": len(rows),
-        "average_reward": sum(found.rewards) / len(found.rewards),
+        "average_reward": sum(evaluation.rewards) / len(evaluation.rewards),
         "accuracy": row["accuracy"],
         "interval": [row["low"], row["high"]],
-        "failed": Counter(one.unscored for one in found.rollouts if one.unscored is not None),
+        "failed": Counter(rollout.unscored for rollout in evaluation.rollouts if rollout.unscored is not None),
         "seconds": algorithm.seconds,
     }

@@ -24,7 +24,7 @@ MAX_STEPS = 5
 
 REWARD_TYPES: Mapping[str, str] = {
     "accuracy": "1 for the right answer, else 0",
-    "format": 'the share of the asked-for form that a reply has: one last line "Answer: …"',
+    "format": 'the share of the required form that a reply has: one last line "Answer: …"',
     "length_penalty": "accuracy, less penalty_weight for each character beyond max_length",
     "step": f'accuracy, plus step_bonus for each marked step ("Step 1", "2.") of a right reply, up to {MAX_STEPS}',
 }
@@ -35,7 +35,7 @@ class MathRewardFunction(AccuracyReward):
     """1 for the right answer, else 0. Subclass it and override `__call__` for a reward of your own.
 
     Args:
-        tolerance: how far a number may be from the right one.
+        tolerance: largest distance of a number from the right one.
 
     Raises:
         ToleranceError: the tolerance is no number, or negative.
@@ -92,15 +92,16 @@ class AdjustedReward(Reward):
 
 
 def create_accuracy_reward(tolerance: float = 1e-4) -> MathRewardFunction:
-    """1 for the right answer, else 0; `tolerance` is how far a number may be from it."""
+    """Return a reward of 1 for the right answer, else 0; `tolerance` is the largest distance of a number from it."""
     return MathRewardFunction(tolerance)
 
 
 def create_length_penalty_reward(
     base_reward_fn: RewardFunction | None = None, max_length: int = 1024, penalty_weight: float = 0.001
 ) -> AdjustedReward:
-    """A reward less `penalty_weight` for each character beyond `max_length`, never below 0; what earned nothing is left
-    alone. `base_reward_fn` is None for `create_accuracy_reward()`."""
+    """Return a reward that subtracts `penalty_weight` for each character beyond `max_length`, down to 0.
+
+    `base_reward_fn` defaults to `create_accuracy_reward()`."""
 
     def adjust(reward: float, text: str) -> float:
         return max(0.0, reward - penalty_weight * max(0, len(text) - max_length))
@@ -109,8 +110,9 @@ def create_length_penalty_reward(
 
 
 def create_step_reward(base_reward_fn: RewardFunction | None = None, step_bonus: float = 0.1) -> AdjustedReward:
-    """A reward plus `step_bonus` for each step that the reply marks ("Step 1", "2.", "第三步"), up to `MAX_STEPS`; what
-    earned nothing gets no bonus. `base_reward_fn` is None for `create_accuracy_reward()`."""
+    """Return a reward that adds `step_bonus` for each marked step ("Step 1", "2.", "第三步"), up to `MAX_STEPS`.
+
+    Rewards of 0 stay 0. `base_reward_fn` defaults to `create_accuracy_reward()`."""
 
     def adjust(reward: float, text: str) -> float:
         return reward + step_bonus * min(count_steps(text), MAX_STEPS)
@@ -127,7 +129,7 @@ def create_reward_function(
     penalty_weight: float = 0.001,
     step_bonus: float = 0.1,
 ) -> Reward:
-    """A reward by its name in `REWARD_TYPES`; the others are the arguments of the function that makes it.
+    """Return a reward by its name in `REWARD_TYPES`; the other arguments are those of its function.
 
     Raises:
         UserError: there is no such reward.
@@ -160,13 +162,13 @@ def evaluate_rewards(
         raise UserError(f"ground_truths has {len(ground_truths)} entries for {len(completions)} completions")
     function = reward_fn or create_accuracy_reward()
     rewards = list(function(completions=list(completions), ground_truth=list(ground_truths)))
-    found = [float(reward) for reward in rewards if reward is not None]
+    scores = [float(reward) for reward in rewards if reward is not None]
     return {
-        "mean_reward": sum(found) / len(found) if found else None,
-        "min_reward": min(found, default=None),
-        "max_reward": max(found, default=None),
-        "accuracy": sum(reward >= 1 for reward in found) / len(found) if found else None,
+        "mean_reward": sum(scores) / len(scores) if scores else None,
+        "min_reward": min(scores, default=None),
+        "max_reward": max(scores, default=None),
+        "accuracy": sum(reward >= 1 for reward in scores) / len(scores) if scores else None,
         "num_samples": len(rewards),
-        "without_reward": len(rewards) - len(found),
+        "without_reward": len(rewards) - len(scores),
         "rewards": rewards,
     }

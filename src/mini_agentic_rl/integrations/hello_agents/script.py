@@ -22,7 +22,7 @@ from ...errors import UserError
 from ...visible_text import visible
 
 Prepare = Callable[[dict[str, str]], dict[str, str]]
-"""From the flags that a script has for itself, and the options given so far, to the options that the command gets."""
+"""From the given options, including the script's further flags, to options that are added to the command."""
 
 
 def run_script(
@@ -30,7 +30,7 @@ def run_script(
     *,
     names: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
-    own: Mapping[str, str] | None = None,
+    further: Mapping[str, str] | None = None,
     computed: Mapping[str, str] | None = None,
     prepare: Prepare | None = None,
     arguments: Sequence[str] | None = None,
@@ -39,17 +39,17 @@ def run_script(
 
     Args:
         command: its name.
-        names: what the script calls an option → the option, both without the dashes before it and with `_` inside.
+        names: option names of the script → those of the command, without leading dashes and with `_`.
         defaults: values of options that are not given.
-        own: further flags of the script, each with a value and a description; `prepare` turns them into options.
+        further: further flags of the script, each with a value and a description; `prepare` turns them into options.
         computed: descriptions, for the help page, of the defaults that `prepare` computes.
-        prepare: takes the given options with a value, those of `own` included, by name; returns options to add.
+        prepare: takes the given options with a value, those of `further` included, by name; returns options to add.
         arguments: arguments of the script; None takes the command line.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     if {"--help", "--help-all"} & set(given):
         typer.echo(f"usage: python {sys.argv[0]} [options of `mini-agentic-rl {command}`, with _ or -]\n")
-        for name, description in (own or {}).items():
+        for name, description in (further or {}).items():
             typer.echo(f"  --{name}  {description}")
         for name, option in (names or {}).items():
             typer.echo(f"  --{name}  the same as {_dashed(option)}")
@@ -58,7 +58,7 @@ def run_script(
         page = "--help-all" if "--help-all" in given else "--help"
         get_command(app).main([command, page], prog_name="mini-agentic-rl")
     try:
-        line = _command_line(command, given, dict(names or {}), dict(defaults or {}), own or {}, prepare)
+        line = _command_line(command, given, dict(names or {}), dict(defaults or {}), further or {}, prepare)
     except UserError as error:
         sys.stderr.write(visible(f"error: {error}\n"))
         sys.exit(USER_ERROR)
@@ -67,10 +67,10 @@ def run_script(
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """An option that is a whole number, 1 or more.
+    """Return an option as a whole number of 1 or more.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not one.
     """
     text = options.get(name, str(default))
     if not text.isdecimal() or int(text) < 1:
@@ -83,18 +83,18 @@ def _command_line(
     given: Sequence[str],
     names: Mapping[str, str],
     defaults: Mapping[str, str],
-    own: Mapping[str, str],
+    further: Mapping[str, str],
     prepare: Prepare | None,
 ) -> list[str]:
     """Return the arguments that the command is called with.
 
     Raises:
-        UserError: an unknown flag, or a flag of `own` without a value.
+        UserError: an unknown flag, or a flag of `further` without a value.
     """
     known = _options(command)
     line: list[str] = []
     values: dict[str, str] = {}
-    said: set[str] = set()
+    set_flags: set[str] = set()
     words = list(given)
     while words:
         word = words.pop(0)
@@ -104,29 +104,29 @@ def _command_line(
         flag, equals, value = word.partition("=")
         name = flag[2:].replace("-", "_")
         name = names.get(name, name)
-        if name not in known and name not in own:
-            raise UserError(_unknown(flag, [*known, *names, *own]))
-        takes_value = name in own or known[name]
+        if name not in known and name not in further:
+            raise UserError(_unknown(flag, [*known, *names, *further]))
+        takes_value = name in further or known[name]
         if takes_value and not equals:
             if not words:
                 raise UserError(f"{flag} needs a value")
             value = words.pop(0)
-        said.add(name)
+        set_flags.add(name)
         if takes_value:
             values[name] = value
-        if name not in own:
+        if name not in further:
             line += [_dashed(name), value] if takes_value else [_dashed(name)]
-    added = {name: value for name, value in defaults.items() if name not in said}
+    added = {name: value for name, value in defaults.items() if name not in set_flags}
     if prepare is not None:
         added |= prepare({**defaults, **values})
     for name, value in added.items():
-        if name not in said:
+        if name not in set_flags:
             line += [_dashed(name), value]
     return line
 
 
 def _options(command: str) -> dict[str, bool]:
-    """The options of a command, with `_` and without the dashes before them, and whether each takes a value."""
+    """Return the options of a command, with `_` and without leading dashes, and whether each takes a value."""
     commands: Mapping[str, Any] = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
     takes_value = {"help": False}
     for parameter in commands[command].params:
@@ -139,7 +139,7 @@ def _options(command: str) -> dict[str, bool]:
 def _unknown(flag: str, known: Iterable[str]) -> str:
     name, names = _underscored(flag), list(known)
     near = called_here(name, names) or misspelt(name, names)
-    hint = f": did you mean --{near}?" if near else "; --help shows those there are"
+    hint = f": did you mean --{near}?" if near else "; see --help"
     return f"{flag} is unknown{hint}"
 
 

@@ -230,7 +230,7 @@ class GRPOTrainerWrapper(TrainerWrapper):
         if self.dataset is None and self.config.max_steps is None:
             raise UserError("an environment without a dataset needs to know how long to train: set max_steps")
         trl = load_part("trl", setting="environment_factory")
-        found: Environment = trl.TRLEnvironment(
+        environment: Environment = trl.TRLEnvironment(
             trl.WithoutEnvironment if factory is None else factory,
             () if reward_fn is None and factory is not None else reward_fn or create_accuracy_reward(),
             reward_weights=self.reward_weights,
@@ -239,8 +239,8 @@ class GRPOTrainerWrapper(TrainerWrapper):
         )
         if self.dataset is None:
             batch = self.config.per_device_train_batch_size * self.config.gradient_accumulation_steps
-            self.dataset = found.tasks("train", batch)
-        return found
+            self.dataset = environment.tasks("train", batch)
+        return environment
 
     def _result_folder(self) -> Path:
         return self.run_folder / "adapter"

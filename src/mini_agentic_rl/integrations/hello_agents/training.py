@@ -51,7 +51,7 @@ FORMATS: Mapping[str, str] = {
 _SAME = sorted(
     {*TrainingConfig.model_fields, "dtype", "loggers"} & PostTrainingSettings.model_fields.keys() - {"output_dir"}
 )
-"""Settings that `TrainingConfig` and every method call by the same name."""
+"""Settings with the same name in `TrainingConfig` and in every method."""
 
 
 def supervise(
@@ -64,12 +64,12 @@ def supervise(
     resume: bool = False,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Train on rows in the form of the method and return the summary of the run. The result is `folder` itself.
+    """Train on rows in the form of the method into `folder`, and return the summary of the run.
 
     Args:
         method: a name in `SUPERVISED_SETTINGS`.
         options: settings of the method that `config` does not have, as `beta`.
-        resume: go on with the run in the folder.
+        resume: continue the run in the folder.
         overwrite: replace the run in the folder.
 
     Raises:
@@ -97,7 +97,7 @@ def settings_of(
     resume: bool = False,
     overwrite: bool = False,
 ) -> PostTrainingSettings:
-    """Return the settings of a method that say what `config` and `options` say.
+    """Return the settings of a method for `config` and `options`.
 
     Raises:
         pydantic.ValidationError: an option is out of its range, or the method has none of that name.
@@ -134,7 +134,7 @@ def _checked(options: Mapping[str, Any], taken: Mapping[str, Any]) -> Mapping[st
 
 
 ALGORITHMS: tuple[str, ...] = (*PRESETS, PPO)
-"""Names of the algorithms: GRPO and what is made of it by settings, and PPO."""
+"""Names of the algorithms: GRPO, its presets, and PPO."""
 
 NAMES: Mapping[str, str] = {
     "dtype": "load.dtype",
@@ -151,7 +151,7 @@ NAMES: Mapping[str, str] = {
     "lora_r": "lora.r",
     "lora_alpha": "lora.alpha",
 }
-"""Names of `TrainingConfig`, and where they are in the one configuration. None leaves a setting as it is there."""
+"""Fields of `TrainingConfig` and their paths in `PromptConfig`; None keeps the default there."""
 
 
 def reinforce(
@@ -167,18 +167,18 @@ def reinforce(
     overwrite: bool = False,
     agent: LitAgent[Any] | None = None,
 ) -> dict[str, Any]:
-    """Train on tasks and return the summary of the run. The adapter is in `adapter/` of the folder, and in `epoch_N/`
-    as it was after each epoch.
+    """Train on tasks and return the summary of the run. The adapter is written to `adapter/` of the folder, and to
+    `epoch_N/` after each epoch.
 
     Args:
         algorithm: a name in `ALGORITHMS`.
-        rows: tasks with a `prompt`, and what the reward function needs besides.
+        rows: tasks with a `prompt` and the columns of the reward function.
         reward_fn: see `RewardFunction`.
-        eval_rows: tasks that are measured before and after; none leaves that out.
-        backend: who turns rewards into new weights: "native", or TRL's trainer, "trl".
-        resume: go on with the run in the folder.
+        eval_rows: tasks to evaluate before and after; may be empty.
+        backend: "native", or "trl" for the update by TRL's trainer.
+        resume: continue the run in the folder.
         overwrite: replace the run in the folder.
-        agent: works on the tasks, and gives the rewards itself; None asks with the prompt, and scores with `reward_fn`.
+        agent: works on the tasks and returns the rewards; None sends the prompt and scores with `reward_fn`.
 
     Raises:
         UserError: a setting cannot work, or the folder holds something else.
@@ -194,7 +194,10 @@ def reinforce(
             "model": config.model_name,
             "output_dir": str(run_folder.path),
             "adapter": str(run_folder.adapter_path),
-            "mean_reward": {one.name: sum(one.rewards) / max(1, len(one.rewards)) for one in learner.evaluations},
+            "mean_reward": {
+                evaluation.name: sum(evaluation.rewards) / max(1, len(evaluation.rewards))
+                for evaluation in learner.evaluations
+            },
         }
 
     run_folder = RunFolder(folder)
@@ -215,14 +218,14 @@ def reinforce(
 
 
 class PromptConfig(TrainConfig):
-    """The configuration of `train` for rows with a prompt: what `TrainingConfig` does not name is the library's."""
+    """The configuration of `train` for rows with a prompt."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"learner.schedule": "linear"}
-    """As the trainers of transformers let it, the learning rate falls."""
+    """The default schedule of transformers' trainers."""
 
 
 def train_config(algorithm: str, config: TrainingConfig, *, backend: Backend = "native") -> PromptConfig:
-    """Return the one configuration that says what a `TrainingConfig` says.
+    """Return a `TrainingConfig` as a configuration of `train`.
 
     Raises:
         UserError: there is no such algorithm.
@@ -262,5 +265,5 @@ def make_algorithm(
 
 
 def agent_of(config: TrainingConfig, reward_fn: RewardFunction) -> PromptAgent:
-    """The agent that asks with a row's prompt."""
+    """Return the agent that sends a row's prompt."""
     return PromptAgent(reward_fn, sampling={} if config.top_p == 1.0 else {"top_p": config.top_p})

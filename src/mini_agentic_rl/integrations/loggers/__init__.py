@@ -1,7 +1,7 @@
 """Loggers of SwanLab, MLflow and Trackio, for `--loggers swanlab,mlflow,trackio`.
 
-SwanLab is online where a key of its own is found, else offline in the run folder. The others write into the run folder,
-or where their environment variables say.
+SwanLab is online if its key is configured, else offline in the run folder. The others write into the run folder unless
+their environment variables name another place.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class MlflowLogger(ServiceLogger):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
         self._client = tracking.MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(name)
-        own = None if os.environ.get("MLFLOW_TRACKING_URI") else (run_dir / "mlartifacts").resolve().as_uri()
+        artifacts = None if os.environ.get("MLFLOW_TRACKING_URI") else (run_dir / "mlartifacts").resolve().as_uri()
         experiment_id = (
-            experiment.experiment_id if experiment else self._client.create_experiment(name, artifact_location=own)
+            experiment.experiment_id
+            if experiment
+            else self._client.create_experiment(name, artifact_location=artifacts)
         )
         self._run_id: str = self._client.create_run(experiment_id, run_name=run_dir.name).info.run_id
         parameter = importlib.import_module("mlflow.entities").Param

@@ -58,16 +58,11 @@ _NEWS: Final = [
 ]
 
 
-def news_mark(writer: str, turn: int) -> str:
-    """Return what a transaction leaves in the field `news`."""
-    return f"{writer}/{turn}"
-
-
 def foreign_news(state: Collection[Any], writer: str) -> Generator[bool, None, None]:
-    """Yield True first and whenever anyone but `writer` may have left news, else False about every tenth of a second.
+    """Yield True first and whenever a process other than `writer` may have changed something, else False about every
+    tenth of a second.
 
-    Where the server or the user's rights give no change stream, the field is looked at that often, and the news of
-    `writer` count as well.
+    If the server or the user's rights allow no change stream, the field is polled, and changes by `writer` count too.
 
     Raises:
         PyMongoError: the server cannot be reached.
@@ -89,7 +84,7 @@ def _streamed(state: Collection[Any], writer: str) -> Generator[bool, None, None
             if change is not None:
                 author, _, turn = change["updateDescription"]["updatedFields"]["news"].rpartition("/")
                 foreign = author != writer and int(turn) > seen
-            if foreign:  # whoever looks now sees all turns up to this one: their news are none any more
+            if foreign:  # the caller now reads the state of all turns up to this one
                 seen = _field(state, "turn") or 0
             yield foreign
 
@@ -112,7 +107,7 @@ def _field(state: Collection[Any], name: str) -> Any:
 T = TypeVar("T")
 
 _commands = logging.getLogger("pymongo.command")
-if _commands.level == logging.NOTSET:  # it logs each command with its documents, what agents said among them
+if _commands.level == logging.NOTSET:  # DEBUG would log every document, with the messages of agents
     _commands.setLevel(logging.INFO)
 
 _TOO_LARGE: Final = frozenset({10334, 17280, 17419, 17420})
@@ -131,12 +126,12 @@ class MongoConnection:
 
     Args:
         url: `mongodb://…` or `mongodb+srv://…`.
-        database: Name of the database.
-        name: Name of the store in messages.
-        timeout_seconds: Most seconds that any operation may take.
+        database: name of the database.
+        name: name of the store in messages.
+        timeout_seconds: limit for one operation, in seconds.
 
     Raises:
-        ValueError: the URL or the name of the database is not one.
+        ValueError: the URL or the name of the database is not valid.
     """
 
     def __init__(self, url: str, database: str, name: str, timeout_seconds: float) -> None:
@@ -179,12 +174,12 @@ class MongoConnection:
                 raise LightningStoreError(f"the store {self._name} was dropped while it was open; open it again")
             tables = MongoTables(self._database, session, {name: lock[name] for name in COUNTERS})
             changes = work(tables)
-            tables.write_counters(**({"news": news_mark(self._writer, lock["turn"])} if changes else {}))
+            tables.write_counters(**({"news": f"{self._writer}/{lock['turn']}"} if changes else {}))
 
         run_transaction(self._client, body, self._timeout_seconds)
 
     def query(self, work: Callable[[Tables], T]) -> T:
-        """Run `work`, which only reads, on one state that is no older than the last commit of the majority."""
+        """Run `work`, which only reads, on a snapshot that includes the last majority commit."""
         answers: list[T] = []
 
         def body(session: ClientSession) -> None:
@@ -194,14 +189,11 @@ class MongoConnection:
         return answers[-1]
 
     def foreign_writes(self) -> Generator[bool, None, None]:
-        """Yield True when another process may have written something to wait for, else False now and then."""
+        """Yield True when another process may have changed something that a caller waits for, else False."""
         return foreign_news(self._database[STATE], self._writer)
 
     def explained(self, error: Exception) -> Exception | None:
-        """Return an error of MongoDB in words that say what to do, or None if the error is of another kind.
-
-        A ValueError if MongoDB cannot keep what the caller gave.
-        """
+        """Return an error of MongoDB with advice; a ValueError if it cannot store a value; None for other errors."""
         if isinstance(error, DocumentTooLarge) or (isinstance(error, OperationFailure) and error.code in _TOO_LARGE):
             return ValueError(
                 f"the store {self._name}: MongoDB keeps at most 16 MB in one document; make the task, the span or the "
@@ -257,9 +249,9 @@ def run_transaction(client: MongoClient[Any], body: Callable[[ClientSession], No
     """Run `body` in a transaction and commit it. An exception of `body` rolls it back and goes on to the caller.
 
     Args:
-        client: The connections to the server.
-        body: Is given the session of the transaction; may be run several times, but is committed once.
-        timeout_seconds: Most seconds for all of it.
+        client: connections to the server.
+        body: called with the session of the transaction, several times if it is retried; committed once.
+        timeout_seconds: limit for all tries together, in seconds.
 
     Raises:
         PyMongoError: the transaction failed. With the label `UNKNOWN_OUTCOME`, it may have been committed; else it was

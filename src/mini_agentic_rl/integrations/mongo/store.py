@@ -1,12 +1,11 @@
 """The store in MongoDB, for several machines that share a MongoDB already.
 
 When a call returns, its change is committed by the majority of the replica set, in its journals. Every change is one
-transaction that first changes the same document as every other, so a rollout is claimed once, whoever asks, and
-transactions of two processes are retried until they come one after the other. A query is a transaction as well, and
-sees one state.
+transaction that first updates the same lock document, so that transactions of several processes are serialized by
+retries and a rollout is claimed once. A query is a transaction too and reads one snapshot.
 
-The server has to be a replica set (one member is enough) of MongoDB 4.4 or newer, for a standalone one has no
-transactions. A task, a span and a set of resources each fit into one document, of 16 MB.
+The server has to be a replica set (one member is enough) of MongoDB 4.4 or newer: a standalone server has no
+transactions. A task, a span and a set of resources each have to fit into one document of 16 MB.
 
 While a caller waits for work or for the end of rollouts, a change stream reports what other processes have written;
 writes of this process are announced at once.
@@ -35,16 +34,15 @@ class MongoLightningStore(DatabaseStore):
 
     Args:
         url: `mongodb://user:password@host:port` or `mongodb+srv://…`, with any options of the driver.
-        database: Name of the database; it is made if it is not there. Collections of other programs in it are left
-            alone: those of the store are named `agl_…`.
-        scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
-            Waiting calls check whenever a limit is reached.
-        timeout_seconds: Most seconds that a call tries to reach the server, to get its turn to write, and to have its
-            commit confirmed.
+        database: name of the database, created if missing. The collections of the store are named `agl_…`; others are
+            not touched.
+        scan_debounce_seconds: ordinary calls check the limits of attempts at most this often; waiting calls check
+            whenever a limit is reached.
+        timeout_seconds: limit for a call to reach the server, to get the lock and to have its commit confirmed.
 
     Raises:
-        LightningStoreError: the server cannot be used; the message says why. Any later call may raise it as well.
-        ValueError: the URL is not one of a MongoDB server, or the name not one of a database.
+        LightningStoreError: the server cannot be used; the message says why. Later calls may raise it too.
+        ValueError: the URL is not that of a MongoDB server, or the name of the database is not valid.
         UserError: pymongo is not installed.
     """
 
@@ -60,7 +58,7 @@ class MongoLightningStore(DatabaseStore):
             raise ValueError(
                 f"store URL {_without_password(url)!r}: expected mongodb://host:port or mongodb+srv://host"
             )
-        # What follows an unescaped slash in a password is no name.
+        # An unescaped slash in a password would put a part of it into the name.
         name = f"{_without_password(url)} ({database.rpartition('@')[2]})"
         self._connection = _connection_type()(url, database, name, timeout_seconds)
         arguments = {

@@ -15,13 +15,10 @@ from pymongo.errors import DuplicateKeyError
 from ...store import lifecycle
 from ...store.base import LightningStoreError, LightningStoreStatistics
 from ...store.listing import (
-    LLM_CALL_SPAN,
     GroupPage,
     RolloutFilter,
     RolloutGroup,
     RolloutPage,
-    step_and_group,
-    stored_reward,
 )
 from ...store.tables import (
     OBJECT_OF,
@@ -52,9 +49,9 @@ from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, Resour
 # `latest_attempt` of a rollout is the `_id` of its latest attempt.
 #
 # The collection of the state holds two documents. One has the schema version. The other is the lock: whoever writes,
-# changes it first (`turn`), so that of two transactions at once the server refuses one. It has the last number given
-# out in every collection, which with the number of those deleted tells how many documents there are; the end of the
-# queue; and in `news` the process that last changed something for which others may wait.
+# changes it first (`turn`), so that the server refuses one of two concurrent transactions. It has the last number used
+# in every collection and the number of deleted documents, hence their count; the end of the queue; and in `news` the
+# process that last changed something for which others may wait.
 
 
 SCHEMA_VERSION: Final = 2
@@ -117,8 +114,8 @@ def require_transactions(hello: dict[str, Any], name: str) -> None:
     """
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
         raise LightningStoreError(
-            f"the store {name}: the MongoDB server is a standalone one, which has no transactions; "
-            "start it as a replica set, which may have one member: mongod --replSet rs0, and then, once, "
+            f"the store {name}: the MongoDB server is standalone and has no transactions; "
+            "start it as a replica set of one or more members: mongod --replSet rs0, then once "
             "mongosh --eval 'rs.initiate()'"
         )
 
@@ -133,36 +130,18 @@ def prepare(database: Database[Any], name: str) -> None:
     """
     state = database[STATE]
     schema = state.find_one(THE_SCHEMA)
-    for collection, indexes in _INDEXES.items():  # those that are there already cost nothing
+    for collection, indexes in _INDEXES.items():  # existing indexes cost nothing
         database[collection].create_indexes(indexes)
     if schema is None:
         _insert_once(database, THE_LOCK | {"turn": 0, "news": ""} | dict.fromkeys(COUNTERS, 0))
         _insert_once(database, THE_SCHEMA | {"version": SCHEMA_VERSION})
         schema = state.find_one(THE_SCHEMA)
     version = None if schema is None else schema["version"]
-    if version == 1:
-        _fill_listed_fields(database)
-        state.update_one(THE_SCHEMA, {"$set": {"version": SCHEMA_VERSION}})
-        version = SCHEMA_VERSION
     if version != SCHEMA_VERSION:
         raise LightningStoreError(
             f"the store {name} has schema version {version}, this program reads version {SCHEMA_VERSION}: "
             "use the program that wrote it, or choose another database"
         )
-
-
-def _fill_listed_fields(database: Database[Any]) -> None:
-    """Bring documents of version 1 to version 2, which has the fields `step`, `group_id` and `reward`."""
-    for document in database[ROLLOUTS].find({"step": {"$exists": False}}, {"metadata_json": 1}):
-        step, group = step_and_group(json.loads(document["metadata_json"]))
-        fields = {"step": step, "group_id": group, "reward": None}
-        database[ROLLOUTS].update_one({"_id": document["_id"]}, {"$set": fields})
-    rewarded = {"reward": {"$exists": False}, "name": {"$ne": LLM_CALL_SPAN}, "body_json": {"$regex": "reward"}}
-    for document in database[SPANS].find(rewarded):
-        reward = stored_reward(document["name"], json.loads(document["body_json"])["attributes"])
-        database[SPANS].update_one({"_id": document["_id"]}, {"$set": {"reward": reward}})
-        if reward is not None:
-            _set_reward(database, _ids(document["rollout_id"], document["attempt_id"]))
 
 
 def _set_reward(database: Database[Any], ids: dict[str, str], session: ClientSession | None = None) -> None:
@@ -226,7 +205,7 @@ def _test(condition: Condition) -> dict[str, Any]:
 _QUEUED: Final = {"queue_position": {"$gt": 0}}
 _LIMITED: Final = {"deadline": {"$gt": 0}}
 _EXAMINED: Final = 100
-"""Rollouts that one call of a listing looks at, at least."""
+"""Minimum number of rollouts that one call of a listing examines."""
 _LARGEST: Final = 16 * 1024 * 1024 - 64 * 1024
 
 
@@ -234,9 +213,9 @@ class MongoTables:
     """Tables of `MongoLightningStore`, in one session: of a transaction, or of reads at one point in time.
 
     Args:
-        database: Where the collections are.
-        session: The session.
-        counters: The counters in the lock, of a transaction that holds it: `write_counters` has to follow. None for a
+        database: database of the collections.
+        session: session of the transaction or read.
+        counters: counters in the lock, for a transaction that holds it; call `write_counters` at its end. None for a
             session that only reads.
     """
 
@@ -268,8 +247,8 @@ class MongoTables:
             self._state.update_one(THE_LOCK, {"$set": fields}, session=self._session)
 
     def rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None] | None:
-        found = self._with_latest(self._rollouts.find({"rollout_id": rollout_id}, session=self._session))
-        return found[0] if found else None
+        rows = self._with_latest(self._rollouts.find({"rollout_id": rollout_id}, session=self._session))
+        return rows[0] if rows else None
 
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
         if limit == 0:  # to MongoDB, a limit of 0 is none
@@ -412,7 +391,7 @@ class MongoTables:
             cursor = collection.find(matching, sort=sort_of(query), skip=query.offset, session=self._session)
             documents = cursor if query.limit == -1 else cursor.limit(query.limit)
             if query.kind == "rollout":
-                items = [lifecycle.with_attempt(*found) for found in self._with_latest(documents)]
+                items = [lifecycle.with_attempt(*row) for row in self._with_latest(documents)]
             else:
                 items = readable(OBJECT_OF[query.kind], documents)
         if query.limit == -1 and query.offset == 0:
@@ -426,17 +405,17 @@ class MongoTables:
     def handles(self, query: Query) -> PaginatedResult[Any]:
         collection, matching = self._of_kind[query.kind], filter_of(query)
         limit = 1 if query.limit == 0 else max(0, query.limit)  # to MongoDB, a limit of 0 is none
-        found = collection.find(
+        documents = collection.find(
             matching, {"_id": 1}, sort=sort_of(query), skip=query.offset, limit=limit, session=self._session
         )
-        numbers = [document["_id"] for document in found][: None if query.limit == -1 else query.limit]
+        numbers = [document["_id"] for document in documents][: None if query.limit == -1 else query.limit]
         total = collection.count_documents(matching, session=self._session)
         return PaginatedResult.model_construct(items=numbers, limit=query.limit, offset=query.offset, total=total)
 
     def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
         place = {number: index for index, number in enumerate(handles)}
-        found = self._of_kind[kind].find({"_id": {"$in": list(handles)}}, session=self._session)
-        documents = sorted(found, key=lambda document: place[document["_id"]])
+        unordered = self._of_kind[kind].find({"_id": {"$in": list(handles)}}, session=self._session)
+        documents = sorted(unordered, key=lambda document: place[document["_id"]])
         if kind == "rollout":
             return [lifecycle.with_attempt(*each) for each in self._with_latest(documents)]
         return readable(OBJECT_OF[kind], documents)
@@ -488,8 +467,8 @@ class MongoTables:
 
     def ended(self, rollout_ids: Sequence[str]) -> tuple[Sequence[Rollout], Sequence[str]]:
         fields = {"rollout_id": 1, "status": 1}
-        found = self._rollouts.find({"rollout_id": {"$in": list(rollout_ids)}}, fields, session=self._session)
-        status_of = {document["rollout_id"]: document["status"] for document in found}
+        statuses = self._rollouts.find({"rollout_id": {"$in": list(rollout_ids)}}, fields, session=self._session)
+        status_of = {document["rollout_id"]: document["status"] for document in statuses}
         done = [i for i in rollout_ids if status_of.get(i) in TERMINAL_ROLLOUT_STATUSES]
         rollouts: dict[str, Rollout] = {}
         if done:
@@ -526,12 +505,12 @@ class MongoTables:
     def _with_latest(self, cursor: Iterable[Any]) -> list[tuple[Rollout, Attempt | None]]:
         documents = list(cursor)
         numbers = [document["latest_attempt"] for document in documents if document["latest_attempt"] is not None]
-        found = self._attempts.find({"_id": {"$in": numbers}}, session=self._session) if numbers else ()
-        attempts = {document["_id"]: document for document in found}
+        latest = self._attempts.find({"_id": {"$in": numbers}}, session=self._session) if numbers else ()
+        attempts = {document["_id"]: document for document in latest}
 
         def with_latest(document: Row) -> tuple[Rollout, Attempt | None]:
-            latest = attempts.get(document["latest_attempt"])
-            return rollout_of(document), None if latest is None else attempt_of(latest)
+            attempt = attempts.get(document["latest_attempt"])
+            return rollout_of(document), None if attempt is None else attempt_of(attempt)
 
         return readable(with_latest, documents)
 

@@ -1,7 +1,7 @@
 """Spans for other tools: traces under OpenTelemetry's conventions for generative AI, sent over OTLP.
 
-`ExportingStore` stands in front of a store and hands what passes to a `SpanExporter`, which sends each attempt as one
-trace when it ends. It never makes a run wait: a thread of its own sends, and what finds no room is counted and dropped.
+`ExportingStore` wraps a store and passes its spans to a `SpanExporter`, which sends each attempt as one
+trace when it ends. A background thread sends them; beyond a bound they are dropped and counted, so a run never waits.
 """
 
 import lazy_loader

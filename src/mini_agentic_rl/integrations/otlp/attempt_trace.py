@@ -105,10 +105,10 @@ def attempt_trace(
     others = sorted((span for span in spans if span is not root), key=lambda span: span.start_time or 0.0)
     calls = {span.span_id: read_call(span) for span in others if is_call(span)}
     tools = {str(tool.get("name") or _function(tool).get("name")) for call in calls.values() for tool in call.tools}
-    found = _AttemptSpans(facts, known, Hierarchy(spans, repair=True), content)
-    below = [found.exported(span, calls.get(span.span_id), tools) for span in others]
+    attempt = _AttemptSpans(facts, known, Hierarchy(spans, repair=True), content)
+    below = [attempt.exported(span, calls.get(span.span_id), tools) for span in others]
     if not any(is_tool(span, tools) for span in others):
-        below += found.tool_runs([span for span in others if span.span_id in calls], calls)
+        below += attempt.tool_runs([span for span in others if span.span_id in calls], calls)
     below.sort(key=lambda span: span.start_time)
     if place is not None:
         return known, below
@@ -149,17 +149,17 @@ class _AttemptSpans:
             for message in calls[span.span_id].inputs:
                 if message.get("role") == "tool" and message.get("tool_call_id"):
                     results[str(message["tool_call_id"])] = (span.start_time or 0.0, message)
-        found: dict[str, ExportedSpan] = {}
+        runs: dict[str, ExportedSpan] = {}
         for span in spans:
-            for asked in (one for message in calls[span.span_id].outputs for one in _tool_calls(message)):
-                identity = str(asked.get("id"))
-                if identity in results and identity not in found:
-                    found[identity] = self._tool_run(span, asked, *results[identity])
-        return list(found.values())
+            for call in (call for message in calls[span.span_id].outputs for call in _tool_calls(message)):
+                identity = str(call.get("id"))
+                if identity in results and identity not in runs:
+                    runs[identity] = self._tool_run(span, call, *results[identity])
+        return list(runs.values())
 
-    def _tool_run(self, call: Span, asked: Mapping[str, Any], end: float, message: Mapping[str, Any]) -> ExportedSpan:
-        function, start = _function(asked), call.end_time or call.start_time or end
-        name, identity = str(function.get("name") or "tool"), str(asked.get("id"))
+    def _tool_run(self, parent: Span, call: Mapping[str, Any], end: float, message: Mapping[str, Any]) -> ExportedSpan:
+        function, start = _function(call), parent.end_time or parent.start_time or end
+        name, identity = str(function.get("name") or "tool"), str(call.get("id"))
         attributes: Attributes = {
             Gen.OPERATION: Gen.EXECUTE_TOOL,
             Gen.TOOL_NAME: name,
@@ -176,8 +176,8 @@ class _AttemptSpans:
         return ExportedSpan(
             name=f"{Gen.EXECUTE_TOOL} {name}",
             trace_id=self.place.trace_id,
-            span_id=_digest(self.facts, f"tool {call.span_id} {identity}", 8),
-            parent_id=self._parent(call),
+            span_id=_digest(self.facts, f"tool {parent.span_id} {identity}", 8),
+            parent_id=self._parent(parent),
             start_time=start,
             end_time=max(start, end),
             attributes=attributes,
@@ -252,10 +252,10 @@ def _evaluations(span: Span) -> list[Event]:
     return [
         Event(
             name=Gen.EVALUATION_EVENT,
-            attributes={Gen.EVALUATION_NAME: one.name, Gen.EVALUATION_SCORE: one.value},
+            attributes={Gen.EVALUATION_NAME: reward.name, Gen.EVALUATION_SCORE: reward.value},
             timestamp=span.start_time,
         )
-        for one in get_rewards_from_span(span)
+        for reward in get_rewards_from_span(span)
     ]
 
 

@@ -7,7 +7,7 @@
 | a tool's span, and an operation that has the name of a tool | `execute_tool {tool}` |
 | anything else | its own name, or that of its operation |
 
-Other instrumentations' attributes go along as they are. Attributes of ours stand below `agentlightning.`.
+Attributes of other instrumentations are kept. Attributes of this package begin with `agentlightning.`.
 """
 
 from __future__ import annotations
@@ -30,50 +30,47 @@ from ...types import Attributes, Span
 
 
 LONGEST_TEXT: Final = 32_768
-"""Characters of one text; what is longer is cut, and says so."""
+"""Maximum characters of one text; longer ones are cut, with a note."""
 LONGEST_JSON: Final = 4_000_000
-"""Characters of stored messages that are read at all."""
+"""Maximum characters of stored messages; longer ones are not parsed."""
 
 _FINISH_REASONS: Final = {"tool_calls": "tool_call", "function_call": "tool_call", "cancelled": "error"}
 _THINKING: Final = ("reasoning_content", "reasoning")
 
 
 def read_messages(text: Any) -> list[dict[str, Any]]:
-    """Return messages of the chat API out of their JSON text; none where it is too long or no such text."""
+    """Parse messages of the chat API; an empty list if the text is too long or not JSON."""
     if not isinstance(text, str) or len(text) > LONGEST_JSON:
         return []
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+    return [message for message in (value if isinstance(value, list) else [value]) if isinstance(message, dict)]
 
 
 def input_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what a call was sent, in parts."""
+    """Return the input messages of a call, in parts."""
     return [{"role": str(message.get("role") or "user"), "parts": message_parts(message)} for message in messages]
 
 
 def output_messages(messages: Iterable[Mapping[str, Any]], finish_reasons: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what a call answered, in parts, each answer with the reason of its end."""
-    found = []
+    """Return the answers of a call, in parts, each with its finish reason."""
+    answers = []
     for number, message in enumerate(messages):
         reason = str(finish_reasons[number]) if number < len(finish_reasons) else "stop"
-        found.append(
+        answers.append(
             {
                 "role": str(message.get("role") or "assistant"),
                 "parts": message_parts(message),
                 "finish_reason": _FINISH_REASONS.get(reason, reason),
             }
         )
-    return found
+    return answers
 
 
 def message_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of one message: thoughts, texts, calls of tools, or the result of one.
-
-    A message that another instrumentation has put into parts keeps them.
-    """
+    """Return the parts of one message: reasoning, texts, tool calls, or a tool result. Existing parts are kept."""
     if isinstance(message.get("parts"), list):
         return list(message["parts"])
     if message.get("role") == "tool":
@@ -93,7 +90,7 @@ def message_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tool_arguments(given: Any) -> Any:
-    """Return the arguments of a tool's call as values where they are JSON, else as their text."""
+    """Return the arguments of a tool call, parsed if they are JSON, else as text."""
     if not isinstance(given, str):
         return given
     if len(given) > LONGEST_TEXT:
@@ -142,7 +139,7 @@ def _filled(part: dict[str, Any]) -> dict[str, Any]:
 
 
 PROVIDER: Final = "mini-agentic-rl"
-"""Default provider: of the models that are trained here, and of their agents."""
+"""Provider of the trained models and of their agents."""
 
 _TOKENS: Final = {
     Stored.PROMPT_TOKEN_IDS: "agentlightning.prompt_token_ids",
@@ -178,7 +175,7 @@ _CONTENT: Final = (
     LightningSpanAttributes.OBJECT_JSON.value,
     LightningSpanAttributes.OBJECT_LITERAL.value,
 )
-"""Attributes, and prefixes of their names, that hold messages, arguments and results."""
+"""Names and prefixes of attributes with messages, arguments and results."""
 
 
 @dataclass(frozen=True)
@@ -276,26 +273,26 @@ def _chat(span: Span, call: ChatCall, facts: Attributes, content: ExportedConten
 
 
 def _definition(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definition of a tool, whose function the chat API has one level further down."""
+    """Return the definition of a tool, with the fields of its nested `function` at the top level."""
     function = tool.get("function")
     return {"type": "function", **function} if isinstance(function, Mapping) else dict(tool)
 
 
 def _tool(span: Span, facts: Attributes, content: ExportedContent) -> tuple[str, Attributes]:
     name = str(facts.get(Gen.TOOL_NAME) or span.attributes.get(_OPERATION_NAME) or span.name)
-    found = {Gen.OPERATION: Gen.EXECUTE_TOOL, Gen.TOOL_NAME: name, Gen.TOOL_TYPE: "function"}
+    standard = {Gen.OPERATION: Gen.EXECUTE_TOOL, Gen.TOOL_NAME: name, Gen.TOOL_TYPE: "function"}
     if content.messages:
         inputs = _below(span.attributes, _OPERATION_INPUT)
         output = _below(span.attributes, _OPERATION_OUTPUT)
         if inputs is not None:
-            found[Gen.TOOL_ARGUMENTS] = _text(inputs)
+            standard[Gen.TOOL_ARGUMENTS] = _text(inputs)
         if output is not None:
-            found[Gen.TOOL_RESULT] = _text(output)
-    return f"{Gen.EXECUTE_TOOL} {name}", {**found, **facts}
+            standard[Gen.TOOL_RESULT] = _text(output)
+    return f"{Gen.EXECUTE_TOOL} {name}", {**standard, **facts}
 
 
 def _below(facts: Mapping[str, Any], name: str) -> Any:
-    """Return the attribute, else those below its name together; None where there are neither."""
+    """Return the attribute, else those below its name as a dictionary; None if there are neither."""
     if name in facts:
         return facts[name]
     start = f"{name}."
@@ -307,16 +304,16 @@ def _text(value: Any) -> str:
 
 
 def _plain(attributes: Attributes, content: ExportedContent) -> Attributes:
-    """Return the exported attributes, renamed where the conventions have another name."""
-    found: Attributes = {}
+    """Return the exported attributes under the names of the conventions."""
+    exported: Attributes = {}
     for name, value in attributes.items():
         if name in _REPLACED or name.startswith(_REPLACED_BELOW) or value is None:
             continue
         if name == Stored.SYSTEM:
-            found.setdefault(Gen.PROVIDER, str(value).lower())
+            exported.setdefault(Gen.PROVIDER, str(value).lower())
         elif name in _TOKENS:
             if content.tokens:
-                found[_TOKENS[name]] = value
+                exported[_TOKENS[name]] = value
         elif content.messages or not name.startswith(_CONTENT):
-            found[_RENAMED.get(name, name)] = cut(value) if isinstance(value, str) else value
-    return found
+            exported[_RENAMED.get(name, name)] = cut(value) if isinstance(value, str) else value
+    return exported

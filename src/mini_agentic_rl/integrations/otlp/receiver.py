@@ -100,14 +100,14 @@ def _variable(name: str) -> str | None:
 
 def _headers(text: str) -> dict[str, str]:
     """Read `name=value,name=value`, whose values may be encoded as in a URL."""
-    found = {}
+    headers = {}
     for pair in text.split(","):
         name, equals, value = pair.partition("=")
         if equals and name.strip():
-            found[unquote(name.strip()).lower()] = unquote(value.strip())
+            headers[unquote(name.strip()).lower()] = unquote(value.strip())
         elif pair.strip():
             logger.warning("OTEL_EXPORTER_OTLP_HEADERS: left out what is no name=value")
-    return found
+    return headers
 
 
 def _timeout(text: str | None) -> float:
@@ -123,13 +123,13 @@ def _timeout(text: str | None) -> float:
 
 
 def _certificates() -> ssl.SSLContext | bool:
-    trusted, own, key = (_variable(name) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
-    if trusted is None and own is None:
+    trusted, client, key = (_variable(name) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
+    if trusted is None and client is None:
         return True
     try:
         context = ssl.create_default_context(cafile=trusted)
-        if own is not None:
-            context.load_cert_chain(own, key)
+        if client is not None:
+            context.load_cert_chain(client, key)
     except OSError as error:
         raise UserError(
             f"the certificates for the export of spans cannot be read: {error}",

@@ -109,16 +109,16 @@ def _value(value: Any) -> AnyValue:
     if isinstance(value, float):
         return AnyValue(double_value=value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and _is_flat(value):
-        return AnyValue(array_value=ArrayValue(values=[_value(one) for one in value]))
+        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
     return AnyValue(string_value=_valid_text(value if isinstance(value, str) else as_json(value)))
 
 
 def _is_flat(values: Sequence[Any]) -> bool:
-    return all(isinstance(one, str | bool | int | float) for one in values)
+    return all(isinstance(value, str | bool | int | float) for value in values)
 
 
 def _valid_text(text: str) -> str:
-    """Return a text that UTF-8 can encode: lone surrogates, which a model may write, become question marks."""
+    """Return a text that UTF-8 can encode: lone surrogates become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -242,8 +242,8 @@ class SpanExporter:
     def end_rollout(self, rollout_id: str, status: str) -> None:
         """Send the spans of the attempts of a rollout that has ended."""
         with self._changed:
-            found = [batch.facts for (rollout, _), batch in self._open.items() if rollout == rollout_id]
-        for facts in found:
+            ended = [batch.facts for (rollout, _), batch in self._open.items() if rollout == rollout_id]
+        for facts in ended:
             self.end(replace(facts, status=status))
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
@@ -342,7 +342,7 @@ class SpanExporter:
                 response = self._client.post(self.receiver.url, content=body, headers=headers)
             except (httpx.HTTPError, OSError) as error:
                 reason, again = f"{type(error).__name__}: {error}", True
-            except Exception as error:  # of a header that httpx does not take, or of its end below us
+            except Exception as error:  # of an invalid header, or of the client that `close` has closed
                 if self._is_over:
                     return False
                 reason, again = f"{type(error).__name__}: {error}", False
@@ -371,7 +371,7 @@ class SpanExporter:
             if self._deadline is None:
                 self._changed.wait_for(lambda: self._deadline is not None, seconds)
                 return True  # after the end of the run once more
-            self._ready.clear()  # a receiver that is away now will not be there for the others
+            self._ready.clear()  # the receiver is unreachable for the others too
             return False
 
     def _accepted(self, response: httpx.Response, count: int) -> bool:
@@ -384,20 +384,20 @@ class SpanExporter:
             refused = min(count, partial.rejected_spans)
             if refused:
                 self._refused(partial.error_message)
-        except DecodeError:  # a receiver that answers in its own way has taken them all the same
+        except DecodeError:  # the receiver accepted the spans but sent another kind of body
             pass
         self.counts.sent += count - refused
         self.counts.dropped += refused
         return True
 
     def _refused(self, reason: str) -> None:
-        told = without_secrets(" ".join(reason.split())[:_LONGEST_REASON]) or "without a reason"
-        if told not in self._refusals and len(self._refusals) < 5:
-            self._refusals.add(told)
-            logger.warning("%s refuses spans: %s", self.receiver.shown, told)
+        shown = without_secrets(" ".join(reason.split())[:_LONGEST_REASON]) or "without a reason"
+        if shown not in self._refusals and len(self._refusals) < 5:
+            self._refusals.add(shown)
+            logger.warning("%s refuses spans: %s", self.receiver.shown, shown)
 
 
-# A store in front of another one, whose spans are exported as they pass.
+# A store that exports the spans which pass through it.
 
 
 _SPANS: Final = ("add_span", "add_many_spans", "add_otel_span")
@@ -405,13 +405,13 @@ _ENDED: Final = ("succeeded", "failed", "timeout", "unresponsive", "cancelled")
 
 
 class ExportingStore(ForwardingStore):
-    """Store that hands every span which it has stored to an exporter, and tells it when attempts end.
+    """Store that passes every stored span and the end of attempts to an exporter.
 
-    Sent to another process it is the store behind it: spans are exported from here.
+    Pickled, it becomes the wrapped store: spans are exported from this process only.
 
     Args:
-        store: keeps what is stored.
-        exporter: takes the spans; whoever made it closes it.
+        store: the wrapped store.
+        exporter: takes the spans; closed by its creator.
     """
 
     def __init__(self, store: LightningStore, exporter: SpanExporter) -> None:
@@ -436,7 +436,7 @@ class ExportingStore(ForwardingStore):
         try:
             self._look_at(name, result)
         except Exception:  # the store has succeeded; an export error must not fail the call
-            logger.exception("what %s stored could not be exported", name)
+            logger.exception("the spans of %s could not be exported", name)
         return result
 
     def _look_at(self, name: str, result: Any) -> None:
@@ -509,13 +509,13 @@ def exported(
 
 def _resource(run: Path | None) -> dict[str, Any]:
     """Return the resource attributes; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
-    own: dict[str, Any] = {"service.name": PROVIDER, "service.version": _version()}
+    attributes: dict[str, Any] = {"service.name": PROVIDER, "service.version": _version()}
     if run is not None:
-        own["agentlightning.run"] = run.name
-    told = dict(SdkResource.create().attributes)
-    if str(told.get("service.name", "")).startswith("unknown_service"):
-        del told["service.name"]
-    return {**own, **told, LightningResourceAttributes.TRACER_NAME.value: "mini_agentic_rl"}
+        attributes["agentlightning.run"] = run.name
+    configured = dict(SdkResource.create().attributes)
+    if str(configured.get("service.name", "")).startswith("unknown_service"):
+        del configured["service.name"]
+    return {**attributes, **configured, LightningResourceAttributes.TRACER_NAME.value: "mini_agentic_rl"}
 
 
 def _version() -> str:

@@ -1,10 +1,10 @@
 """APO, automatic prompt optimisation: beam search over textual gradients.
 
-apo          `APO`, the algorithm: what it is bound to, and its result
-search       one run: rounds of trying, criticising, rewriting and choosing
-state        the prompts with their scores, as a checkpoint holds them
-trials       rollouts of prompts, and what the critic is shown of them
-critic       the model that criticises and rewrites; the check that a rewritten prompt can be used
+apo          `APO`, the algorithm and its result
+search       one run: rounds of trial, criticism, rewriting and selection
+state        the prompts with their scores, as stored in checkpoints
+trials       rollouts of prompts, and their transcripts for the critic
+critic       the model that criticises and rewrites; validation of rewritten prompts
 """
 
 import lazy_loader

@@ -37,16 +37,16 @@ class APO(Algorithm, Generic[TaskT]):
     """Improves the prompt template among the initial resources.
 
     A prompt's score is the mean reward of its rollouts. A rollout that fails, takes too long or earns no reward counts
-    as the setting `on_failure` says, is logged with its reason, and is counted in `summary`.
+    according to `on_failure`, is logged with its reason, and is counted in `summary`.
 
     A row of `history` is a version: `version`, `parent`, `round`, `score` on all validation tasks, `scores` as (round,
     score on that round's batch), `critique` and `template`. The `summary` also has `rounds`, and `seconds` by phase.
 
-    `APO[Task](…)` says of which type the tasks are; that changes nothing.
+    `APO[Task](…)` annotates the type of the tasks.
 
     Args:
         async_openai_client: client of the critic: `openai.AsyncOpenAI` on any OpenAI-compatible endpoint.
-        settings: the search; single settings may also be given by name (`beam_width=2`).
+        settings: settings of the search; single ones may also be given by name (`beam_width=2`).
 
     Raises:
         pydantic.ValidationError: a setting is out of its range or has no such name.
@@ -58,7 +58,7 @@ class APO(Algorithm, Generic[TaskT]):
         self, async_openai_client: AsyncOpenAI, *, settings: APOSettings | None = None, **overrides: Any
     ) -> None:
         super().__init__()
-        overrides.pop("_poml_trace", None)  # a switch of agent-lightning's, whose templates are another language's
+        overrides.pop("_poml_trace", None)  # a switch of agent-lightning for POML templates, which are not used here
         self.client = async_openai_client
         self.settings = APOSettings(**((settings or APOSettings()).model_dump() | overrides))
         self._configuration = {"search": self.settings.model_dump(mode="json")}
@@ -95,13 +95,13 @@ class APO(Algorithm, Generic[TaskT]):
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """Every prompt that the search keeps, in the order of making."""
+        """All prompts of the search, in the order of creation."""
         return [] if self.search is None else self.search.history
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """`best_version`, `best_prompt` and its `score`, `rounds`, `seconds`, `history`, `rejected` (attempts at a new
-        prompt that came to nothing: reason to count), `unrewarded` (rollouts without a reward)."""
+        """`best_version`, `best_prompt` and its `score`, `rounds`, `seconds`, `history`, `rejected` (count of
+        rejected prompts by reason), `unrewarded` (rollouts without a reward)."""
         return {} if self.search is None else self.search.summary
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
@@ -109,10 +109,10 @@ class APO(Algorithm, Generic[TaskT]):
 
         Raises:
             UserError: a data set or the prompt is missing, the checkpoint belongs to another run, or the endpoint of
-                the model that writes prompts refuses every call.
+                the critic refuses every call.
         """
         if train_dataset is None or len(train_dataset) == 0:
-            raise UserError("APO needs `train_dataset`: the tasks on which a prompt is seen at work")
+            raise UserError("APO needs `train_dataset`: the tasks that prompts are tried on for the critic")
         if val_dataset is None or len(val_dataset) == 0:
             raise UserError("APO needs `val_dataset`: the tasks on which prompts are compared")
         held = self.context.initial_resources
@@ -130,10 +130,10 @@ def find_prompt(held: NamedResources, wanted: str | None) -> tuple[str, PromptTe
 
     Args:
         held: the initial resources.
-        wanted: its name; None where there is only one.
+        wanted: its name; None if there is only one.
 
     Raises:
-        UserError: there is none of that name, or it is not clear which is meant.
+        UserError: there is none of that name, or there are several and no name.
     """
     prompts = {name: value for name, value in held.items() if isinstance(value, PromptTemplate)}
     if wanted is not None:

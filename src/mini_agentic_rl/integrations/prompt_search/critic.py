@@ -1,7 +1,7 @@
 """The critic: any OpenAI-compatible model that criticises a prompt template, and rewrites it to answer a criticism.
 
-Whatever its endpoint does wrong becomes a `CriticError` with a reason, so that one bad answer costs one candidate. Only
-a refusal that no later call can escape (wrong key, no such model) is a `UserError`.
+A failed call raises a `CriticError`, which costs one candidate. A refusal that every later call would get too (wrong
+key, no such model) raises a `UserError`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POML_NAME = re.compile(r"\{\{\s*([A-Za-z_]\w*)")
 _TAGGED = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
 _FENCED = re.compile(r"\A```[\w-]*\n(.*?)\n?```\Z", re.DOTALL)
 _ONE_CALL_A_CONNECTION = {"Connection": "close"}
-"""A connection kept open would belong to the event loop of this run, and break the client in the next one."""
+"""An open connection would belong to the event loop of this run and break the client in the next one."""
 _REFUSALS = (AuthenticationError, PermissionDeniedError, NotFoundError)
 
 _ROLE = """\
@@ -67,7 +67,7 @@ _ANGLES = (
     "all go like the best.",
     "Look for what the template leaves unsaid: the form of the answer, the steps on the way, what to do in doubt.",
 )
-"""Points of view that a criticism takes first; the children of a parent take turns, so that they differ."""
+"""Points of view of a criticism; children of one parent use different ones."""
 
 _EDIT = """\
 The prompt template:
@@ -85,16 +85,16 @@ Answer with the new template between <prompt> and </prompt> and nothing else."""
 
 
 class CriticError(Exception):
-    """Report that the critic gave nothing that can be used; the message says why."""
+    """The critic gave no usable answer; the message is the reason."""
 
 
 class Critic:
-    """Criticises templates, and writes templates that can replace the first one.
+    """Criticises and rewrites templates.
 
     Args:
         client: OpenAI client of the endpoint.
         settings: models, temperature, limits.
-        seed_prompt: the template of the first prompt, whose placeholders every other must keep.
+        seed_prompt: the first prompt, whose placeholders every other must keep.
     """
 
     def __init__(self, client: AsyncOpenAI, settings: APOSettings, seed_prompt: PromptTemplate) -> None:
@@ -104,7 +104,7 @@ class Critic:
         self._turns = asyncio.Semaphore(settings.critic_concurrency)
 
     async def criticise(self, template: str, transcripts: Sequence[str], angle: int) -> str:
-        """Return the textual gradient: what holds the template back, judged by what an agent did with it.
+        """Return the textual gradient: a criticism of the template based on transcripts of rollouts.
 
         Args:
             angle: number of the point of view to take, modulo their count.
@@ -173,7 +173,7 @@ class Critic:
                 "the client of the search is in use in another event loop, as that of an agent: connections belong to "
                 "one; give the search an AsyncOpenAI of its own"
             ) from error
-        except Exception as error:  # the transport, rate limits, what is no JSON: each costs this candidate alone
+        except Exception as error:  # transport, rate limits, invalid JSON: costs this candidate only
             raise CriticError(f"{type(error).__name__}: {_one_line(error)}") from error
         if not isinstance(text, str) or not text.strip():
             raise CriticError("empty answer")
@@ -186,8 +186,7 @@ def _conversation(question: str) -> list[dict[str, str]]:
 
 
 def _template_in(answer: str) -> str:
-    """Return the text between the last pair of tags; without tags all of it, out of a code fence if it stands in
-    one."""
+    """Return the text between the last pair of tags; without tags the whole text, without its code fence."""
     tagged = _TAGGED.findall(answer)
     if tagged:
         return str(tagged[-1])
@@ -200,7 +199,7 @@ def _one_line(error: Exception) -> str:
 
 
 def placeholders(prompt: PromptTemplate) -> dict[str, str]:
-    """Return the name of each value that the template takes, and the placeholder as it is first written.
+    """Return the placeholders of a template by name, as they are first written.
 
     Raises:
         ValueError: the template's syntax is wrong.
@@ -213,25 +212,25 @@ def placeholders(prompt: PromptTemplate) -> dict[str, str]:
 
 
 def why_unusable(original: PromptTemplate, template: str) -> str | None:
-    """Return why `template` cannot replace that of `original`; None when it can."""
+    """Return why `template` cannot replace that of `original`; None if it can."""
     if not template.strip():
         return "it is empty"
     changed = original.model_copy(update={"template": template})
     try:
-        wanted, found = placeholders(original), placeholders(changed)
+        wanted, present = placeholders(original), placeholders(changed)
     except ValueError as error:
         return f"its placeholders cannot be read ({error})"
-    lost = [wanted[name] for name in wanted if name not in found]
+    lost = [wanted[name] for name in wanted if name not in present]
     if lost:
         return f"it lost the placeholder {', '.join(lost)}"
-    new = [found[name] for name in found if name not in wanted]
-    if new:
-        return f"nothing fills in its placeholder {', '.join(new)}"
+    added = [present[name] for name in present if name not in wanted]
+    if added:
+        return f"nothing fills in its placeholder {', '.join(added)}"
     return _why_unformattable(changed, wanted) if original.engine == "f-string" else None
 
 
 class _Probe:
-    """Stands for any value: every attribute, item, conversion and format of it is its mark."""
+    """A stand-in value whose attributes, items, conversions and formats all yield its mark."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark

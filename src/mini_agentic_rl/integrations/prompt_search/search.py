@@ -1,7 +1,7 @@
-"""One run of APO: measure the first prompt, then rounds of trying, criticising, rewriting and choosing.
+"""One run of APO: measure the first prompt, then rounds of trial, criticism, rewriting and selection.
 
-Every draw follows from the seed and the round, and the state is written after each round: a search that was killed
-begins the unfinished round again and, with a model that answers alike, ends as an unbroken one.
+Every draw depends on the seed and the round only, and the state is written after each round: a killed search restarts
+the unfinished round and, if the models give the same answers, ends with the same result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SearchRun:
     Args:
         name: resource name of the prompt.
         seed_prompt: the prompt to improve.
-        resources: all resources that an agent is given.
+        resources: all resources of the agent.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SearchRun:
             self.logger.note(f"the best prompt, {best.name}, is in {where}")
 
     def _log(self, metrics: Mapping[str, float | None]) -> None:
-        """Log those metrics of a round that are known."""
+        """Log the metrics of a round that are not None."""
         self.logger.log({name: value for name, value in metrics.items() if value is not None}, step=self.state.rounds)
         self.state.logged += 1
 
@@ -107,8 +107,8 @@ class SearchRun:
     async def _round(self, number: int) -> dict[str, float | None]:
         started = time.perf_counter()
         children = await self._children(number)
-        found = time.perf_counter()
-        self.state.spend("search", found - started)
+        searched = time.perf_counter()
+        self.state.spend("search", searched - started)
         if not children:
             logger.error("round %d found no new prompt; the prompts so far stay: %s", number, self.state.rejected)
             return {"candidates/new": 0.0, "reward/best": self.state.winner.score}
@@ -128,7 +128,7 @@ class SearchRun:
             await self._measure(leader, f"round {number}: all validation tasks")
         if self.state.crown(leader):
             self.logger.note(f"round {number}: {leader.name} is the best prompt so far ({leader.score:.3f})")
-        self.state.spend("validation", time.perf_counter() - found)
+        self.state.spend("validation", time.perf_counter() - searched)
         scores = [version.latest for version in candidates if version.latest is not None]
         return {
             "reward/mean": sum(scores) / len(scores) if scores else None,
@@ -172,11 +172,11 @@ class SearchRun:
                     reason = "rewritten template repeats an earlier one"
             if reason is not None:
                 self.state.reject(reason)
-                logger.warning("round %d: a candidate made of %s came to nothing: %s", number, parent.name, reason)
+                logger.warning("round %d: a candidate made of %s was rejected: %s", number, parent.name, reason)
         return children
 
     async def _rewritten(self, parent: Version, trials: Sequence[Trial], angle: int) -> tuple[str, str] | str:
-        """(criticism, new template), or why there is none."""
+        """Return (criticism, new template), or the reason for failure."""
         shown = [
             transcript(trial, index, self.adapter, self.settings.transcript_characters)
             for index, trial in enumerate(trials, start=1)

@@ -1,4 +1,4 @@
-"""The state of a search: its prompts with their ancestry and scores. Every checkpoint holds it whole."""
+"""The state of a search: its prompts with their ancestry and scores, written to every checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Version:
     """`v0` is the first prompt; each further one has the next number."""
     template: str
     parent: str | None = None
-    """Name of the version that it was made of."""
+    """Name of the version that it was derived from."""
     round: int = 0
     """The round that made it, from 1; 0 for the first prompt."""
     critique: str | None = None
@@ -37,7 +37,7 @@ class Version:
 
     @property
     def latest(self) -> float | None:
-        """Its score on the newest batch that it was tried on."""
+        """Score on the most recent batch."""
         return self.scores[-1][1] if self.scores else None
 
 
@@ -51,7 +51,7 @@ class Search:
     best: str
     """Name of the version with the highest score on all validation tasks."""
     begun: bool = False
-    """True once the first prompt has been measured, where that is asked for."""
+    """True once the initial validation is done or skipped."""
     rounds: int = 0
     """Finished rounds."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class Search:
     logged: int = 0
     """Rows of metrics that were logged."""
     rejected: dict[str, int] = field(default_factory=dict)
-    """Attempts at a new prompt that came to nothing, by reason."""
+    """Number of rejected prompts by reason."""
     unrewarded: dict[str, int] = field(default_factory=dict)
-    """Rollouts that earned no reward, by reason."""
+    """Number of rollouts without a reward, by reason."""
     rewarded: int = 0
-    """Rollouts that earned one."""
+    """Number of rollouts with a reward."""
 
     @classmethod
     def begin(cls, template: str) -> Search:
@@ -140,7 +140,7 @@ class Search:
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The best prompt, rounds and seconds, the history, and counts of what came to nothing."""
+        """The best prompt, rounds, seconds, history, and counts of rejected prompts and unrewarded rollouts."""
         return {
             "best_version": self.winner.name,
             "best_prompt": self.winner.template,
@@ -161,7 +161,7 @@ class Search:
         return [self.version(name) for name in self.beam]
 
     def parents(self, width: int) -> list[Version]:
-        """Return `width` parents for the next round; a beam that is not full yet is gone through again."""
+        """Return `width` parents for the next round; a smaller beam is repeated."""
         beam = self.survivors()
         return [beam[index % len(beam)] for index in range(width)]
 
@@ -174,7 +174,7 @@ class Search:
         return version
 
     def select(self, candidates: Sequence[Version], width: int) -> Version:
-        """Keep the `width` best candidates by their latest score, the older one first where two are equal.
+        """Keep the `width` best candidates by their latest score; older ones win ties.
 
         Returns:
             The best of them.
@@ -196,7 +196,7 @@ class Search:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def reject(self, reason: str) -> None:
-        """Count an attempt at a new prompt that came to nothing."""
+        """Count a rejected prompt."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
 

@@ -1,4 +1,4 @@
-"""Trying prompts out: one rollout a task with each, and what the critic is shown of them."""
+"""Trials of prompts: one rollout per task, and their transcripts for the critic."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Trial:
     status: str
     reward: float | None
     error: str | None
-    """Reason for which it earned no reward; None when it did."""
+    """Reason for a missing reward; None with a reward."""
     spans: Sequence[Span]
 
     @property
     def score(self) -> float:
-        """Its reward; 0 for one that came to nothing."""
+        """The reward; 0 without one."""
         return self.reward if self.error is None and self.reward is not None else 0.0
 
 
 def mean_score(trials: Sequence[Trial], on_failure: OnFailure) -> float | None:
-    """Return the mean over all trials, those that came to nothing as 0 or left out; None where none earned a reward."""
+    """Return the mean score; trials without a reward count as 0 or are left out. None if no trial has a reward."""
     earned = [trial for trial in trials if trial.error is None]
     if not earned:
         return None
@@ -75,14 +75,14 @@ class Trials:
     seed_prompt: PromptTemplate
     """Every version is this resource with another template."""
     resources: NamedResources
-    """Everything else that the agent is given."""
+    """The other resources of the agent."""
     state: Search
-    """Counts what rollouts earned."""
+    """Counts rollouts with and without a reward."""
     _causes: CountedCauses = field(default_factory=CountedCauses, init=False)
     _ids: dict[str, str] = field(default_factory=dict, init=False)
 
     def prompt(self, version: Version) -> PromptTemplate:
-        """Return the version as the agent gets it."""
+        """Return the prompt resource of a version."""
         return self.seed_prompt.model_copy(update={"template": version.template})
 
     async def publish(self, version: Version) -> str:
@@ -100,7 +100,7 @@ class Trials:
     ) -> list[list[Trial]]:
         """Run each prompt on its rows of `dataset`, all at once; results in the order given.
 
-        What has not ended in time is cancelled. The sampling seed of a row is the same for all prompts.
+        Unfinished rollouts are cancelled at the time limit. The sampling seed of a row is the same for all prompts.
         """
         settings = self.settings
         requests = [
@@ -172,8 +172,7 @@ class Trials:
 
 
 def transcript(trial: Trial, number: int, adapter: TraceToMessages, characters: int) -> str:
-    """Return what the critic reads of one rollout: task, outcome, and the conversation, cut in its middle to
-    `characters`."""
+    """Return the transcript of a rollout: task, conversation (cut in the middle to `characters`) and reward."""
     lines = [f"### Attempt {number}", f"Task: {_json(trial.task)}", *_conversation(trial.spans, adapter)]
     text = "\n".join(lines)
     if len(text) > characters:
@@ -185,12 +184,12 @@ def transcript(trial: Trial, number: int, adapter: TraceToMessages, characters: 
 def _conversation(spans: Sequence[Span], adapter: TraceToMessages) -> list[str]:
     rows = adapter(spans)
     lines = [line for row in _longest(rows) for line in ("Conversation:", *map(_message, row["messages"]))]
-    said = [value for value in map(get_message_value, spans) if value is not None]
-    return [*lines, *(f"Note of the agent: {text}" for text in said)]
+    notes = [value for value in map(get_message_value, spans) if value is not None]
+    return [*lines, *(f"Note of the agent: {text}" for text in notes)]
 
 
 def _longest(rows: Sequence[OpenAIMessages]) -> list[OpenAIMessages]:
-    """Leave out the calls that a later call continues."""
+    """Return the conversations that no later call continues."""
     return [
         row
         for index, row in enumerate(rows)
@@ -203,8 +202,8 @@ def _message(message: dict[str, Any]) -> str:
     if isinstance(content, list):
         content = "\n".join(str(part.get("text", part)) if isinstance(part, dict) else str(part) for part in content)
     calls = message.get("tool_calls")
-    said = [text for text in (content, _json(calls) if calls else None) if text]
-    return f"[{message.get('role', 'unknown')}] " + "\n".join(map(str, said))
+    parts = [text for text in (content, _json(calls) if calls else None) if text]
+    return f"[{message.get('role', 'unknown')}] " + "\n".join(map(str, parts))
 
 
 def _json(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Runners as actors of a Ray cluster; the algorithm, and the store's server, where the training was started.
+"""Runners as actors of a Ray cluster; algorithm and store server run in the starting process.
 
-The store is the only channel between them. `strategy.py` puts a run together, `runners.py` keeps as many runners as
-there is work for, and `cluster.py` has the actor that runs on a node. Only `cluster.py` imports Ray.
+The store is the only channel between them. `strategy.py` sets up a run, `runners.py` scales the runners to the work,
+and `cluster.py` has the actor that runs on a node. Only `cluster.py` imports Ray.
 """
 
 import lazy_loader

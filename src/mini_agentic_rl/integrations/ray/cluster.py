@@ -60,7 +60,7 @@ class RayCluster:
     @property
     def spans_computers(self) -> bool:
         """True if nodes of the cluster have other addresses than this computer."""
-        return any(one["Alive"] and one["NodeManagerAddress"] != self.host for one in self._ray.nodes())
+        return any(node["Alive"] and node["NodeManagerAddress"] != self.host for node in self._ray.nodes())
 
     def put(self, value: Any) -> Any:
         """Store a value for many actors; return its object reference."""
@@ -86,15 +86,15 @@ class RayCluster:
         except (ValueError, TypeError) as error:
             raise _bad_environment(error) from error
 
-    def why_waiting(self, cpus: float, gpus: float, who: str = "runner") -> str:
-        """Return why an actor with these resources waits; `who` is also the prefix of the two settings."""
-        asked = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
-        has = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
-        if not any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in has):
-            return f"no node of the cluster has the {asked} that a {who} asks for (`{who}_cpus`, `{who}_gpus`)"
+    def why_waiting(self, cpus: float, gpus: float) -> str:
+        """Return why a runner with these resources waits."""
+        needed = f"{cpus:g} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+            return f"no node of the cluster has the {needed} that a runner asks for (`runner_cpus`, `runner_gpus`)"
         free = self._ray.available_resources()
-        spare = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
-        return f"a {who} asks for {asked} (`{who}_cpus`, `{who}_gpus`), and {spare} of the cluster are free"
+        idle = f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs"
+        return f"a runner asks for {needed} (`runner_cpus`, `runner_gpus`), and {idle} of the cluster are free"
 
 
 class RayActor:
@@ -114,12 +114,15 @@ class RayActor:
         """
         result = asyncio.wrap_future(getattr(self._handle, method).remote(*arguments).future())
         result.add_done_callback(_look_at)
-        with _errors_told(self._ray.exceptions):
+        errors = self._ray.exceptions
+        try:
             return await asyncio.shield(result)
-
-    def ask(self, method: str, *arguments: Any) -> RayAnswer:
-        """Call a method from a thread without an event loop; return a handle of its result."""
-        return RayAnswer(self._ray, getattr(self._handle, method).remote(*arguments))
+        except errors.RuntimeEnvSetupError as error:
+            raise UserError(f"the environment cannot be made: {_reason(error)}", setting="runner_env") from error
+        except errors.RayTaskError as error:
+            raise error.as_instanceof_cause() from error
+        except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
+            raise ActorLostError(_reason(error)) from error
 
     def tell(self, method: str) -> None:
         """Call a method without waiting for its result or error."""
@@ -131,55 +134,13 @@ class RayActor:
             self._ray.kill(self._handle, no_restart=True)
 
 
-class RayAnswer:
-    """The result of a call, which may be pending."""
-
-    def __init__(self, ray: Any, reference: Any) -> None:
-        self._ray = ray
-        self._reference = reference
-
-    def result(self, seconds: float) -> Any:
-        """Wait for the result and return it; may be called again.
-
-        Raises:
-            TimeoutError: there is none within `seconds`.
-            ActorLostError: the actor is lost.
-            UserError: the environment cannot be created.
-            Exception: whatever the method raised.
-        """
-        try:
-            with _errors_told(self._ray.exceptions):
-                return self._ray.get(self._reference, timeout=seconds)
-        except self._ray.exceptions.GetTimeoutError as error:
-            raise TimeoutError(f"an actor has not answered within {seconds:g} s") from error
-
-
 @contextmanager
-def _errors_told(errors: Any) -> Iterator[None]:
-    """Translate Ray's errors to those of `RayActor.call`."""
-    try:
-        yield
-    except errors.RuntimeEnvSetupError as error:
-        raise UserError(f"the environment cannot be made: {_reason(error)}", setting="runner_env") from error
-    except errors.RayTaskError as error:
-        raise error.as_instanceof_cause() from error
-    except (errors.RayActorError, errors.NodeDiedError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
-        raise ActorLostError(_reason(error)) from error
-
-
-def address_of_node() -> str:
-    """Return the address of this node in the cluster; called in an actor."""
-    return str(_imported().util.get_node_ip_address())
-
-
-@contextmanager
-def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_address") -> Iterator[RayCluster]:
+def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayCluster]:
     """Connect to a cluster or start one for the block; an existing connection is used.
 
     Args:
         address: as `RaySettings.address`.
         environment: Ray's runtime environment for actors.
-        setting: setting that has the address, for messages.
 
     Raises:
         UserError: there is no such cluster, Ray does not accept the environment, or is not installed.
@@ -189,7 +150,7 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
         raise UserError(
             f"{address} is a cluster seen from outside, from where runners cannot reach the store: start the training "
             "on one of its nodes, with `auto`",
-            setting=setting,
+            setting="ray_address",
         )
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     with contextlib.ExitStack() as stack:
@@ -206,8 +167,8 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
         if ray.is_initialized():
             yield RayCluster(ray, environment)
             return
-        _check_head(address, setting)
-        stack.callback(_leave, ray)
+        _check_head(address)
+        stack.callback(_signals_as_before()(ray.shutdown))
         if environment:
             options["runtime_env"] = dict(environment)  # for the whole job, else Ray uploads no local folders
         with _signals_as_before():
@@ -216,11 +177,11 @@ def connected(address: str, environment: Mapping[str, Any], setting: str = "ray_
             except ray.exceptions.RuntimeEnvSetupError as error:
                 raise _bad_environment(error) from error
             except Exception as error:  # Ray also raises bare exceptions, as when it starts too slowly
-                raise UserError(_no_cluster(address, error), setting=setting) from error
+                raise UserError(_no_cluster(address, error), setting="ray_address") from error
         yield RayCluster(ray, {})
 
 
-def _check_head(address: str, setting: str) -> None:
+def _check_head(address: str) -> None:
     """Check that a server listens at an address; Ray itself would retry for minutes.
 
     Raises:
@@ -232,7 +193,7 @@ def _check_head(address: str, setting: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
-        raise UserError(_no_cluster(address, error), setting=setting) from error
+        raise UserError(_no_cluster(address, error), setting="ray_address") from error
 
 
 def _imported() -> Any:
@@ -266,11 +227,6 @@ def _check_environment(environment: Mapping[str, Any]) -> None:
 
 def _bad_environment(error: Exception) -> UserError:
     return UserError(f"Ray does not take the environment: {_reason(error)}", setting="runner_env")
-
-
-def _leave(ray: Any) -> None:
-    with _signals_as_before():
-        ray.shutdown()
 
 
 @contextmanager
@@ -318,9 +274,9 @@ def _reason(error: BaseException) -> str:
     text = " ".join(lines)
     if "creation task" in text:
         return lines[-1]
-    _, found, rest = text.partition("The actor is dead because ")
-    told = rest if found else text
-    return told if len(told) <= _MOST_CHARACTERS else f"{told[:_MOST_CHARACTERS]}…"
+    _, dead, rest = text.partition("The actor is dead because ")
+    shown = rest if dead else text
+    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}…"
 
 
 def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
@@ -396,16 +352,15 @@ class ClaimGate(ForwardingStore):
 forward_methods(ClaimGate)
 
 
-# One runner in a process that Ray has started on some node. Nothing here knows Ray: it calls these methods.
+# One runner in a process on some node, whose methods Ray calls.
 #
-# A runner is ended in one of three ways: it is told to `retire` and ends between two rollouts; it is told to `stop`,
-# and the rollout that it has goes back to the queue; or its process is killed, and what it had started is ended all the
-# same.
+# A runner ends in one of three ways: by `retire` between two rollouts; by `stop`, which requeues its rollout; or its
+# process is killed, with its child processes.
 
 
 @dataclass(frozen=True)
 class RunnerSetup:
-    """The role of a runner on another node."""
+    """What a runner on another node needs."""
 
     bundle: bytes
     """Pickle of the bundle to run."""
@@ -416,19 +371,19 @@ class RunnerSetup:
     log_level: int | None
     """Level of what the runner logs; None leaves it to the process."""
     run_label: str | None = None
-    """Tells the workers of this run from those of others on the same store."""
+    """Distinguishes the workers of this run from others on the same store."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a runner runs."""
+    """Host and process of a runner."""
 
     host: str
     pid: int
 
 
 class RunnerActor:
-    """A runner, whose methods are called from several threads: one runs it, others end it."""
+    """A runner; one thread runs it while others end it."""
 
     def __init__(self, setup: RunnerSetup, index: int, worker_label: str | None) -> None:
         self._setup = setup
@@ -440,7 +395,7 @@ class RunnerActor:
         self._gate: ClaimGate | None = None
 
     def load(self) -> Place | RemoteFailure:
-        """Load the bundle and the store, and tell where this is; or what kept them from being loaded."""
+        """Load the bundle and the store; return the host and process, or the failure."""
         sys.path.extend(path for path in self._setup.paths if path not in sys.path)
         if self._setup.log_level is not None:
             setup_logging(self._setup.log_level)
@@ -448,12 +403,12 @@ class RunnerActor:
             store: LightningStore = pickle.loads(self._setup.store)
             self._gate = ClaimGate(store, self._event)
             self._bundle = pickle.loads(self._setup.bundle)
-        except BaseException as error:  # importing what the bundle names runs code that may raise anything
+        except BaseException as error:  # unpickling imports user code, which may raise anything
             return RemoteFailure.of(error)
         return Place(socket.gethostname(), os.getpid())
 
     def run(self) -> None:
-        """Run until the runner is ended or ends by itself; it is started again where it crashes."""
+        """Run until the runner ends; it is restarted after a crash."""
         bundle, gate = self._bundle, self._gate
         if bundle is None or gate is None:
             raise RuntimeError("the runner was not loaded")
@@ -471,12 +426,12 @@ class RunnerActor:
             self.end_others()
 
     def retire(self) -> None:
-        """Claim no more rollouts, and end after the one under way."""
+        """End after the current rollout."""
         if self._gate is not None:
             self._gate.shut()
 
     def stop(self) -> None:
-        """End now; the rollout under way goes back to the queue."""
+        """End now; the current rollout is requeued."""
         self._event.set()
 
     def end_others(self) -> None:

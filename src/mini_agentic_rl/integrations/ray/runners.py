@@ -168,20 +168,20 @@ class RayRunners:
         """Count the unfinished rollouts; return `before` if the store cannot be reached."""
         assert self._store is not None
         try:
-            found = await self._store.query_rollouts(
+            unfinished = await self._store.query_rollouts(
                 status_in=["queuing", "requeuing", "preparing", "running"], limit=1
             )
         except Exception as error:
             if self._told.due(repr(error)):
-                logger.warning("the store cannot be asked how much there is to run: %s", error)
+                logger.warning("the store cannot be queried for unfinished rollouts: %s", error)
             return before
-        return found.total
+        return unfinished.total
 
     async def _keep(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
         """Run the runner, and restart it when it dies; return True if it has ended by itself."""
         backoff = Backoff()
         ends: set[asyncio.Future[Any]] = {stopping, slot.retired}
-        while not any(one.done() for one in ends):
+        while not any(end.done() for end in ends):
             started = time.monotonic()
             try:
                 return await self._run_once(slot, stopping)
@@ -189,7 +189,7 @@ class RayRunners:
                 place, slot.place = slot.place, None
                 await self._lost(slot, place, str(lost))
             delay = backoff.after_run(time.monotonic() - started)
-            if not any(one.done() for one in ends):
+            if not any(end.done() for end in ends):
                 logger.info("runner %d is started again in %g s", slot.index, delay)
             await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
         return False

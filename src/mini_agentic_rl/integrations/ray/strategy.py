@@ -34,18 +34,17 @@ from .runners import RayRunners, Scaling
 _KILL_SECONDS: Final = 5.0
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 _ADVICE: Final = (
-    "Make it where it is used, inside the agent or the hook; or define those in a module of their own, which is then "
-    "imported on the node; or use `strategy='shm'`, which sends nothing."
+    "Create it inside the agent or the hook; or define agent and hook in a module, which the node then imports; or use "
+    "`strategy='shm'`, which sends nothing."
 )
 
 
 class RayExecutionStrategy(ExecutionStrategy):
     """The algorithm in this process, each runner an actor of a Ray cluster, on any node with free resources.
 
-    As with the client-server strategy, the agent, the hooks and the runner are pickled; their imports and this package
-    have to be installed on the nodes. The store, and the model if the algorithm serves one, are served from this
-    process, at an address that the nodes can reach and with a key. A runner that dies is replaced, and its rollout is
-    requeued.
+    The agent, the hooks and the runner are pickled; this package and their imports have to be installed on the nodes.
+    The store, and the model if the algorithm serves one, are served from this process, with a key, at an address that
+    the nodes can reach. A runner that dies is replaced, and its rollout is requeued.
 
     Args:
         n_runners: most runners at once; see `RaySettings.min_runners`.

@@ -5,14 +5,12 @@ Follow a request:
     server.py          `TinkerServer`: HTTP server, keys, request limits
     routes.py          paths of the API
     wire/              requests and answers, in JSON and protobuf
-    service.py         `TinkerService`: the work; each long request is answered at once with a promise
+    service.py         `TinkerService`: creates, trains, saves and samples; long requests are answered with a promise
     promises.py        promises, and the order of a client's numbered requests
     sessions.py        clients, their models and samplers; snapshots of adapters to sample with
-    trainings.py       requests that create, train and save adapters
-    training.py        one adapter: gradients, optimizer steps, saving and loading
+    training.py        one adapter: gradients, optimizer steps, saving, loading, removal; slots to sample with
     losses.py          losses by name; checks and packs the data of a request for the learner
     targets.py         tokens whose log-probabilities are wanted at positions of sequences, packed as one tree
-    adapters.py        the layers that an adapter changes, and its removal
     sampling.py        continuations and log-probabilities by the engine
     checkpoints.py     saved adapters, in a folder
     settings.py        limits of clients, options of the command, errors of a promise

@@ -19,7 +19,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -64,9 +64,7 @@ class SavedCheckpoint:
     name: str
     folder: Path
     created: float
-    size: int
     expires: float | None = None
-    user_metadata: Mapping[str, Any] | None = None
 
     @property
     def path(self) -> str:
@@ -113,20 +111,15 @@ class CheckpointFolder:
         """Folder of snapshots, which are kept while the server runs."""
         return self._folder / _SNAPSHOTS
 
-    def runs(self, owner: str) -> list[ClientRun]:
-        """Return all training runs that an owner may see, the latest first."""
-        found = [run for run in list(self._runs.values()) if run.is_open_to(owner)]
-        return sorted(found, key=lambda run: run.created, reverse=True)
-
     def run(self, run_id: str, owner: str) -> ClientRun:
         """Return a training run.
 
         Raises:
-            RefusedError: the owner may see no run of this id.
+            NoWeightsError: the owner may see no run of this id.
         """
         run = self._runs.get(run_id)
         if run is None or not run.is_open_to(owner):
-            raise RefusedError(f"there is no training run {run_id!r}")
+            raise NoWeightsError(f"there is no training run {run_id!r}")
         return run
 
     def begin(self, run: ClientRun) -> None:
@@ -182,23 +175,12 @@ class CheckpointFolder:
         """Return the checkpoint of a path.
 
         Raises:
-            NoWeightsError: there is none that the owner may see.
+            NoWeightsError: there are none, they have expired, or the owner may not see them.
         """
-        found = self.find(path, owner)
-        if found is None:
+        checkpoint = self._current(path)
+        if checkpoint is None or not checkpoint.run.is_open_to(owner):
             raise NoWeightsError(f"there are no weights at {path!r} on this server")
-        return found
-
-    def find(self, path: str, owner: str) -> SavedCheckpoint | None:
-        """Return the checkpoint of a path; None if there is none, it has expired, or the owner may not see it."""
-        found = self._current(path)
-        return found if found is not None and found.run.is_open_to(owner) else None
-
-    def all(self, owner: str, run_id: str | None = None) -> list[SavedCheckpoint]:
-        """Return all checkpoints that an owner may see, or those of a run, the latest first."""
-        known = [each for each in list(self._saved.values()) if run_id in (None, each.run.run_id)]
-        found = [each for each in known if each.run.is_open_to(owner) and self._current(each.path) is not None]
-        return sorted(found, key=lambda each: each.created, reverse=True)
+        return checkpoint
 
     def sweep(self) -> None:
         """Remove expired checkpoints. Accesses the disk."""
@@ -224,19 +206,6 @@ class CheckpointFolder:
                 raise NoWeightsError(f"there are no weights at {checkpoint.path!r} any more")
             load(checkpoint.folder)
 
-    def keep_for(self, checkpoint: SavedCheckpoint, ttl_seconds: int | None) -> None:
-        """Set the time to live of a checkpoint, from now on; None for unlimited. Accesses the disk, as `remove` does.
-
-        Raises:
-            RefusedError: see `write`; or it was removed meanwhile.
-        """
-        expires = self._expiry(ttl_seconds)
-        with self._changing:
-            if self._saved.get(checkpoint.path) != checkpoint:
-                raise NoWeightsError(f"there are no weights at {checkpoint.path!r} any more")
-            write_json(checkpoint.folder / _ABOUT, read_json(checkpoint.folder / _ABOUT) | {"expires": expires})
-            self._saved[checkpoint.path] = replace(checkpoint, expires=expires)
-
     def _expiry(self, ttl_seconds: int | None) -> float | None:
         if ttl_seconds is None:
             return None
@@ -246,16 +215,13 @@ class CheckpointFolder:
 
     def _note(self, run: ClientRun, kind: Kind, folder: Path) -> SavedCheckpoint:
         about = read_json(folder / _ABOUT)
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        found = SavedCheckpoint(
-            run, kind, folder.name, folder, about["created"], size, about["expires"], about["user_metadata"]
-        )
-        self._saved[found.path] = found
-        return found
+        checkpoint = SavedCheckpoint(run, kind, folder.name, folder, about["created"], about["expires"])
+        self._saved[checkpoint.path] = checkpoint
+        return checkpoint
 
     def _current(self, path: str) -> SavedCheckpoint | None:
-        found = self._saved.get(path)
-        return None if found is None or self._has_expired(found) else found
+        checkpoint = self._saved.get(path)
+        return None if checkpoint is None or self._has_expired(checkpoint) else checkpoint
 
     def _has_expired(self, checkpoint: SavedCheckpoint) -> bool:
         return checkpoint.expires is not None and checkpoint.expires <= self._clock()

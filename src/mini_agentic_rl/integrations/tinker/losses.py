@@ -64,10 +64,6 @@ def _ratio(given: LossInputs) -> Tensor:
     return torch.exp(given.logprobs_S - given.old_logprobs_S)
 
 
-def _advantages(given: LossInputs) -> Tensor:
-    return given.advantages_S
-
-
 def _clip(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
     low = high = None
     if isinstance(given, ClippedInputs):
@@ -78,11 +74,11 @@ def _clip(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
 
 
 def _importance_sampling(given: LossInputs, config: Config) -> Tensor:
-    return -_ratio(given) * _advantages(given)
+    return -_ratio(given) * given.advantages_S
 
 
 def _clipped(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
-    advantages_S = _advantages(given)
+    advantages_S = given.advantages_S
     return -torch.minimum(ratio_S * advantages_S, _clip(ratio_S, given, config) * advantages_S)
 
 
@@ -91,12 +87,12 @@ def _ppo(given: LossInputs, config: Config) -> Tensor:
 
 
 def _cispo(given: LossInputs, config: Config) -> Tensor:
-    return -_clip(_ratio(given).detach(), given, config) * _advantages(given) * given.logprobs_S
+    return -_clip(_ratio(given).detach(), given, config) * given.advantages_S * given.logprobs_S
 
 
 def _dro(given: LossInputs, config: Config) -> Tensor:
     penalty_S = (given.logprobs_S - given.old_logprobs_S) ** 2
-    return -(_advantages(given) * given.logprobs_S - 0.5 * config["beta"] * penalty_S)
+    return -(given.advantages_S * given.logprobs_S - 0.5 * config["beta"] * penalty_S)
 
 
 def _gspo(given: LossInputs, config: Config) -> Tensor:
@@ -249,9 +245,9 @@ def _config(name: str, loss: ClientLoss, given: Mapping[str, float | str]) -> Co
             f"loss_fn_config.{unknown[0][:100]} is nothing that {name!r} knows: it takes "
             f"{', '.join(loss.config) or 'none'}"
         )
-    found = dict(loss.config)
+    config = dict(loss.config)
     for key, value in given.items():
         if isinstance(value, str) or not abs(value) <= _LARGEST:
             raise RefusedError(f"loss_fn_config.{key} must be a finite number, not {str(value)[:100]}")
-        found[key] = float(value)
-    return found
+        config[key] = float(value)
+    return config

@@ -140,10 +140,10 @@ class Promises:
         Raises:
             GoneError: this owner has none.
         """
-        found = self.find(request_id)
-        if found is None or found.owner != owner:
+        promise = self.find(request_id)
+        if promise is None or promise.owner != owner:
             raise GoneError(f"there is no request {request_id!r} any more: send it again")
-        return found
+        return promise
 
     def open(self, request_id: str, session_id: str, owner: str = "", size: int = 0) -> Promise:
         """Return a new promise; see `Promise`.
@@ -211,11 +211,6 @@ class NumberedTurns:
         self._waiting: dict[int, Promise] = {}
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def length(self) -> int:
-        """Requests that wait."""
-        return len(self._waiting)
 
     def number(self, given: int | None) -> int:
         """Return the number of a request: the given one, or else the next free one.

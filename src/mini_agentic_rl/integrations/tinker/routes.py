@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -22,13 +23,12 @@ from ...http import (
     RequestMetrics,
     UnsupportedEncodingError,
     checked,
-    encode_in_steps,
     json_response,
     off_loop,
     read_body,
     read_json,
 )
-from .checkpoints import SCHEME, ClientRun, SavedCheckpoint
+from .checkpoints import SCHEME
 from .promises import Promise
 from .service import TinkerService
 from .sessions import UnknownClientError, owner_of
@@ -39,7 +39,6 @@ from .wire.messages import (
     CreateModelBody,
     HeartbeatBody,
     JoinBody,
-    LifetimeBody,
     LoadWeightsBody,
     ModelBody,
     OptimStepBody,
@@ -60,9 +59,6 @@ _JSON_BYTES: Final = 16 * 1024 * 1024
 """Most bytes of data in JSON, as in every server here; `limits` bound protobuf, which is parsed much faster."""
 _REPORT_BYTES: Final = 1024 * 1024
 """Most bytes of a client's telemetry, which is discarded."""
-_LONGEST_PAGE: Final = 1000
-_OWNER: Final = "local"
-_TYPES: Final = {"weights": "training", "sampler_weights": "sampler"}
 _FEW: Final = 4096
 """Numbers of a result that is written at once; longer results are streamed."""
 
@@ -124,13 +120,10 @@ class TinkerRoutes:
         return self.route("POST", path, endpoint)
 
     def get(self, path: str, answer: Callable[[Request, str], dict[str, Any]]) -> Route:
-        """Return a route without a body; `answer` is called with the request and its owner, in a thread."""
+        """Return a route without a body; `answer` is called with the request and its owner."""
 
         async def endpoint(request: Request) -> Response:
-            owner = self.owner(request)
-            return Response(
-                await off_loop(1 << 17, lambda: encode_in_steps(answer(request, owner))), media_type="application/json"
-            )
+            return json_response(answer(request, self.owner(request)))
 
         return self.route("GET", path, endpoint)
 
@@ -156,19 +149,19 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         return {"type": "session_heartbeat"}
 
     async def create_model(body: CreateModelBody, owner: str) -> dict[str, Any]:
-        return _promised(*service.trainings.create_model(body, owner))
+        return _promised(*service.create_model(body, owner))
 
     async def load_weights(body: LoadWeightsBody, owner: str) -> dict[str, Any]:
-        return _promised(*service.trainings.load_weights(body, owner))
+        return _promised(*service.load_weights(body, owner))
 
     async def optim_step(body: OptimStepBody, owner: str) -> dict[str, Any]:
-        return _promised(service.trainings.optim_step(body, owner), body.model_id)
+        return _promised(service.optim_step(body, owner), body.model_id)
 
     async def save_weights(body: SaveBody, owner: str) -> dict[str, Any]:
-        return _promised(service.trainings.save_state(body, owner), body.model_id)
+        return _promised(service.save_state(body, owner), body.model_id)
 
     async def save_for_sampler(body: SaveBody, owner: str) -> dict[str, Any]:
-        return _promised(service.trainings.save_for_sampler(body, owner), body.model_id)
+        return _promised(service.save_for_sampler(body, owner), body.model_id)
 
     async def create_sampling_session(body: SamplingSessionBody, owner: str) -> dict[str, Any]:
         sampler = service.begin_sampling(body, owner)
@@ -180,8 +173,8 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         return {"type": "join_sampling_session", "client_counter": sampler.joined}
 
     async def asample(request: Request) -> Response:
-        found = await routes.read(request, sample_request, _JSON_BYTES)
-        promise, ids = service.sample(found, routes.owner(request))
+        body = await routes.read(request, sample_request, _JSON_BYTES)
+        promise, ids = service.sample(body, routes.owner(request))
         return json_response({"request_id": promise.request_id, "sample_sequence_ids": ids})
 
     async def cancel_future(body: RetrieveBody, owner: str) -> dict[str, Any]:
@@ -209,15 +202,9 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         return {"status": "accepted"}
 
     async def loss(request: Request, *, forward_only: bool) -> Response:
-        found = await _loss_request(request, routes, forward_only)
-        promise = service.trainings.forward_backward(found, routes.owner(request))
-        return json_response(_promised(promise, found.model_id))
-
-    async def forward_backward(request: Request) -> Response:
-        return await loss(request, forward_only=False)
-
-    async def forward(request: Request) -> Response:
-        return await loss(request, forward_only=True)
+        body = await _loss_request(request, routes, forward_only)
+        promise = service.forward_backward(body, routes.owner(request))
+        return json_response(_promised(promise, body.model_id))
 
     async def retrieve(request: Request) -> Response:
         body = await routes.read(request, lambda fields: checked(RetrieveBody, fields))
@@ -237,8 +224,8 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         routes.post("/create_model", CreateModelBody, create_model),
         routes.post("/load_weights", LoadWeightsBody, load_weights),
         routes.post("/get_info", ModelBody, get_info),
-        routes.route("POST", "/forward_backward", forward_backward),
-        routes.route("POST", "/forward", forward),
+        routes.route("POST", "/forward_backward", partial(loss, forward_only=False)),
+        routes.route("POST", "/forward", partial(loss, forward_only=True)),
         routes.post("/optim_step", OptimStepBody, optim_step),
         routes.post("/save_weights", SaveBody, save_weights),
         routes.post("/save_weights_for_sampler", SaveBody, save_for_sampler),
@@ -298,9 +285,9 @@ def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def record_routes(routes: TinkerRoutes) -> list[Route]:
-    """Return the routes that list and change sessions, training runs and checkpoints."""
+    """Return the routes that look up the server, a training run, a sampler or saved weights, and end a session."""
     service = routes.service
-    kept = service.checkpoints
+    checkpoints = service.checkpoints
 
     def capabilities(request: Request, owner: str) -> dict[str, Any]:
         models = [
@@ -312,76 +299,38 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
     def health(request: Request, owner: str) -> dict[str, Any]:
         return {"status": "ok"}
 
-    def run_of(request: Request, owner: str) -> ClientRun:
-        try:
-            return kept.run(request.path_params["run"], owner)
-        except RefusedError as error:
-            raise UnknownClientError(str(error)) from error
-
-    def checkpoint_of(request: Request) -> SavedCheckpoint:
-        owner = routes.owner(request)
-        path = f"{SCHEME}{request.path_params['run']}/{request.path_params['checkpoint']}"
-        found = kept.find(path, owner)
-        if found is None:
-            raise UnknownClientError(f"there is no checkpoint {path!r}")
-        return found
-
-    def run(request: Request, owner: str) -> dict[str, Any]:
-        found = run_of(request, owner)
-        return _run(found, kept.all(owner, found.run_id))
-
-    def runs(request: Request, owner: str) -> dict[str, Any]:
-        shown, cursor = _page(request, kept.runs(owner))
-        of_run: dict[str, list[SavedCheckpoint]] = {}
-        for each in kept.all(owner):
-            of_run.setdefault(each.run.run_id, []).append(each)
-        return {"training_runs": [_run(each, of_run.get(each.run_id, [])) for each in shown], "cursor": cursor}
-
-    def run_checkpoints(request: Request, owner: str) -> dict[str, Any]:
-        return {"checkpoints": [_checkpoint(each) for each in kept.all(owner, run_of(request, owner).run_id)]}
-
-    def checkpoints(request: Request, owner: str) -> dict[str, Any]:
-        shown, cursor = _page(request, kept.all(owner))
-        return {"checkpoints": [_checkpoint(each) for each in shown], "cursor": cursor}
-
-    async def delete(request: Request) -> Response:
-        await asyncio.to_thread(kept.remove, checkpoint_of(request))
-        return json_response({})
-
-    async def lifetime(request: Request) -> Response:
-        body = await routes.read(request, lambda fields: checked(LifetimeBody, fields))
-        await asyncio.to_thread(kept.keep_for, checkpoint_of(request), body.ttl_seconds)
-        return json_response({})
+    def training_run(request: Request, owner: str) -> dict[str, Any]:
+        run = checkpoints.run(request.path_params["run"], owner)
+        metadata = None if run.user_metadata is None else {str(k): str(v) for k, v in run.user_metadata.items()}
+        return {
+            "training_run_id": run.run_id,
+            "base_model": run.base_model,
+            "model_owner": "local",
+            "is_lora": True,
+            "lora_rank": run.shape.rank,
+            "last_request_time": datetime.fromtimestamp(run.created, timezone.utc).isoformat(),
+            "user_metadata": metadata,
+        }
 
     async def weights_info(body: PathBody, owner: str) -> dict[str, Any]:
-        found = kept.find(body.tinker_path, owner)
-        if found is None:
-            raise UnknownClientError(f"there are no weights at {body.tinker_path!r} on this server")
-        shape = found.run.shape
+        run = checkpoints.get(body.tinker_path, owner).run
         return {
-            "base_model": found.run.base_model,
+            "base_model": run.base_model,
             "is_lora": True,
-            "lora_rank": shape.rank,
+            "lora_rank": run.shape.rank,
             "train_unembed": False,
-            "train_mlp": shape.mlp,
-            "train_attn": shape.attention,
+            "train_mlp": run.shape.mlp,
+            "train_attn": run.shape.attention,
         }
+
+    async def delete(request: Request) -> Response:
+        path = f"{SCHEME}{request.path_params['run']}/{request.path_params['checkpoint']}"
+        await asyncio.to_thread(checkpoints.remove, checkpoints.get(path, routes.owner(request)))
+        return json_response({})
 
     def sampler(request: Request, owner: str) -> dict[str, Any]:
-        _, found = service.sessions.sampler(request.path_params["sampler"], owner)
-        return {"sampler_id": found.session_id, "base_model": found.base_model, "model_path": found.model_path}
-
-    def sessions(request: Request, owner: str) -> dict[str, Any]:
-        return {"sessions": [each.session_id for each in service.sessions.of(owner)]}
-
-    def session(request: Request, owner: str) -> dict[str, Any]:
-        found = service.sessions.hear(request.path_params["session"], owner)
-        return {
-            "training_run_ids": list(found.models),
-            "sampler_ids": list(found.samplers),
-            "user_metadata": found.user_metadata,
-            "display_name": found.display_name,
-        }
+        _, sampler = service.sessions.sampler(request.path_params["sampler"], owner)
+        return {"sampler_id": sampler.session_id, "base_model": sampler.base_model, "model_path": sampler.model_path}
 
     async def finish(request: Request) -> Response:
         await routes.read(request, lambda fields: None)
@@ -390,64 +339,12 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
             await service.end_session(session_id)
         return json_response({})
 
-    a_run, a_checkpoint = "/training_runs/{run}", "/training_runs/{run}/checkpoints/{checkpoint:path}"
     return [
         routes.get("/get_server_capabilities", capabilities),
         routes.get("/healthz", health),
-        routes.get("/training_runs", runs),
-        routes.get(a_run, run),
-        routes.get(a_run + "/checkpoints", run_checkpoints),
-        routes.route("PUT", a_checkpoint + "/ttl", lifetime),
-        routes.route("DELETE", a_checkpoint, delete),
-        routes.get("/checkpoints", checkpoints),
+        routes.get("/training_runs/{run}", training_run),
+        routes.route("DELETE", "/training_runs/{run}/checkpoints/{checkpoint:path}", delete),
         routes.post("/weights_info", PathBody, weights_info),
         routes.get("/samplers/{sampler}", sampler),
-        routes.get("/sessions", sessions),
-        routes.get("/sessions/{session}", session),
         routes.route("POST", "/sessions/{session}/finish", finish),
     ]
-
-
-def _page(request: Request, found: list[Any]) -> tuple[list[Any], dict[str, int]]:
-    try:
-        limit = min(_LONGEST_PAGE, max(0, int(request.query_params.get("limit", 100))))
-        offset = max(0, int(request.query_params.get("offset", 0)))
-    except ValueError:
-        raise BadRequestError("limit and offset are whole numbers") from None
-    return found[offset : offset + limit], {"offset": offset, "limit": limit, "total_count": len(found)}
-
-
-def _run(run: ClientRun, checkpoints: list[SavedCheckpoint]) -> dict[str, Any]:
-    latest = {kind: next((_checkpoint(each) for each in checkpoints if each.kind == kind), None) for kind in _TYPES}
-    return {
-        "training_run_id": run.run_id,
-        "base_model": run.base_model,
-        "model_owner": _OWNER,
-        "is_lora": True,
-        "lora_rank": run.shape.rank,
-        "last_request_time": _time(max([run.created, *(each.created for each in checkpoints)])),
-        "last_checkpoint": latest["weights"],
-        "last_sampler_checkpoint": latest["sampler_weights"],
-        "user_metadata": _texts(run.user_metadata),
-    }
-
-
-def _checkpoint(checkpoint: SavedCheckpoint) -> dict[str, Any]:
-    return {
-        "checkpoint_id": f"{checkpoint.kind}/{checkpoint.name}",
-        "checkpoint_type": _TYPES[checkpoint.kind],
-        "time": _time(checkpoint.created),
-        "tinker_path": checkpoint.path,
-        "size_bytes": checkpoint.size,
-        "public": False,
-        "user_metadata": _texts(checkpoint.user_metadata),
-        "expires_at": None if checkpoint.expires is None else _time(checkpoint.expires),
-    }
-
-
-def _texts(metadata: Any) -> dict[str, str] | None:
-    return None if metadata is None else {str(key): str(value) for key, value in metadata.items()}
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()

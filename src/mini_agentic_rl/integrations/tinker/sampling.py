@@ -75,14 +75,14 @@ class PromptScorer:
             return PromptScores(np.empty(wide, np.float32), np.empty(wide, np.int64) if request.likeliest else None)
         kind = (adapter, request.likeliest)
         queue = self._waiting.setdefault(kind, [])
-        found: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
-        queue.append((request, found))
+        scores: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
+        queue.append((request, scores))
         if len(queue) == 1:
             # A separate task: the request that began a batch may be cancelled while others wait for it.
             serving = asyncio.create_task(self._serve(kind))
             self._serving.add(serving)
             serving.add_done_callback(self._serving.discard)
-        return await found
+        return await scores
 
     async def _serve(self, kind: tuple[str | None, int]) -> None:
         # Requests that arrive until the torch thread is free join the batch.
@@ -105,13 +105,13 @@ class PromptScorer:
             requests = [each for each, _ in batch]
             scored = await self._policy.run_async(lambda: self._scored(requests, *kind), brief=True)
         except Exception as error:  # any error fails all requests of this pass
-            for _, found in batch:
-                if not found.done():
-                    found.set_exception(error)
+            for _, scores in batch:
+                if not scores.done():
+                    scores.set_exception(error)
             return
-        for (_, found), each in zip(batch, scored, strict=True):
-            if not found.done():
-                found.set_result(each)
+        for (_, scores), each in zip(batch, scored, strict=True):
+            if not scores.done():
+                scores.set_result(each)
 
     def _scored(self, batch: Sequence[ScoreRequest], adapter: str | None, likeliest: int) -> list[PromptScores]:
         packed = pack_targets([TargetSequence(each.tokens_T, each.place_N, each.target_N) for each in batch])
@@ -119,11 +119,11 @@ class PromptScorer:
         ends = np.cumsum([each.place_N.size for each in batch])[:-1]
         if not likeliest:
             return [PromptScores(each) for each in np.split(scorer.logprobs(packed).float().cpu().numpy(), ends)]
-        found = scorer.likeliest(packed, likeliest)
-        ids = np.arange(found.logprobs_SK.shape[1])[None].repeat(packed.term_count, 0)
-        logprobs = found.logprobs_SK.numpy()
-        if found.tokens_SK is not None:
-            ids = found.tokens_SK.numpy()
+        best = scorer.likeliest(packed, likeliest)
+        ids = np.arange(best.logprobs_SK.shape[1])[None].repeat(packed.term_count, 0)
+        logprobs = best.logprobs_SK.numpy()
+        if best.tokens_SK is not None:
+            ids = best.tokens_SK.numpy()
         else:  # the whole vocabulary in its order: sort it by probability
             order = np.argsort(-logprobs, axis=1, kind="stable")
             ids, logprobs = np.take_along_axis(ids, order, 1), np.take_along_axis(logprobs, order, 1)
@@ -200,11 +200,11 @@ class ClientSampler:
                 # Acquired before the continuation is created, so that a request of a thousand samples waits its turn.
                 await self._places.acquire()
                 group.append(self._placed(prompt, _numbered(sampling, number), stops, adapter))
-            found, answers = await asyncio.gather(asyncio.gather(*group), scores)
+            continuations, prompt_scores = await asyncio.gather(asyncio.gather(*group), scores)
         return replace(
-            scoring.answer(answers),
-            sequences=[tokens for tokens, _ in found],
-            cached_tokens=max(cached for _, cached in found),
+            scoring.answer(prompt_scores),
+            sequences=[tokens for tokens, _ in continuations],
+            cached_tokens=max(cached for _, cached in continuations),
         )
 
     def _sampling(self, given: SamplingBody, likeliest: int, room: int) -> tuple[SamplingParams, _Stops]:
@@ -283,10 +283,10 @@ class ClientSampler:
 
 @dataclass(frozen=True)
 class _PromptRequest:
-    """The log-probabilities requested of a prompt: its own tokens, the likeliest ones, and those of a tensor."""
+    """The log-probabilities requested of a prompt: its tokens, the likeliest ones, and those of a tensor."""
 
     length: int
-    own: ScoreRequest | None
+    tokens: ScoreRequest | None
     likeliest: ScoreRequest | None
     targets: ScoreRequest | None
     cells: TensorCells | None
@@ -320,15 +320,15 @@ class _PromptRequest:
 
     @property
     def all(self) -> list[ScoreRequest]:
-        return [each for each in (self.own, self.likeliest, self.targets) if each is not None]
+        return [each for each in (self.tokens, self.likeliest, self.targets) if each is not None]
 
-    def answer(self, found: Sequence[Any]) -> SampleAnswer:
+    def answer(self, scores: Sequence[Any]) -> SampleAnswer:
         """Return the answer with the scores, which are in the order of `all`."""
-        rest = iter(found)
+        rest = iter(scores)
         answer = SampleAnswer(())
-        if self.own is not None:
+        if self.tokens is not None:
             logprobs = np.full(self.length, np.nan, np.float32)
-            logprobs[self.own.place_N + 1] = next(rest).logprobs
+            logprobs[self.tokens.place_N + 1] = next(rest).logprobs
             answer = replace(answer, prompt_logprobs=logprobs)
         if self.likeliest is not None:
             scored, shape = next(rest), (self.length, self.likeliest.likeliest)

@@ -209,7 +209,7 @@ def _counts(service: TinkerService) -> dict[str, int]:
     return {
         "sessions": sum(1 for _ in service.sessions),
         "requests": len(service.promises),
-        "adapters": service.trainings.count,
+        "adapters": service.adapter_count,
     }
 
 

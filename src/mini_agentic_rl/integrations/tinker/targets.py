@@ -1,4 +1,4 @@
-"""Tokens that a client asks for at places of sequences, packed as one tree."""
+"""Target tokens at positions of sequences, packed as one tree."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TargetSequence:
-    """A sequence, and the tokens asked of it."""
+    """A sequence, and the target tokens at its positions."""
 
     tokens_T: Ints
     """Token ids, at least one."""
     place_N: Ints
-    """Place in the sequence after which each asked token would come."""
+    """Position in the sequence after which each target would come."""
     target_N: Ints
-    """The asked token ids."""
+    """Token ids of the targets."""
     temperature: float = 1.0
     """Temperature of the distributions."""
 
@@ -31,31 +31,31 @@ class TargetSequence:
 class PackedTargets(PackedTrees):
     """Packed trees whose terms need not be tokens of the trees; `token_S` is the token that each comes after."""
 
-    asked_S: Ints
-    """Token ids that are asked."""
+    target_ids_S: Ints
+    """Token ids of the targets."""
 
     @property
     def predicted_at_S(self) -> Ints:
-        """Index into T of the token after which each term's own would come."""
+        """Index into T of the token after which each target would come."""
         return self.token_S
 
     @property
     def target_S(self) -> Ints:
         """Token id of each term."""
-        return self.asked_S
+        return self.target_ids_S
 
 
 def pack_targets(sequences: Sequence[TargetSequence]) -> PackedTargets:
     """Lay out the sequences as one tree; the terms are those of the first sequence, then those of the next.
 
     Raises:
-        ValueError: nothing is asked.
+        ValueError: there is no target.
     """
     tree = TokenTree()
     nodes = [tree.insert_tokens(sequence.tokens_T) for sequence in sequences]
     sizes = [sequence.target_N.size for sequence in sequences]
     if sum(sizes) == 0:
-        raise ValueError("nothing is asked of any place in these sequences")
+        raise ValueError("these sequences have no targets")
     layout = lay_out([tree])
     # A later sequence may end within the run of an earlier one, or split it: paths are read when the tree is whole.
     where = [layout.path(0, node)[each.place_N] for node, each in zip(nodes, sequences, strict=True)]
@@ -73,5 +73,5 @@ def pack_targets(sequences: Sequence[TargetSequence]) -> PackedTargets:
         trajectory_S=numbers_S,
         call_S=numbers_S,
         version_S=np.zeros(count, np.int64),
-        asked_S=np.concatenate([each.target_N for each in sequences]).astype(np.int64),
+        target_ids_S=np.concatenate([each.target_N for each in sequences]).astype(np.int64),
     )

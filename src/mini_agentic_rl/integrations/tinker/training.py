@@ -16,23 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from torch import nn
 
 from ...errors import UserError
 from ...policy import (
+    DEFAULT_ADAPTER,
     Learner,
     LearnerSettings,
     LoraSettings,
     Policy,
+    PolicyError,
+    PolicyModel,
     SeenTerms,
     add_adapter,
     load_weights,
     save_weights,
 )
-from .adapters import linear_layers, remove_adapter
 from .losses import LossBatch
 from .settings import GONE, UNREADABLE, NoWeightsError, RefusedError
+from .wire.messages import AdamBody
+from .wire.results import LossAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -51,36 +55,52 @@ class AdapterShape:
     mlp: bool = True
 
 
-@dataclass(frozen=True)
-class AdamStep:
-    """Hyperparameters of one AdamW step (Loshchilov and Hutter 2019)."""
+def check_step(step: AdamBody) -> None:
+    """Check the hyperparameters of a step.
 
-    learning_rate: float = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-12
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 0.0
-    """Gradient clipping norm; 0 turns clipping off."""
-
-    def __post_init__(self) -> None:
-        numbers = vars(self)
-        for name, value in numbers.items():
-            if not 0 <= value <= LARGEST_STEP:
-                raise RefusedError(f"adam_params.{name} must be 0 or more and at most {LARGEST_STEP:g}, not {value}")
-        for name in ("beta1", "beta2"):
-            if numbers[name] >= 1:
-                raise RefusedError(f"adam_params.{name} must be below 1, not {numbers[name]}")
+    Raises:
+        RefusedError: one is out of its range.
+    """
+    for name, value in step.model_dump().items():
+        if not 0 <= value <= LARGEST_STEP:
+            raise RefusedError(f"adam_params.{name} must be 0 or more and at most {LARGEST_STEP:g}, not {value}")
+        if name in ("beta1", "beta2") and value >= 1:
+            raise RefusedError(f"adam_params.{name} must be below 1, not {value}")
 
 
-@dataclass(frozen=True)
-class LossResult:
-    """The outcome of `forward_backward`."""
+def remove_adapter(model: PolicyModel, name: str) -> None:
+    """Remove an adapter that nothing samples with any more, and free its memory. On the torch thread.
 
-    logprobs: list[npt.NDArray[np.float32]]
-    """Log-probabilities of each datum's targets, in their shape."""
-    loss: float
-    """The sum."""
+    Raises:
+        PolicyError: there is no such adapter, or it is the first one, which every model has.
+    """
+    if name not in model.versions or name == DEFAULT_ADAPTER or model.peft_model is None:
+        raise PolicyError(f"there is no adapter named {name!r} to remove")
+    model.unpack()
+    model.activate(DEFAULT_ADAPTER)
+    model.peft_model.delete_adapter(name)
+    model.adapters = tuple(adapter for adapter in model.adapters if adapter != name)
+    del model.versions[name]
+
+
+def linear_layers(model: PolicyModel, *, attention: bool, mlp: bool) -> tuple[str, ...]:
+    """Return the names of the linear layers of the attention, of the MLP or of both, as `target_modules` takes them.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    layers: set[str] = set()
+    for path, module in model.backbone.named_modules():
+        if not isinstance(module, nn.Linear) or ".lora_" in path:
+            continue
+        names = [part for part in path.split(".") if part != "base_layer"]
+        # A layer inside a module named after attention belongs to it; all others count as the MLP's.
+        of_attention = any(word in part.lower() for part in names[:-1] for word in ("attn", "attention"))
+        if attention if of_attention else mlp:
+            layers.add(names[-1])
+    if not layers:
+        raise PolicyError("the model has no linear layers of that kind", setting="target_modules")
+    return tuple(sorted(layers))
 
 
 def add_client_adapter(policy: Policy, name: str, shape: AdapterShape, alpha: int, seed: int | None = None) -> None:
@@ -120,7 +140,7 @@ class TrainedAdapter:
         self.changes = 0
         """Number of times that the weights have changed."""
 
-    def forward_backward(self, batch: LossBatch, *, gradient: bool) -> LossResult:
+    def forward_backward(self, batch: LossBatch, *, gradient: bool) -> LossAnswer:
         """Compute the loss of a batch; with `gradient`, add its gradient to those so far.
 
         Raises:
@@ -132,8 +152,10 @@ class TrainedAdapter:
         for parameter in parameters:
             parameter.grad = None
         try:
-            result = self._computed(batch, gradient)
-            if not math.isfinite(result.loss) or not all(np.isfinite(each).all() for each in result.logprobs):
+            answer = self._computed(batch, gradient)
+            if not math.isfinite(answer.metrics["loss:sum"]) or not all(
+                np.isfinite(each).all() for each in answer.logprobs
+            ):
                 raise RefusedError(
                     "the loss is not finite, and nothing was learnt from it: are `logprobs` those of the sampler, and "
                     "the learning rates of earlier steps not too large?"
@@ -145,9 +167,9 @@ class TrainedAdapter:
         for parameter, old in zip(parameters, before, strict=True):
             if old is not None:
                 parameter.grad = old if parameter.grad is None else parameter.grad.add_(old)
-        return result
+        return answer
 
-    def optim_step(self, step: AdamStep) -> dict[str, float]:
+    def optim_step(self, step: AdamBody) -> dict[str, float]:
         """Take an AdamW step with the gradients so far, and clear them.
 
         Raises:
@@ -155,11 +177,11 @@ class TrainedAdapter:
         """
         for group in self._learner.optimizer.param_groups:
             group.update(betas=(step.beta1, step.beta2), eps=step.eps, weight_decay=step.weight_decay)
-        found = self._learner.step_with(step.learning_rate, step.grad_clip_norm or math.inf)
-        if found["skipped"]:
+        metrics = self._learner.step_with(step.learning_rate, step.grad_clip_norm or math.inf)
+        if metrics["skipped"]:
             raise RefusedError("the gradients are not finite: the step was skipped, and they were dropped")
         self.changes += 1
-        return {"grad_norm:mean": found["grad_norm"], "learning_rate:mean": found["learning_rate"]}
+        return {"grad_norm:mean": metrics["grad_norm"], "learning_rate:mean": metrics["learning_rate"]}
 
     def save(self, folder: Path, *, optimizer: bool) -> None:
         """Write the weights in the format of peft, and with `optimizer` the optimizer's state."""
@@ -190,7 +212,7 @@ class TrainedAdapter:
         """Free its memory; it is not used again."""
         remove_adapter(self._policy.model, self.name)
 
-    def _computed(self, batch: LossBatch, gradient: bool) -> LossResult:
+    def _computed(self, batch: LossBatch, gradient: bool) -> LossAnswer:
         inputs, seen = batch.inputs, SeenTerms(batch.packed.term_count)
         if batch.ratio_mask_S is not None:
             # A sequence may be split into chunks, so its ratio is computed in a first pass.
@@ -199,7 +221,7 @@ class TrainedAdapter:
             self._learner.forward_backward(batch.packed, batch, known, gradient=False, seen=first)
             inputs = replace(inputs, rollout_S=batch.sequence_log_ratios(first.logprobs_S))
         sums: dict[str, Any] = self._learner.forward_backward(batch.packed, batch, inputs, gradient=gradient, seen=seen)
-        return LossResult(batch.split(seen.logprobs_S), float(sums["loss"]))
+        return LossAnswer(batch.split(seen.logprobs_S), {"loss:sum": float(sums["loss"])})
 
 
 # Adapters that the engine samples with.

@@ -12,15 +12,15 @@ from .openai_calls import record_openai_calls
 
 
 class AgentOpsTracer(OtelTracer):
-    """An `OtelTracer` that also makes spans of the chat completions that others answer, as the AgentOps SDK does.
+    """An `OtelTracer` that also records chat completions of other servers, as the AgentOps SDK does.
 
-    These are the calls that the agent makes with the `openai` package and that no gateway records, streamed ones
-    excepted. Nothing is sent to AgentOps. Calls of the model that is trained are recorded by the gateway, with their
-    tokens, whatever client makes them. Instrumentation of your own is recorded after `init`.
+    It records calls with the `openai` package that no gateway records, except streamed ones. Calls of the trained model
+    are recorded by the gateway, with their tokens. Nothing is sent to AgentOps. After `init` your instrumentation is
+    recorded too.
 
     Args:
-        agentops_managed, daemon: taken, and of no effect.
-        instrument_managed: make those spans.
+        agentops_managed, daemon: ignored.
+        instrument_managed: record those calls.
     """
 
     root_by_hand: ClassVar[bool] = True
@@ -34,9 +34,9 @@ class AgentOpsTracer(OtelTracer):
 
 
 class AgentFrameworkTracer(AgentOpsTracer):
-    """A tracer with the spans that Microsoft's Agent Framework makes of its agents and tools.
+    """A tracer that also records the spans of agents and tools of Microsoft's Agent Framework.
 
-    It turns on the framework's own instrumentation, and `init` for this process.
+    It turns on the framework's instrumentation and calls `init` for this process.
 
     Raises:
         UserError: the framework is not installed.

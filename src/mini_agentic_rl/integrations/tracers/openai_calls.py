@@ -1,9 +1,8 @@
 """Spans of chat completions that this process requests through the `openai` package and that no gateway records.
 
-A gateway records the calls that it answers, with their tokens. A judge at OpenAI, or an agent whose model is not
-trained, is answered elsewhere: an `AgentOpsTracer` makes a span of such a call, as the AgentOps SDK does, so that
-adapters can read its messages. The methods of the SDK's clients are wrapped once. Outside of a trace of such a tracer
-they behave as before. Streamed answers are not recorded.
+Such calls go to a judge or to a model that is not trained. An `AgentOpsTracer` records them, so that adapters can read
+their messages. The methods of the SDK's clients are wrapped once, without effect outside of a trace of such a tracer.
+Streamed answers are not recorded.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _wrapped: list[bool] = []
 
 
 def record_openai_calls() -> None:
-    """Have the clients of the `openai` package make spans from now on; once is enough."""
+    """Wrap the clients of the `openai` package, once per process."""
     with _lock:
         if _wrapped:
             return
@@ -66,7 +65,7 @@ async def _called_async(wrapped: Callable[..., Any], client: Any, args: tuple[An
 
 
 def _tracer_for(client: Any, kwargs: Mapping[str, Any]) -> Tracer | None:
-    """Return the tracer that records a call; None where none of this kind is at work, or a gateway records it."""
+    """Return the tracer that records a call; None without one, or if a gateway records the call."""
     trace = get_open_trace()
     if trace is None or not getattr(trace.tracer, "records_openai_calls", False) or kwargs.get("stream"):
         return None
@@ -83,60 +82,60 @@ def _span(tracer: Tracer, kwargs: Mapping[str, Any]) -> Iterator[SpanRecordingCo
 
 
 def _request(kwargs: Mapping[str, Any]) -> Attributes:
-    found: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "gen_ai.request.type": "chat",
         "gen_ai.system": "OpenAI",
         "gen_ai.request.streaming": False,
     }
     for name in _SETTINGS:
         if isinstance(kwargs.get(name), str | int | float):
-            found[f"gen_ai.request.{name}"] = kwargs[name]
+            attributes[f"gen_ai.request.{name}"] = kwargs[name]
     for number, message in enumerate(_dictionaries(kwargs.get("messages"))):
-        _put_message(found, f"gen_ai.prompt.{number}", message)
+        _put_message(attributes, f"gen_ai.prompt.{number}", message)
     functions = (tool.get("function") for tool in _dictionaries(kwargs.get("tools")))
-    for number, function in enumerate(one for one in functions if isinstance(one, Mapping)):
+    for number, function in enumerate(function for function in functions if isinstance(function, Mapping)):
         for name in ("name", "description", "parameters"):
-            _put(found, f"gen_ai.request.functions.{number}.{name}", function.get(name))
-    return found
+            _put(attributes, f"gen_ai.request.functions.{number}.{name}", function.get(name))
+    return attributes
 
 
 def _record(span: SpanRecordingContext, answer: Any) -> None:
-    """Write down an answer, also one that the caller wants with its headers."""
+    """Record an answer, also one that the caller requested with its headers."""
     parse = getattr(answer, "parse", None)
     if parse is not None and not hasattr(answer, "choices"):
         answer = parse()
     if not hasattr(answer, "choices"):
         return
     facts = answer.model_dump(mode="json", exclude_none=True, warnings=False)
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name in ("id", "model", "system_fingerprint"):
-        _put(found, f"gen_ai.response.{name}", facts.get(name))
+        _put(attributes, f"gen_ai.response.{name}", facts.get(name))
     for name, count in (facts.get("usage") or {}).items():
         if isinstance(count, int):
-            found[f"gen_ai.usage.{name}"] = count
+            attributes[f"gen_ai.usage.{name}"] = count
     for number, choice in enumerate(_dictionaries(facts.get("choices"))):
-        _put_message(found, f"gen_ai.completion.{number}", choice.get("message") or {})
-        _put(found, f"gen_ai.completion.{number}.finish_reason", choice.get("finish_reason"))
-    span.record_attributes(found)
+        _put_message(attributes, f"gen_ai.completion.{number}", choice.get("message") or {})
+        _put(attributes, f"gen_ai.completion.{number}.finish_reason", choice.get("finish_reason"))
+    span.record_attributes(attributes)
 
 
-def _put_message(found: dict[str, Any], prefix: str, message: Mapping[str, Any]) -> None:
+def _put_message(attributes: dict[str, Any], prefix: str, message: Mapping[str, Any]) -> None:
     for name in ("role", "content", "tool_call_id"):
-        _put(found, f"{prefix}.{name}", message.get(name))
+        _put(attributes, f"{prefix}.{name}", message.get(name))
     for number, call in enumerate(_dictionaries(message.get("tool_calls"))):
         function = call.get("function") or {}
         facts = {"id": call.get("id"), "type": call.get("type"), **{k: function.get(k) for k in ("name", "arguments")}}
         for name, value in facts.items():
-            _put(found, f"{prefix}.tool_calls.{number}.{name}", value)
+            _put(attributes, f"{prefix}.tool_calls.{number}.{name}", value)
 
 
-def _put(found: dict[str, Any], name: str, value: Any) -> None:
+def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
     if value is not None:
-        found[name] = value if isinstance(value, str | int | float) else json.dumps(value, default=str)
+        attributes[name] = value if isinstance(value, str | int | float) else json.dumps(value, default=str)
 
 
 def _dictionaries(items: Any) -> list[Mapping[str, Any]]:
-    """Return the items that are dictionaries, or models of the SDK as such; others are passed over."""
+    """Return dictionaries, and models of the SDK as dictionaries; other items are skipped."""
     if not isinstance(items, Sequence) or isinstance(items, str):
         return []
     plain = (_plain(item) for item in items)

@@ -1,6 +1,6 @@
 """Environments and reward functions that were written for TRL's GRPOTrainer: `TRLEnvironment` and `TRLRewards`.
 
-TRL itself need not be installed.
+They do not need TRL.
 """
 
 import lazy_loader

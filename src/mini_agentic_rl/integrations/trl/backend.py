@@ -1,6 +1,6 @@
 """Mini-GRPO whose advantages, loss and optimizer steps are those of TRL's GRPOTrainer.
 
-The loop, the endpoint, the rollouts and the rewards stay what they are; TRL learns on the same weights, with no copy.
+Loop, endpoint, rollouts and rewards are those of the native backend; TRL trains the same weights without a copy.
 """
 
 from __future__ import annotations

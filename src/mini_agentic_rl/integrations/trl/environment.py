@@ -1,9 +1,8 @@
 """An environment of TRL's `environment_factory`: a class with `reset`, tools as its methods, perhaps a `get_reward`.
 
-Instances are made once and reset for each rollout, one for each that runs at the same time; one that has raised is not
-used again. What `reset(**row)` returns is added to the last message, the model calls the methods until it answers
-without a call, and the reward is that of `get_reward` and of the reward functions, which find the instance in
-`environments`.
+Each concurrent rollout has an instance, which is reset and reused; an instance that raised is dropped. The text that
+`reset(**row)` returns is appended to the last message. The model calls the methods until it answers without a call. The
+reward is that of `get_reward` plus those of the reward functions, which get the instance as `environments`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,8 @@ from ...environments import REWARD, Endpoint, Outcome, outgrew_context, shared_c
 from ...errors import UserError
 from ...rewards import Reward, WeightedSum
 
-# TRL's reward functions over one completion: called as TRL calls them, weighted, summed.
-#
-# Every function gets `prompts`, `completions` and `completion_ids` with one item each, a list for each column of the
-# row, `environments` where there is one, and `log_metric` and `log_extra`.
+# Reward functions are called as TRL calls them, and their weighted rewards summed. Each gets `prompts`, `completions`
+# and `completion_ids` with one item, a list for each column of the row, `environments`, `log_metric` and `log_extra`.
 
 
 Function = Callable[..., Any]
@@ -40,11 +37,11 @@ class TRLRewards:
     """Scores completions, each by all functions.
 
     Args:
-        functions: a reward function of TRL's, or several. Rewards of this package are such functions too.
-        weights: a factor for each; without them all count the same.
+        functions: one or several reward functions for TRL, or rewards of this package.
+        weights: a factor for each; None weighs all alike.
 
     Raises:
-        UserError: one is no function, or asks for what only TRL's trainer has; or there are not as many weights.
+        UserError: one is not a function or requires `trainer_state`, or the number of weights differs.
     """
 
     def __init__(self, functions: Function | Sequence[Function] = (), weights: Sequence[float] | None = None) -> None:
@@ -56,7 +53,7 @@ class TRLRewards:
         called = [function if isinstance(function, Reward) else _Called(function) for function in given]
         self._sum = WeightedSum(called, weights) if called else None
         self.wants_ids = any("completion_ids" in inspect.signature(function).parameters for function in given)
-        """True where a function names `completion_ids`."""
+        """True if a function names `completion_ids`."""
 
     def __bool__(self) -> bool:
         return self._sum is not None
@@ -64,13 +61,12 @@ class TRLRewards:
     def score(
         self, prompt: Any, completion: Any, columns: Mapping[str, Any], *, completion_ids: Sequence[int] | None = None
     ) -> dict[str, float]:
-        """Return the sum, as `reward`, and each function's own number; nothing where none of them gave any, or
-        one failed.
+        """Return the sum, as `reward`, and the number of each function; empty if none gave one, or one failed.
 
         Args:
             prompt: text or messages.
             completion: text or messages.
-            columns: the row beside its prompt, and what else the functions may ask for.
+            columns: the other columns of the row, and further arguments of the functions.
         """
         given: dict[str, Any] = {
             name: [value] for name, value in columns.items() if name not in ("prompt", "completion")
@@ -85,7 +81,7 @@ class TRLRewards:
 
 
 class _Called(Reward):
-    """A function, called as TRL calls it."""
+    """A reward function, called as TRL calls it."""
 
     def __init__(self, function: Function) -> None:
         super().__init__(_name_of(function))
@@ -128,7 +124,7 @@ def _log_extra(column: str, values: Sequence[Any]) -> None:
     emit_annotation({"extra": {str(column): str(values[0]) if values else ""}})
 
 
-# Python functions as tools of a model, as TRL and transformers have them: schema by signature and docstring.
+# Python functions as tools of a model, with schemas from signature and docstring as in TRL and transformers.
 
 
 Tool = Callable[..., Any]
@@ -144,33 +140,33 @@ def methods_of(environment: Any) -> list[Tool]:
 
 
 def schemas_of(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Return what the model is shown of tools.
+    """Return the schemas of tools.
 
     Raises:
-        UserError: one has no docstring or type hints that say what it takes.
+        UserError: one lacks a docstring or type hints of its arguments.
     """
     from transformers.utils import get_json_schema
 
-    found = []
+    schemas = []
     for tool in tools:
         try:
-            found.append(get_json_schema(tool))
-        except Exception as error:  # its reader raises errors of several kinds, all of them about the function
+            schemas.append(get_json_schema(tool))
+        except Exception as error:  # `get_json_schema` raises several types, all about the function
             name = getattr(tool, "__qualname__", repr(tool))
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"{name} cannot be a tool: {first}", setting="environment_factory") from error
-    return found
+    return schemas
 
 
 async def call_tool(tools: Mapping[str, Tool], name: str, arguments: str) -> str:
-    """Return the result of a tool call as text; what goes wrong is a result too, as the model reads it in TRL."""
+    """Return the result of a tool call as text; errors are results too, in the form of TRL."""
     try:
         values = json.loads(arguments or "{}")
         if name not in tools:
             raise ValueError(f"Tool {name} not found.")
         tool = tools[name]
         result = await tool(**values) if inspect.iscoroutinefunction(tool) else await asyncio.to_thread(tool, **values)
-    except Exception as error:  # the model's call, or the environment's answer to it
+    except Exception as error:  # of the model's arguments, or of the tool
         result = {"error": str(error)}
     return str(result)
 
@@ -178,26 +174,26 @@ async def call_tool(tools: Mapping[str, Tool], name: str, arguments: str) -> str
 Factory = Callable[[], Any]
 
 _ALONE = ""
-"""The name of the environment where there is one."""
+"""Name of a single environment."""
 _MOST_CALLS = 10
 
 
 class WithoutEnvironment:
-    """The environment of a training that has tools alone."""
+    """The environment of a training with tools only."""
 
     def reset(self, **row: Any) -> None:
-        """Do nothing: there is no state."""
+        """Do nothing."""
 
 
 class TRLEnvironment:
-    """An environment for `EnvironmentAgent`, from what TRL's GRPOTrainer is given.
+    """An environment for `EnvironmentAgent`, made of the arguments of TRL's GRPOTrainer.
 
     Args:
-        environment_factory: makes an instance; or several factories by the name that the column `environment` has.
-        reward_funcs: reward functions of TRL's; may be left out where the environment has `get_reward`.
-        reward_weights: a factor for each of these.
+        environment_factory: makes an instance; or several factories by their names in the column `environment`.
+        reward_funcs: reward functions; optional if the environment has `get_reward`.
+        reward_weights: a factor for each.
         tools: functions that the model may call beside the environment's.
-        train_dataset: rows; without them every task is an empty prompt, which `reset` fills.
+        train_dataset: rows; None makes every task an empty prompt, which `reset` fills.
         max_tool_calling_iterations: most times that the model calls tools before its last answer.
 
     Raises:
@@ -237,7 +233,7 @@ class TRLEnvironment:
             raise UserError("several environments need rows whose column `environment` names one", setting="dataset")
 
     def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
-        """Return the first rows, the same ones for every split; empty prompts where no rows were given."""
+        """Return the first rows, the same for every split, or empty prompts if there are no rows."""
         if self._rows is not None:
             return [dict(row) for row in self._rows[:size]]
         return [{"prompt": [{"role": "user", "content": ""}]} for _ in range(size)]
@@ -259,15 +255,15 @@ class TRLEnvironment:
             scores: dict[str, float] = await asyncio.to_thread(
                 self._rewards.score, prompt, completion, columns, completion_ids=ids
             )
-            own = await _own_reward(environment)
-        if own is not None:
-            scores = {**scores, _kind(environment): own, REWARD: scores.get(REWARD, 0.0) + own}
+            own_reward = await _own_reward(environment)
+        if own_reward is not None:
+            scores = {**scores, _kind(environment): own_reward, REWARD: scores.get(REWARD, 0.0) + own_reward}
         if not scores:
             raise ValueError(f"{_kind(environment)} and its reward functions gave no reward (None)")
         return Outcome(scores, completion[-1].get("content") if completion else None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the instances behind: a process makes its own."""
+        """Omit the instances: each process makes its own."""
         return {**self.__dict__, "_idle": defaultdict(deque)}
 
     def _name_of(self, task: Mapping[str, Any]) -> str:
@@ -292,7 +288,7 @@ class TRLEnvironment:
     async def _talk(
         self, name: str, environment: Any, messages: list[dict[str, Any]], endpoint: Endpoint
     ) -> tuple[list[dict[str, Any]], list[int] | None]:
-        """Return the completion as messages, as TRL has them, and as ids where a reward function asks for these."""
+        """Return the completion as messages in TRL's form, and as ids if a reward function names them."""
         client = shared_client(endpoint.base_url, endpoint.api_key)
         tools = {tool.__name__: tool for tool in (*self._tools, *methods_of(environment))}
         sampling: dict[str, Any] = dict(endpoint.sampling)
@@ -324,8 +320,8 @@ class TRLEnvironment:
                 break
             for call in calls:
                 function = call["function"]
-                said = await call_tool(tools, function["name"], function["arguments"])
-                result = {"role": "tool", "name": function["name"], "content": said}
+                text = await call_tool(tools, function["name"], function["arguments"])
+                result = {"role": "tool", "name": function["name"], "content": text}
                 messages.append({**result, "tool_call_id": call["id"]})
                 completion.append(result)
         return completion, ids
@@ -333,7 +329,9 @@ class TRLEnvironment:
 
 async def _opening(environment: Any, task: Mapping[str, Any], *, several: bool) -> list[dict[str, Any]]:
     prompt = task.get("prompt") or [{"role": "user", "content": ""}]
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(one) for one in prompt]
+    messages = (
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(message) for message in prompt]
+    )
     row = {name: value for name, value in task.items() if not (several and name == "environment")}
     observation = await _called(environment.reset, **row)
     if observation is None:
@@ -365,13 +363,13 @@ async def _called(function: Callable[..., Any], **arguments: Any) -> Any:
 
 
 def _as_trl(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an assistant's message with the arguments of its calls as objects, where they are such."""
+    """Return an assistant's message whose call arguments are parsed if they are JSON."""
     if not reply.get("tool_calls"):
         return {"role": "assistant", "content": reply.get("content") or ""}
     calls = []
     for call in reply["tool_calls"]:
         function = dict(call["function"])
-        with suppress(ValueError, RecursionError):  # then the model's text stays what it is
+        with suppress(ValueError, RecursionError):  # keep the text
             function["arguments"] = json.loads(function["arguments"])
         calls.append({"type": "function", "function": function})
     return {"role": "assistant", "content": reply.get("content") or "", "tool_calls": calls}

@@ -27,7 +27,7 @@ class _TRLLoss:
     level: str = "token"
     """Clips the ratio of each `token` or of each `sequence`."""
     only: Mapping[str, Any] = field(default_factory=dict)
-    """Values of settings with which alone TRL computes it."""
+    """Required values of other settings."""
     bounds_ratio: bool = False
     """True if `epsilon_high` is the bound of the ratio itself, and not its distance from 1."""
 
@@ -48,7 +48,7 @@ _LOSSES = {
     "gspo": _TRLLoss(level="sequence", only={"loss_aggregation": "sequence"}),
     "cispo": _TRLLoss("cispo", only={"loss_aggregation": "token", "clip_ratio": 1.0}, bounds_ratio=True),
 }
-"""Every `policy_loss` that TRL has."""
+"""The `policy_loss` values that TRL supports."""
 
 
 def check_backend(settings: GRPOSettings, *, adapters: Collection[str], fixed_adapters: Collection[str]) -> None:
@@ -71,7 +71,7 @@ def check_backend(settings: GRPOSettings, *, adapters: Collection[str], fixed_ad
 
 
 def _beyond(settings: GRPOSettings) -> dict[str, Any]:
-    """Return the settings that only the native backend follows, with their values."""
+    """Return the settings that only the native backend supports, with their values."""
     loss = _LOSSES.get(settings.policy_loss)
     is_beyond = {
         "baseline": settings.baseline != "group",
@@ -90,7 +90,7 @@ def _beyond(settings: GRPOSettings) -> dict[str, Any]:
 
 
 def trainer_options(settings: GRPOSettings, learner: LearnerSettings) -> dict[str, Any]:
-    """Return the keywords of `trl.GRPOConfig` that say what is learnt.
+    """Return the keywords of `trl.GRPOConfig` for the loss and the optimizer.
 
     A forward-backward pass takes one group, padded to its longest rollout; the gradients of a step's groups add up.
     """
@@ -118,27 +118,27 @@ def trainer_options(settings: GRPOSettings, learner: LearnerSettings) -> dict[st
     }
 
 
-# A rollout as TRL takes it: one prompt, one completion, and a mask that says what in it was sampled.
+# A rollout as a row of TRL: one prompt, one completion, and a mask of the sampled tokens.
 #
 #     prompt         of the first call
-#     completion     its answer, what the tool or the user said (mask 0), the next answer, ... up to the last answer
+#     completion     its answer, the tool results or user messages (mask 0), the next answer, ... up to the last answer
 #
-# That holds a rollout whose calls continue each other token by token. One that does not (another conversation, a
-# history that was rewritten) is several sequences, for which TRL has no place.
+# This works for rollouts whose calls continue each other token by token. A rewritten history or a second conversation
+# would be several sequences, which TRL does not support.
 
 
 @dataclass
 class TRLRow:
-    """One row of what TRL calls a batch of completions."""
+    """One row of a batch of completions."""
 
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
-    """[completion tokens] 1 where the policy sampled the token and is trained on it."""
+    """[completion tokens] 1 for sampled tokens that are trained on."""
     logprobs: list[float] = field(default_factory=list)
-    """[completion tokens] what the sampler recorded; 0 where the mask is 0."""
+    """[completion tokens] recorded log-probabilities; 0 where the mask is 0."""
     reward: float | None = None
-    """None takes the row out of its group."""
+    """None excludes the row from its group."""
 
     def add(self, ids: Sequence[int], mask: Sequence[int], logprobs: Sequence[float]) -> None:
         """Add tokens to the completion."""
@@ -148,10 +148,10 @@ class TRLRow:
 
 
 def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
-    """Return the whole of a trajectory as one row.
+    """Return a trajectory as one row.
 
     Args:
-        temperature: the one at which TRL takes log-probabilities.
+        temperature: temperature of TRL's log-probabilities.
 
     Raises:
         UserError: its calls do not continue each other, or were sampled at another temperature.
@@ -190,5 +190,5 @@ def masked(row: TRLRow) -> TRLRow:
 
 
 def empty_row(token: int) -> TRLRow:
-    """Return a row that fills the place of a rollout which gave nothing to train on: TRL's groups have one size."""
+    """Return a row in place of a rollout without training data: TRL's groups have a fixed size."""
     return TRLRow([token], [token], [0], [0.0])

@@ -1,9 +1,8 @@
 """The engine as the sampler of TRL's GRPOTrainer: `GRPOTrainer(…, rollout_func=TRLSampler())`.
 
-It samples with the very weights that TRL trains: no copy of them is made, and no server has to be told of new ones.
-Between two calls the model is as TRL means it: attention, training mode, cache and all.
-
-TRL has one turn in mind where it calls a rollout function: tools and environments of the trainer's own are refused.
+It samples from the weights that TRL trains, without a copy or a server. Between two calls the attention, training mode
+and cache settings of the model are those of TRL. A rollout function answers with one turn: tools and environments of
+the trainer are refused.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from ...policy import ATTENTION_NAME, DEFAULT_ADAPTER, EngineSettings, Policy, P
 from ...tokens import SamplingParams, TokenDelta, TokenRequest
 
 _REFUSED: Mapping[str, object] = {"repetition_penalty": 1.0, "use_vllm": False}
-"""Attributes of the trainer with which it asks for what the engine does not do, and their values that do not."""
+"""Attributes of the trainer, and the only values that the engine supports."""
 
 
 class TRLSampler:
-    """Answers TRL's calls of a `rollout_func`: a completion for each prompt, with its ids and log-probabilities.
+    """A `rollout_func` for TRL: a completion for each prompt, with ids and log-probabilities.
 
-    Temperature, truncation and length are the trainer's. The draws follow from its seed and step.
+    Temperature, truncation and length are the trainer's; draws depend on its seed and step only.
     """
 
     def __init__(self, engine: EngineSettings | None = None) -> None:
-        """`engine` is the cache, and how many sequences run at once."""
+        """`engine` has the cache size and the number of concurrent sequences."""
         self._settings = engine
         self._policy: Policy | None = None
         self._model: Any = None
@@ -42,7 +41,7 @@ class TRLSampler:
             `prompt_ids`, `completion_ids` and `logprobs`, each a list for each prompt.
 
         Raises:
-            UserError: the trainer asks for something that the engine does not do.
+            UserError: the engine does not support a setting of the trainer.
         """
         _check(trainer)
         prompt_ids = [_ids_of(prompt, trainer) for prompt in prompts]
@@ -60,7 +59,7 @@ class TRLSampler:
         }
 
     def close(self) -> None:
-        """End the thread that samples; a further call begins another."""
+        """End the sampling thread; a later call starts another."""
         if self._policy is not None:
             self._policy.close()
             self._policy = self._model = None
@@ -108,7 +107,7 @@ class TRLSampler:
             try:
                 yield policy
             finally:
-                policy.learn(lambda: None)  # gives the memory of the cache and of copied layers back
+                policy.learn(lambda: None)  # frees the cache and copied layers
         finally:
             base.config.use_cache = cached
             base.set_attn_implementation(attention)
@@ -134,9 +133,9 @@ def _check(trainer: Any) -> None:
             "them here (GRPOTrainerWrapper(environment_factory=…)), or let TRL sample"
         )
     for name, value in _REFUSED.items():
-        found = getattr(trainer, name)
-        if found != value:
-            raise UserError(f"the engine does not do {name}={found!r}: leave it at {value!r}", setting=name)
+        given = getattr(trainer, name)
+        if given != value:
+            raise UserError(f"the engine does not do {name}={given!r}: leave it at {value!r}", setting=name)
     if trainer.accelerator.num_processes != 1:
         raise UserError("the engine samples for a trainer of one process: start one, or let TRL sample with vLLM")
 
@@ -146,15 +145,15 @@ def _unwrapped(trainer: Any) -> Any:
 
 
 def _names(model: Any) -> list[str]:
-    """Return the adapter that is trained; nothing where all weights are."""
+    """Return the name of the trained adapter; empty for full training."""
     return [str(model.active_adapter)] if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else []
 
 
 def _end_ids(trainer: Any) -> tuple[int, ...]:
-    """Return the ids that end an answer: the tokenizer's, and those of the model's generation."""
+    """Return the end ids of the tokenizer and of the generation config."""
     config = getattr(_unwrapped(trainer), "generation_config", None)
-    told = None if config is None else config.eos_token_id
-    known = [] if told is None else [told] if isinstance(told, int) else list(told)
+    configured = None if config is None else config.eos_token_id
+    known = [] if configured is None else [configured] if isinstance(configured, int) else list(configured)
     return tuple(dict.fromkeys([int(trainer.processing_class.eos_token_id), *map(int, known)]))
 
 
@@ -195,7 +194,7 @@ def _at_once(policy: Policy, requests: Sequence[TokenRequest]) -> list[TokenDelt
             policy.engine.queue(sequence)
     except PolicyError as error:
         raise UserError(f"TRL's prompts cannot be sampled from: {error}") from error
-    found = [answer.result() for answer in answers]
-    if any(answer.finish_reason == "cancelled" for answer in found):
+    deltas = [answer.result() for answer in answers]
+    if any(answer.finish_reason == "cancelled" for answer in deltas):
         raise UserError("the engine broke off an answer for TRL: its log says why")
-    return found
+    return deltas

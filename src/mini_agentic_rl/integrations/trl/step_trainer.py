@@ -1,9 +1,9 @@
-"""The update by TRL: groups in, TRL's advantages, loss and steps, metrics out. See `Objective`.
+"""The update by TRL: takes groups, computes advantages, loss and steps by TRL, returns metrics. See `Objective`.
 
-What is different from the native backend, rewards and settings being the same: the standard deviation of a group is
-that of a sample (divided by G - 1), with 1e-4 added; rollouts that gave nothing to train on, and groups of equal
-rewards, count in the mean over rollouts; log-probabilities are computed from padded rows and not from a tree, the first
-ratio is 1 by definition, and no step is shortened (`max_update_kl`). Runs on the torch thread.
+Differences from the native backend with the same rewards and settings: the standard deviation of a group is that of a
+sample (divided by G - 1) plus 1e-4; rollouts without training data and groups of equal rewards count in the mean over
+rollouts; log-probabilities come from padded rows, not from a tree; the first ratio is 1 by definition; steps are not
+shortened (`max_update_kl`). Runs on the torch thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .mapping import TRLRow, empty_row, masked, row_of, trainer_options
 
 
 class TRLObjective(Objective):
-    """Learns one adapter, or all weights. The native optimizer takes the steps, so the loop's checkpoints are whole."""
+    """Trains one adapter or all weights with the native optimizer, so that the loop's checkpoints are complete."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TRLObjective(Objective):
         return groups, kl
 
     def _rows(self, groups: Sequence[Group]) -> list[TRLRow]:
-        """Return the rows group by group, each filled up to its size."""
+        """Return the rows of all groups, each group padded to its full size."""
         settings, rows = self._settings, []
         pad = self._tokenizer.pad_token_id
         filling = empty_row(self._tokenizer.eos_token_id if pad is None else pad)
@@ -91,12 +91,11 @@ class TRLObjective(Objective):
         return rows
 
 
-# TRL's GRPOTrainer, run one step at a time: rollouts in, its optimizer steps taken, its metrics out.
+# TRL's GRPOTrainer, run one step at a time.
 #
-# The trainer learns on the modules that the policy samples with, and takes its steps with the policy's own optimizer
-# and learning rates. Its data set has a row for each task of a step and no content: which tasks those are is for the
-# loop to say, and what was sampled of them comes in through `rollout_func`. So all that a run has to keep for going on
-# from a checkpoint is kept by the loop.
+# It trains the modules that the policy samples with, with the policy's optimizer and learning rates. Its data set has
+# an empty row for each task of a step; the loop's rollouts come in through `rollout_func`. So the loop keeps the whole
+# state of a checkpoint.
 
 
 _REWARD = "rollout_reward"
@@ -108,7 +107,7 @@ _NAMES = {
     "clip_ratio/region_mean": "clip_fraction",
     "cispo_clip_ratio": "clip_fraction",
 }
-"""TRL's metrics that mean what one of ours means."""
+"""TRL's metrics and the equivalent ones of this package."""
 
 
 class StepTrainer:
@@ -119,13 +118,13 @@ class StepTrainer:
     ) -> None:
         """
         Args:
-            learner: whose optimizer takes the steps, and counts them.
-            tokenizer: TRL wants one for what it decodes for its reward functions; nothing that is trained is decoded.
+            learner: its optimizer takes the steps, which it counts.
+            tokenizer: required by TRL, which decodes completions for reward functions.
         """
         self._rows: Sequence[TRLRow] = ()
         self._watch = _Watch(learner, model.threads)
         rate = learner.settings.learning_rate
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # it makes the folder, and leaves it
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # TRL creates the folder
             warnings.filterwarnings("ignore", message=".*'rollout_func'.*experimental")
             warnings.simplefilter("ignore", FutureWarning)  # TRL's own use of transformers
             options = GRPOConfig(
@@ -163,16 +162,16 @@ class StepTrainer:
             model.peft_model.set_adapter(DEFAULT_ADAPTER)
 
     def step(self, rows: Sequence[TRLRow], seed: int) -> dict[str, float]:
-        """All optimizer steps on the rollouts of one step of the loop.
+        """Take all optimizer steps on the rollouts of one step of the loop.
 
         Args:
             rows: `tasks_per_step` groups of `samples_per_prompt` rollouts.
-            seed: of the order in which TRL puts them into passes, and of dropout.
+            seed: seed of the order within a step and of dropout.
         """
         self._rows = rows
         self._watch.logs.clear()
         torch.manual_seed(seed)
-        gc.freeze()  # at every start it collects garbage, and would look through all that is there
+        gc.freeze()  # `train` runs a garbage collection, which would scan all objects
         try:
             with only_errors_of("transformers"):
                 self._trainer.train()
@@ -183,7 +182,7 @@ class StepTrainer:
         return {_NAMES[name]: value for name, value in last.items() if name in _NAMES}
 
     def _rollouts(self, prompts: list[str], _: GRPOTrainer) -> dict[str, Any]:
-        """TRL's `rollout_func`: what the loop has sampled already."""
+        """TRL's `rollout_func`: return the rollouts of the loop."""
         if len(prompts) != len(self._rows):
             raise ValueError(f"{len(self._rows)} rollouts for the {len(prompts)} that TRL asks for")
         return {
@@ -196,7 +195,7 @@ class StepTrainer:
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no types here
-    """Counts the steps where the policy counts its own, keeps what is logged, and leaves cores to others."""
+    """Counts the steps of the learner, keeps the logs, and adapts the number of threads."""
 
     def __init__(self, learner: Learner, threads: ThreadCount) -> None:
         self.logs: list[dict[str, float]] = []
@@ -218,6 +217,6 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
 
 
 def _rewards(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
-    """TRL's reward function: what hooks and agent gave, None for a row that stands for no rollout."""
+    """TRL's reward function: the rewards of hooks and agent, None for padding rows."""
     rewards: list[float | None] = columns[_REWARD]
     return rewards

@@ -1,8 +1,8 @@
 """The keys of a verl configuration and what becomes of each: the table behind `VERL`.
 
-A key is in one of four groups: it sets something here (`SETTINGS`); another value than the one that holds here would
-change what is learned, and is an error (`FIXED`); it is not honoured but changes no gradient (`IGNORED`); or it is
-about machines and other parts of verl (`NO_MEANING`). A key in none of them is unknown.
+A key is in one of three groups: it sets something here (`SETTINGS`); any value but the one that applies here would
+change what is learned, and is an error (`FIXED`); or it is not honoured but changes no gradient (`IGNORED`). All other
+keys are about machines, engines and parts of verl that have no counterpart in one process, and are named in a warning.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def number(value: Any) -> float:
 
 def whole(value: Any) -> int:
     """A whole number."""
-    found = number(value)
-    if found != int(found):
+    given = number(value)
+    if given != int(given):
         raise ValueError("expected a whole number")
-    return int(found)
+    return int(given)
 
 
 def text(value: Any) -> str:
@@ -61,10 +61,10 @@ def text(value: Any) -> str:
 
 def truth(value: Any) -> bool:
     """True or False, also as text."""
-    found = {"true": True, "false": False}.get(str(value).lower())
-    if found is None:
+    given = {"true": True, "false": False}.get(str(value).lower())
+    if given is None:
         raise ValueError("expected True or False")
-    return found
+    return given
 
 
 def numbers(value: Any) -> tuple[float, ...]:
@@ -92,8 +92,8 @@ def one_of(choices: Mapping[str, Any]) -> Convert:
 
 def positive(value: Any) -> int | None:
     """A whole number; -1 and 0 mean that it is not set."""
-    found = whole(value)
-    return found if found > 0 else None
+    given = whole(value)
+    return given if given > 0 else None
 
 
 ACTOR = "actor_rollout_ref.actor"
@@ -108,7 +108,7 @@ class HonouredKey:
     key: str
     target: str
     """`grpo.NAME`, `learner.NAME`, `lora.NAME`, `load.NAME`: a field of those settings or an option of `load_model`;
-    `own.NAME`: used by `translate` itself."""
+    `verl.NAME`: read by `translate`."""
     convert: Convert
 
 
@@ -117,7 +117,7 @@ OVERLONG: Sequence[str] = (
     "reward_model.reward_kwargs.overlong_buffer_cfg",
     "reward.reward_kwargs.overlong_buffer_cfg",
 )
-"""Places at which versions of verl keep `enable`, `len` and `penalty_factor` of DAPO's punishment of long replies."""
+"""Places at which versions of verl keep `enable`, `len` and `penalty_factor` of DAPO's penalty for long replies."""
 
 _OVER_BATCH = {"advantage_normalization": "batch", "normalize_advantage": True}
 
@@ -125,10 +125,10 @@ SETTINGS: Sequence[HonouredKey] = (
     HonouredKey("data.train_batch_size", "grpo.tasks_per_step", whole),
     HonouredKey("data.max_response_length", "grpo.max_new_tokens", whole),
     HonouredKey("data.seed", "grpo.seed", whole),
-    HonouredKey("data.tokenizer", "own.tokenizer", text),
+    HonouredKey("data.tokenizer", "verl.tokenizer", text),
     HonouredKey("data.trust_remote_code", "load.trust_remote_code", truth),
-    HonouredKey(f"{MODEL}.path", "own.model", text),
-    HonouredKey(f"{MODEL}.tokenizer_path", "own.tokenizer", text),
+    HonouredKey(f"{MODEL}.path", "verl.model", text),
+    HonouredKey(f"{MODEL}.tokenizer_path", "verl.tokenizer", text),
     HonouredKey(f"{MODEL}.trust_remote_code", "load.trust_remote_code", truth),
     HonouredKey(f"{MODEL}.lora_rank", "lora.r", whole),
     HonouredKey(f"{MODEL}.lora_alpha", "lora.alpha", whole),
@@ -142,8 +142,8 @@ SETTINGS: Sequence[HonouredKey] = (
     HonouredKey(f"{ACTOR}.clip_ratio_low", "grpo.clip_ratio", number),
     HonouredKey(f"{ACTOR}.clip_ratio_high", "grpo.clip_ratio_high", number),
     HonouredKey(f"{ACTOR}.ppo_epochs", "grpo.epochs_per_batch", whole),
-    HonouredKey(f"{ACTOR}.ppo_mini_batch_size", "own.mini_batch", whole),
-    HonouredKey(f"{ACTOR}.use_kl_loss", "own.use_kl_loss", truth),
+    HonouredKey(f"{ACTOR}.ppo_mini_batch_size", "verl.mini_batch", whole),
+    HonouredKey(f"{ACTOR}.use_kl_loss", "verl.use_kl_loss", truth),
     HonouredKey(f"{ACTOR}.kl_loss_coef", "grpo.kl_coef", number),
     HonouredKey(
         f"{ACTOR}.kl_loss_type",
@@ -155,7 +155,7 @@ SETTINGS: Sequence[HonouredKey] = (
     ),
     HonouredKey(
         f"{ACTOR}.loss_agg_mode",
-        "own.aggregation",
+        "verl.aggregation",
         one_of(
             {
                 "token-mean": "token",
@@ -170,7 +170,7 @@ SETTINGS: Sequence[HonouredKey] = (
     HonouredKey(f"{ACTOR}.optim.lr", "learner.learning_rate", number),
     HonouredKey(f"{ACTOR}.optim.weight_decay", "learner.weight_decay", number),
     HonouredKey(f"{ACTOR}.optim.betas", "learner.betas", numbers),
-    HonouredKey(f"{ACTOR}.optim.lr_warmup_steps_ratio", "own.warmup_ratio", number),
+    HonouredKey(f"{ACTOR}.optim.lr_warmup_steps_ratio", "verl.warmup_ratio", number),
     HonouredKey(f"{ACTOR}.optim.lr_warmup_steps", "learner.warmup_steps", positive),
     HonouredKey(f"{ACTOR}.optim.total_training_steps", "learner.total_steps", positive),
     *(
@@ -183,11 +183,11 @@ SETTINGS: Sequence[HonouredKey] = (
         "grpo.policy_loss",
         one_of({"vanilla": "clip", "gspo": "gspo", "cispo": "cispo"}),
     ),
-    HonouredKey(f"{ACTOR}.tis_imp_ratio_cap", "own.importance_cap", number),
+    HonouredKey(f"{ACTOR}.tis_imp_ratio_cap", "verl.importance_cap", number),
     HonouredKey("algorithm.norm_adv_by_std_in_grpo", "grpo.normalize_advantage", truth),
     HonouredKey(
         "algorithm.adv_estimator",
-        "own.estimator",
+        "verl.estimator",
         one_of(
             {
                 "grpo": {},
@@ -200,10 +200,10 @@ SETTINGS: Sequence[HonouredKey] = (
             }
         ),
     ),
-    HonouredKey("algorithm.use_kl_in_reward", "own.kl_in_reward", truth),
-    HonouredKey("algorithm.kl_ctrl.kl_coef", "own.reward_kl_coef", number),
-    HonouredKey("algorithm.kl_ctrl.type", "own.reward_kl_type", text),
-    HonouredKey("algorithm.kl_penalty", "own.reward_kl_penalty", text),
+    HonouredKey("algorithm.use_kl_in_reward", "verl.kl_in_reward", truth),
+    HonouredKey("algorithm.kl_ctrl.kl_coef", "verl.reward_kl_coef", number),
+    HonouredKey("algorithm.kl_ctrl.type", "verl.reward_kl_type", text),
+    HonouredKey("algorithm.kl_penalty", "verl.reward_kl_penalty", text),
     HonouredKey("algorithm.filter_groups.enable", "grpo.dynamic_sampling", truth),
     HonouredKey("algorithm.filter_groups.max_num_gen_batches", "grpo.max_sampling_rounds", positive),
     HonouredKey(
@@ -212,25 +212,25 @@ SETTINGS: Sequence[HonouredKey] = (
         one_of({"token": "token", "sequence": "sequence", "null": "none"}),
     ),
     HonouredKey("algorithm.rollout_correction.rollout_is_threshold", "grpo.importance_cap", number),
-    *(HonouredKey(f"{root}.enable", "own.overlong", truth) for root in OVERLONG),
-    *(HonouredKey(f"{root}.len", "own.overlong_len", whole) for root in OVERLONG),
+    *(HonouredKey(f"{root}.enable", "verl.overlong", truth) for root in OVERLONG),
+    *(HonouredKey(f"{root}.len", "verl.overlong_len", whole) for root in OVERLONG),
     *(HonouredKey(f"{root}.penalty_factor", "grpo.overlong_penalty", number) for root in OVERLONG),
-    HonouredKey("reward_model.reward_kwargs.max_resp_len", "own.overlong_max", whole),
-    HonouredKey("reward.reward_kwargs.max_resp_len", "own.overlong_max", whole),
+    HonouredKey("reward_model.reward_kwargs.max_resp_len", "verl.overlong_max", whole),
+    HonouredKey("reward.reward_kwargs.max_resp_len", "verl.overlong_max", whole),
     HonouredKey("trainer.total_epochs", "grpo.total_epochs", positive),
     HonouredKey("trainer.total_training_steps", "grpo.total_steps", whole),
     HonouredKey("trainer.test_freq", "grpo.eval_every", positive),
-    HonouredKey("trainer.save_freq", "own.save_freq", whole),
+    HonouredKey("trainer.save_freq", "verl.save_freq", whole),
 )
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A key of which one value holds here, whatever is asked for."""
+    """A key whose value is fixed here."""
 
     key: str
     holds: Callable[[Any], bool]
-    """Return True if the value is the one that holds here."""
+    """Return True for the value that applies here."""
     instead: str
     """Advice for another value, or what happens instead."""
 
@@ -244,7 +244,7 @@ def _is(*words: str) -> Callable[[Any], bool]:
 
 
 def never(value: Any) -> bool:
-    """No value holds."""
+    """Return False: no value applies here."""
     return False
 
 
@@ -270,8 +270,10 @@ FIXED: Sequence[Fixed] = (
 )
 
 IGNORED: Sequence[Fixed] = (
-    Fixed("algorithm.filter_groups.metric", _is("seq_reward", "seq_final_reward"), "groups are told by their rewards"),
-    Fixed("algorithm.rollout_correction.bypass_mode", _is_off, "rollout_is says whose numbers ratios are taken to"),
+    Fixed(
+        "algorithm.filter_groups.metric", _is("seq_reward", "seq_final_reward"), "groups are filtered by their rewards"
+    ),
+    Fixed("algorithm.rollout_correction.bypass_mode", _is_off, "rollout_is selects the correction"),
     Fixed("data.max_prompt_length", never, "the context length of the model bounds prompts"),
     Fixed(f"{ROLLOUT}.prompt_length", never, "the context length of the model bounds prompts"),
     Fixed("data.truncation", never, "no prompt is cut"),
@@ -288,118 +290,7 @@ IGNORED: Sequence[Fixed] = (
     Fixed("trainer.max_actor_ckpt_to_keep", never, "the run folder keeps the newest checkpoints"),
     Fixed(f"{MODEL}.override_config", never, "the model is loaded as it was saved"),
 )
-"""Keys that change no gradient. A value other than the one that holds is named in the warning, with what happens."""
-
-NO_MEANING: Sequence[str] = (
-    "agentlightning",
-    "critic",
-    "data.batch_size",
-    "data.dataloader_num_workers",
-    "data.filter_overlong_prompts_workers",
-    "data.image_key",
-    "data.prompt_key",
-    "data.reward_fn_key",
-    "data.return_full_prompt",
-    "data.return_raw_chat",
-    "data.return_raw_input_ids",
-    "data.train_files",
-    "data.use_shm",
-    "data.val_batch_size",
-    "data.val_files",
-    "actor_rollout_ref.hybrid_engine",
-    "actor_rollout_ref.nccl_timeout",
-    "actor_rollout_ref.ref",
-    f"{MODEL}.enable_activation_offload",
-    f"{MODEL}.external_lib",
-    f"{MODEL}.fused_kernel_options",
-    f"{MODEL}.hdfs_config_path",
-    f"{MODEL}.use_fused_kernels",
-    f"{MODEL}.use_liger",
-    f"{MODEL}.use_remove_padding",
-    f"{MODEL}.use_shm",
-    f"{ACTOR}.calculate_entropy",
-    f"{ACTOR}.checkpoint",
-    f"{ACTOR}.entropy_checkpointing",
-    f"{ACTOR}.entropy_from_logits_with_chunking",
-    f"{ACTOR}.fsdp_config",
-    f"{ACTOR}.megatron",
-    f"{ACTOR}.ppo_infer_max_token_len_per_gpu",
-    f"{ACTOR}.ppo_micro_batch_size",
-    f"{ACTOR}.ppo_micro_batch_size_per_gpu",
-    f"{ACTOR}.strategy",
-    f"{ACTOR}.ulysses_sequence_parallel_size",
-    f"{ACTOR}.use_dynamic_bsz",
-    f"{ACTOR}.use_fused_kernels",
-    f"{ACTOR}.use_remove_padding",
-    f"{ACTOR}.use_torch_compile",
-    f"{ROLLOUT}.agent",
-    f"{ROLLOUT}.calculate_log_probs",
-    f"{ROLLOUT}.cudagraph_capture_sizes",
-    f"{ROLLOUT}.disable_log_stats",
-    f"{ROLLOUT}.dtype",
-    f"{ROLLOUT}.enable_chunked_prefill",
-    f"{ROLLOUT}.enable_prefix_caching",
-    f"{ROLLOUT}.enforce_eager",
-    f"{ROLLOUT}.engine_kwargs",
-    f"{ROLLOUT}.free_cache_engine",
-    f"{ROLLOUT}.gpu_memory_utilization",
-    f"{ROLLOUT}.layered_summon",
-    f"{ROLLOUT}.load_format",
-    f"{ROLLOUT}.log_prob_max_token_len_per_gpu",
-    f"{ROLLOUT}.log_prob_micro_batch_size",
-    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu",
-    f"{ROLLOUT}.log_prob_use_dynamic_bsz",
-    f"{ROLLOUT}.max_model_len",
-    f"{ROLLOUT}.max_num_batched_tokens",
-    f"{ROLLOUT}.max_num_seqs",
-    f"{ROLLOUT}.mode",
-    f"{ROLLOUT}.multi_stage_wake_up",
-    f"{ROLLOUT}.multi_turn",
-    f"{ROLLOUT}.name",
-    f"{ROLLOUT}.pipeline_model_parallel_size",
-    f"{ROLLOUT}.data_parallel_size",
-    f"{ROLLOUT}.expert_parallel_size",
-    f"{ROLLOUT}.profiler",
-    f"{ROLLOUT}.swap_space",
-    f"{ROLLOUT}.tensor_model_parallel_size",
-    f"{ROLLOUT}.update_weights_bucket_megabytes",
-    "algorithm.gamma",
-    "algorithm.lam",
-    "algorithm.kl_ctrl.horizon",
-    "algorithm.kl_ctrl.target_kl",
-    "algorithm.pf_ppo",
-    "custom_reward_function.name",
-    "custom_reward_function.reward_kwargs",
-    "global_profiler",
-    "ray_init",
-    "ray_kwargs",
-    "reward",
-    "reward_model",
-    "trainer.balance_batch",
-    "trainer.default_hdfs_dir",
-    "trainer.default_local_dir",
-    "trainer.del_local_ckpt_after_load",
-    "trainer.device",
-    "trainer.esi_redundant_time",
-    "trainer.experiment_name",
-    "trainer.log_val_generations",
-    "trainer.logger",
-    "trainer.max_critic_ckpt_to_keep",
-    "trainer.n_gpus_per_node",
-    "trainer.nnodes",
-    "trainer.npu_profile",
-    "trainer.profile_steps",
-    "trainer.project_name",
-    "trainer.ray_wait_register_center_timeout",
-    "trainer.resume_from_path",
-    "trainer.resume_mode",
-    "trainer.rollout_data_dir",
-    "trainer.use_legacy_worker_impl",
-    "trainer.validation_data_dir",
-    "transfer_queue",
-)
-"""Keys, and roots of keys, about machines, engines and parts of verl that have no counterpart in one process. Data
-sets, run folder, resuming and loggers are given to the `Trainer`."""
+"""Keys that change no gradient. The warning names any value but the one that applies here, with the consequence."""
 
 ESTIMATORS: Sequence[str] = ("gae", "AdvantageEstimator.GAE")
 """Values of `algorithm.adv_estimator` that have a critic, which is PPO. verl's critic is a model of its own; here it is

@@ -24,7 +24,6 @@ from .keys import (
     FIXED,
     IGNORED,
     MODEL,
-    NO_MEANING,
     ROLLOUT,
     SETTINGS,
     Fixed,
@@ -65,15 +64,15 @@ class Plan:
     warmup_ratio: float | None = None
     """Share of the optimizer steps over which the learning rate rises; None where their number is given."""
     unmet: tuple[str, ...] = ()
-    """Keys that are not honoured, each with what happens instead."""
+    """Keys that are not honoured, each with the consequence."""
     meaningless: tuple[str, ...] = ()
-    """Keys that have no meaning here."""
+    """All other keys."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The key that each setting (`grpo.temperature`, …) comes from."""
 
     @property
     def warning(self) -> str | None:
-        """All that a person should know, in one text; None where everything is honoured."""
+        """All keys that are not honoured, in one text; None if there are none."""
         parts = []
         if self.unmet:
             parts.append("not honoured: " + "; ".join(self.unmet))
@@ -95,56 +94,54 @@ def translate(config: Mapping[Any, Any]) -> Plan:
     for key, value in flat.items():
         if key in _FIXED and not (critic and key in _OF_CRITIC) and not _FIXED[key].holds(value):
             raise UserError(f"{key}={value!r} cannot be honoured: {_FIXED[key].instead}")
-    found, sources = _settings(flat, settings)
-    own = found["own"]
-    lora = None if found["lora"].get("r") == 0 else found["lora"]
-    _set_mini_batch(own, found["grpo"], critic=critic)
-    _set_aggregation(own, found["grpo"])
+    values, sources = _settings(flat, settings)
+    verl, grpo = values["verl"], values["grpo"]
+    lora = None if values["lora"].get("r") == 0 else values["lora"]
+    _set_mini_batch(verl, grpo, critic=critic)
+    _set_aggregation(verl, grpo)
     if critic:
-        _set_critic(own, found["grpo"])
+        _set_critic(verl, grpo)
     else:
-        _set_estimator(own, found["grpo"], flat)
-    if own.get("overlong"):
-        _set_overlong(own, found["grpo"], sources)
-    if own.get("kl_in_reward"):
-        _set_kl_in_reward(own, found["grpo"], full_training=lora is None)
-    if own.get("importance_cap", 0) > 0:
-        found["grpo"] |= {"importance_correction": "token", "importance_cap": own["importance_cap"]}
-    if own.get("use_kl_loss"):
-        found["grpo"].setdefault("kl_coef", _DEFAULT_KL_COEF)
-        if lora is None and found["grpo"]["kl_coef"] > 0:
+        _set_estimator(verl, grpo, flat)
+    if verl.get("overlong"):
+        _set_overlong(verl, grpo, sources)
+    if verl.get("kl_in_reward"):
+        _set_kl_in_reward(verl, grpo, full_training=lora is None)
+    if verl.get("importance_cap", 0) > 0:
+        grpo |= {"importance_correction": "token", "importance_cap": verl["importance_cap"]}
+    if verl.get("use_kl_loss"):
+        grpo.setdefault("kl_coef", _DEFAULT_KL_COEF)
+        if lora is None and grpo["kl_coef"] > 0:
             raise UserError(
                 f"{ACTOR}.use_kl_loss=True cannot be honoured with {MODEL}.lora_rank=0: under full training "
                 "no reference weights are left"
             )
-    if "total_steps" in found["grpo"]:
-        found["grpo"].pop("total_epochs", None)
-    if own.get("save_freq") is not None:
-        found["grpo"]["checkpoint_every"] = own["save_freq"] if own["save_freq"] > 0 else _NEVER
+    if "total_steps" in grpo:
+        grpo.pop("total_epochs", None)
+    if verl.get("save_freq") is not None:
+        grpo["checkpoint_every"] = verl["save_freq"] if verl["save_freq"] > 0 else _NEVER
     unmet = [
         f"{key} ({entry.instead})"
         for key in sorted(flat)
         if (entry := _entry(key, ignored)) and not entry.holds(flat[key])
     ]
     named = {setting.key for setting in settings} | _FIXED.keys()
-    others = [key for key in sorted(flat) if key not in named and _entry(key, ignored) is None]
-    meaningless = tuple(key for key in others if any(_is_under(key, root) for root in NO_MEANING))
-    unmet += [f"{key} (unknown)" for key in others if key not in meaningless]
-    rate = found["learner"].get("learning_rate")
+    meaningless = tuple(key for key in sorted(flat) if key not in named and _entry(key, ignored) is None)
+    rate = values["learner"].get("learning_rate")
     if lora is not None and "r" not in lora and rate is not None and rate < _FULL_TRAINING_RATE:
         unmet.append(
             f"{ACTOR}.optim.lr={rate:g} trains an adapter of low rank here, for which it is small: "
             f"set {MODEL}.lora_rank (0 trains every weight), and with an adapter about ten times the rate"
         )
     return Plan(
-        model=own.get("model"),
-        tokenizer=own.get("tokenizer"),
+        model=verl.get("model"),
+        tokenizer=verl.get("tokenizer"),
         has_critic=critic,
-        grpo=found["grpo"],
-        learner=found["learner"],
+        grpo=grpo,
+        learner=values["learner"],
         lora=lora,
-        load=found["load"],
-        warmup_ratio=None if "warmup_steps" in found["learner"] else own.get("warmup_ratio"),
+        load=values["load"],
+        warmup_ratio=None if "warmup_steps" in values["learner"] else verl.get("warmup_ratio"),
         unmet=tuple(unmet),
         meaningless=meaningless,
         sources=sources,
@@ -154,7 +151,7 @@ def translate(config: Mapping[Any, Any]) -> Plan:
 def _settings(
     flat: Mapping[str, Any], settings: Sequence[HonouredKey]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    found: dict[str, dict[str, Any]] = {"grpo": {}, "learner": {}, "lora": {}, "load": {}, "own": {}}
+    values: dict[str, dict[str, Any]] = {"grpo": {}, "learner": {}, "lora": {}, "load": {}, "verl": {}}
     sources: dict[str, str] = {}
     with_kl = _has_kl_loss(flat)
     for setting in settings:
@@ -166,22 +163,22 @@ def _settings(
             raise UserError(f"{setting.key}={flat[setting.key]!r} cannot be honoured: {error}") from None
         if value is None:
             continue
-        room, name = setting.target.split(".")
-        found[room][name] = value
+        group, name = setting.target.split(".")
+        values[group][name] = value
         sources[setting.target] = setting.key
-    return found, sources
+    return values, sources
 
 
 def _has_kl_loss(flat: Mapping[str, Any]) -> bool:
-    """Without it, how the KL divergence is weighed and estimated says nothing."""
+    """Return True if the loss has a KL term: without it the keys of its weight and estimator are not read."""
     try:
         return truth(flat.get(f"{ACTOR}.use_kl_loss", False))
     except ValueError:
         return False  # the error is raised where the key itself is read
 
 
-def _set_mini_batch(own: Mapping[str, Any], grpo: dict[str, Any], *, critic: bool) -> None:
-    mini_batch, batch = own.get("mini_batch"), grpo.get("tasks_per_step")
+def _set_mini_batch(verl: Mapping[str, Any], grpo: dict[str, Any], *, critic: bool) -> None:
+    mini_batch, batch = verl.get("mini_batch"), grpo.get("tasks_per_step")
     if mini_batch is None:
         return
     if batch is None:
@@ -200,8 +197,8 @@ def _set_mini_batch(own: Mapping[str, Any], grpo: dict[str, Any], *, critic: boo
         )
 
 
-def _set_aggregation(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
-    aggregation = own.get("aggregation")
+def _set_aggregation(verl: Mapping[str, Any], grpo: dict[str, Any]) -> None:
+    aggregation = verl.get("aggregation")
     if aggregation is None:
         return
     if aggregation == "sum":  # a mean over rollouts of their sums is Dr. GRPO with the constant 1
@@ -216,8 +213,8 @@ def _set_aggregation(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
         grpo["max_trajectory_tokens"] = grpo["max_new_tokens"]
 
 
-def _set_estimator(own: Mapping[str, Any], grpo: dict[str, Any], flat: Mapping[str, Any]) -> None:
-    grpo |= own.get("estimator", {})
+def _set_estimator(verl: Mapping[str, Any], grpo: dict[str, Any], flat: Mapping[str, Any]) -> None:
+    grpo |= verl.get("estimator", {})
     estimator = flat.get("algorithm.adv_estimator")
     if estimator == "reinforce_plus_plus" and str(flat.get("algorithm.gamma", 1)) not in ("1", "1.0"):
         raise UserError(
@@ -240,7 +237,7 @@ def _clips_rollouts(grpo: Mapping[str, Any]) -> bool:
     return "policy_loss" in grpo and LOSSES[grpo["policy_loss"]].over_rollouts is not None
 
 
-def _set_critic(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
+def _set_critic(verl: Mapping[str, Any], grpo: dict[str, Any]) -> None:
     """PPO: rewards are compared with what the critic expected, and advantages always whitened over the batch."""
     grpo.pop("normalize_advantage", None)
     if grpo.get("dynamic_sampling"):
@@ -250,50 +247,46 @@ def _set_critic(own: Mapping[str, Any], grpo: dict[str, Any]) -> None:
             f"{ACTOR}.policy_loss.loss_mode={grpo['policy_loss']!r} cannot be honoured with "
             "algorithm.adv_estimator=gae: the ratio of a whole rollout has no place beside advantages of single tokens"
         )
-    if own.get("use_kl_loss"):
+    if verl.get("use_kl_loss"):
         grpo["kl_in_reward"] = False
 
 
-def _set_overlong(own: Mapping[str, Any], grpo: dict[str, Any], sources: Mapping[str, str]) -> None:
-    """DAPO's punishment of long replies: `len` tokens before the bound of a reply, as a share of it."""
-    key = f"{sources['own.overlong']}=True cannot be honoured"
-    length, bound = own.get("overlong_len"), grpo.get("max_new_tokens")
+def _set_overlong(verl: Mapping[str, Any], grpo: dict[str, Any], sources: Mapping[str, str]) -> None:
+    """DAPO's penalty for long replies: `len` tokens before the bound of a reply, as a share of it."""
+    key = f"{sources['verl.overlong']}=True cannot be honoured"
+    length, bound = verl.get("overlong_len"), grpo.get("max_new_tokens")
     if length is None:
-        raise UserError(f"{key} without {sources['own.overlong'].rpartition('.')[0]}.len")
+        raise UserError(f"{key} without {sources['verl.overlong'].rpartition('.')[0]}.len")
     if bound is None:
         raise UserError(f"{key} without data.max_response_length, at whose end the buffer is")
-    if own.get("overlong_max", bound) != bound:
+    if verl.get("overlong_max", bound) != bound:
         raise UserError(
-            f"{sources['own.overlong_max']}={own['overlong_max']} cannot be honoured with "
+            f"{sources['verl.overlong_max']}={verl['overlong_max']} cannot be honoured with "
             f"data.max_response_length={bound}: set both to one number"
         )
     if not 0 < length <= bound:
         raise UserError(
-            f"{sources['own.overlong_len']}={length} cannot be honoured: set it to between 1 and "
+            f"{sources['verl.overlong_len']}={length} cannot be honoured: set it to between 1 and "
             f"data.max_response_length={bound}"
         )
     grpo["overlong_buffer"] = length / bound
 
 
-def _set_kl_in_reward(own: Mapping[str, Any], grpo: dict[str, Any], *, full_training: bool) -> None:
+def _set_kl_in_reward(verl: Mapping[str, Any], grpo: dict[str, Any], *, full_training: bool) -> None:
     key = "algorithm.use_kl_in_reward=True cannot be honoured"
-    if own.get("use_kl_loss"):
+    if verl.get("use_kl_loss"):
         raise UserError(f"{key} with {ACTOR}.use_kl_loss=True: the penalty is in the reward or in the loss")
     if full_training:
         raise UserError(f"{key} with {MODEL}.lora_rank=0: under full training no reference weights are left")
-    if own.get("reward_kl_type", "fixed") != "fixed":
-        raise UserError(f"{key} with algorithm.kl_ctrl.type={own['reward_kl_type']!r}: set it to fixed")
-    if own.get("reward_kl_penalty", "kl") not in ("kl", "k1"):
-        raise UserError(f"{key} with algorithm.kl_penalty={own['reward_kl_penalty']!r}: set it to kl")
-    grpo |= {"kl_in_reward": True, "kl_coef": own.get("reward_kl_coef", _DEFAULT_KL_COEF)}
+    if verl.get("reward_kl_type", "fixed") != "fixed":
+        raise UserError(f"{key} with algorithm.kl_ctrl.type={verl['reward_kl_type']!r}: set it to fixed")
+    if verl.get("reward_kl_penalty", "kl") not in ("kl", "k1"):
+        raise UserError(f"{key} with algorithm.kl_penalty={verl['reward_kl_penalty']!r}: set it to kl")
+    grpo |= {"kl_in_reward": True, "kl_coef": verl.get("reward_kl_coef", _DEFAULT_KL_COEF)}
 
 
 def _entry(key: str, ignored: Sequence[Fixed]) -> Fixed | None:
-    return next((entry for entry in ignored if _is_under(key, entry.key)), None)
-
-
-def _is_under(key: str, root: str) -> bool:
-    return key == root or key.startswith(f"{root}.")
+    return next((entry for entry in ignored if f"{key}.".startswith(f"{entry.key}.")), None)
 
 
 logger = logging.getLogger(__name__)
@@ -322,7 +315,7 @@ class VERL(MiniGRPO):
         self.config = config
         self.plan: Plan = translate(config or {})
         self._batch = "tasks_per_step" if "tasks_per_step" in options else self.plan.sources.get("grpo.tasks_per_step")
-        """The name under which somebody has set the number of tasks of a step; None where nobody has."""
+        """Name under which the number of tasks of a step was set; None if it was not."""
         chosen = _arguments(self.plan) | options
         if self.plan.has_critic:
             self.settings_class = PPOSettings
@@ -362,7 +355,7 @@ class VERL(MiniGRPO):
             if settings.tasks_per_step > tasks:
                 if self._batch is not None:
                     raise UserError(f"{self._batch}={settings.tasks_per_step} is more than the {tasks} tasks there are")
-                settings = settings.model_copy(update={"tasks_per_step": tasks})  # nobody has asked for so many
+                settings = settings.model_copy(update={"tasks_per_step": tasks})  # a default
             per_epoch = tasks // settings.tasks_per_step
             steps = settings.total_epochs * per_epoch
             settings = settings.model_copy(update={"total_steps": steps, "total_epochs": None})
@@ -390,7 +383,7 @@ def _arguments(planned: Plan) -> dict[str, Any]:
     return arguments
 
 
-def _valid(kind: Any, room: str, values: Mapping[str, Any], sources: Mapping[str, str]) -> Any:
+def _valid(kind: Any, group: str, values: Mapping[str, Any], sources: Mapping[str, str]) -> Any:
     try:
         return kind(**values)
     except ValidationError as error:
@@ -398,5 +391,5 @@ def _valid(kind: Any, room: str, values: Mapping[str, Any], sources: Mapping[str
         if not first["loc"]:
             raise UserError(f"the configuration cannot be honoured: {first['msg']}") from None
         name = str(first["loc"][0])
-        key = sources.get(f"{room}.{name}", name)
+        key = sources.get(f"{group}.{name}", name)
         raise UserError(f"{key}={values.get(name)!r} cannot be honoured: {first['msg']}") from None

@@ -1,6 +1,6 @@
-"""Parameters of each action of the tool. From these classes come the checks, the JSON schema and `get_parameters()`.
+"""Parameters of each action of the tool: the source of validation, JSON schema and `get_parameters()`.
 
-A wrong parameter is told in one sentence that an agent can act on: which one, and what is allowed.
+An invalid parameter is reported in one sentence with the parameter and the allowed values.
 """
 
 from __future__ import annotations
@@ -178,10 +178,10 @@ class ToolParameter:
 
 
 def read_action(parameters: Mapping[str, Any]) -> str:
-    """The action that is asked for; `train` where none is named.
+    """Return the action of a call, by default `train`.
 
     Raises:
-        ToolError: there is no such action, or nothing at all was asked for.
+        ToolError: there is no such action, or the call is empty.
     """
     if not parameters:
         raise ToolError(
@@ -197,7 +197,7 @@ def read_action(parameters: Mapping[str, Any]) -> str:
 
 
 def read_parameters(kind: type[P], action: str, parameters: Mapping[str, Any]) -> P:
-    """The parameters of an action, without `action` itself. None stands for the default.
+    """Return the validated parameters of an action, without `action` itself. None means the default.
 
     Raises:
         ToolError: a parameter is unknown or cannot have its value.
@@ -217,7 +217,7 @@ def read_parameters(kind: type[P], action: str, parameters: Mapping[str, Any]) -
 
 
 def json_schema() -> dict[str, Any]:
-    """One JSON schema for all actions: `action`, and every parameter with the actions that take it."""
+    """Return one JSON schema for all actions; each description lists the actions that take the parameter."""
     properties: dict[str, Any] = {
         "action": {"type": "string", "enum": list(ACTIONS), "default": "train", "description": _ABOUT_ACTIONS}
     }
@@ -227,12 +227,14 @@ def json_schema() -> dict[str, Any]:
 
 
 def describe() -> list[ToolParameter]:
-    """Every parameter, `action` first."""
-    found = [ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS)]
+    """Return every parameter, `action` first."""
+    parameters = [ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS)]
     for name, (schema, actions) in _merged().items():
         kind = str(schema.get("type", "string"))
-        found.append(ToolParameter(name, kind, schema["description"], False, schema.get("default"), tuple(actions)))
-    return found
+        parameters.append(
+            ToolParameter(name, kind, schema["description"], False, schema.get("default"), tuple(actions))
+        )
+    return parameters
 
 
 _ABOUT_ACTIONS = (
@@ -242,21 +244,21 @@ _ABOUT_ACTIONS = (
 
 
 def _merged() -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """Each parameter's schema, of the first action that has it, and the actions that have it."""
-    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    """Return the schema of each parameter, from the first action that has it, and the actions that have it."""
+    merged: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for action, kind in PARAMETERS.items():
         for name, schema in kind.model_json_schema()["properties"].items():
-            unsaid = ("title", *extra_of(kind.model_fields[name]))
-            plain = {key: value for key, value in schema.items() if key not in unsaid}
+            hidden = ("title", *extra_of(kind.model_fields[name]))
+            plain = {key: value for key, value in schema.items() if key not in hidden}
             plain["description"] = " ".join(str(schema.get("description", "")).split())
             if name.startswith("custom_"):
                 plain["type"] = "string"
-            found.setdefault(name, (_plain(plain), []))[1].append(action)
-    return found
+            merged.setdefault(name, (_plain(plain), []))[1].append(action)
+    return merged
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without the alternative null, which stands for the default."""
+    """Return a schema without the alternative null, which means the default."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind.get("type") != "null"]
     rest = {key: value for key, value in schema.items() if key != "anyOf" and value is not None}
     return rest | kinds[0] if len(kinds) == 1 else rest
@@ -291,12 +293,11 @@ _PARAMETERS: Mapping[str, str] = {
     "total_epochs": "num_epochs",
     "total_steps": "max_steps",
 }
-"""Parameters of the tool for the settings that errors name, where the names differ."""
+"""Settings in error messages whose parameters have another name."""
 
 
-def told(error: Exception) -> str:
-    """Return what an error says in one line, with the parameters of the tool for settings, and with the type of an
-    error that nobody foresaw."""
+def message_of(error: Exception) -> str:
+    """Return an error's message in one line, with the tool's parameter names; unexpected errors with their type."""
     if isinstance(error, UserError):
         return " ".join(error.spelled(lambda name: _PARAMETERS.get(name, name)).split())
     if isinstance(error, ImportError):
@@ -338,25 +339,25 @@ class AllowedPaths:
         return folder
 
     def model(self, name: str) -> str:
-        """Return a model: the path where the name is that of a folder that may be loaded, else the name itself.
+        """Return the path of a model folder that may be loaded, or the name of a model on the Hub.
 
         Raises:
-            ToolError: it is a folder elsewhere, holds a link to elsewhere, or is an adapter of a model elsewhere.
+            ToolError: it is outside the allowed folders, contains a link to outside, or its base model is outside.
         """
         if name.lower() in EMBEDDED_NAMES:
             return name
-        here = Path(name).expanduser().resolve()  # what a loader would take the name for
-        found = next((folder for folder in (self._absolute(name), here) if self._may_load(folder)), None)
-        if found is not None and found.exists():
-            for entry in found.rglob("*"):
+        here = Path(name).expanduser().resolve()
+        loadable = next((folder for folder in (self._absolute(name), here) if self._may_load(folder)), None)
+        if loadable is not None and loadable.exists():
+            for entry in loadable.rglob("*"):
                 if not self._may_load(entry.resolve()):
                     raise ToolError(f"model_name={name!r}: {entry.name} in it is a link to elsewhere")
-            adapter = adapter_folder(found)
+            adapter = adapter_folder(loadable)
             if adapter is not None:
                 self.model(base_model_of(adapter))
-            return str(found)
+            return str(loadable)
         is_local = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name
-        if here.exists() or self._absolute(name).exists() or (is_local and found is None):
+        if here.exists() or self._absolute(name).exists() or (is_local and loadable is None):
             folders = ", ".join(map(str, self._loadable))
             raise ToolError(f"model_name={name!r}: models are loaded inside {folders}; put it there")
         return name

@@ -23,9 +23,9 @@ from .parameters import (
     ToolParameter,
     describe,
     json_schema,
+    message_of,
     read_action,
     read_parameters,
-    told,
 )
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class RLTrainingTool:
         except Exception as error:  # an agent can act on an answer, and not on a traceback
             if not isinstance(error, UserError | ImportError):
                 logger.exception("%s failed", action)
-            answer = {"success": False, "status": "error", "action": action, "message": told(error)}
+            answer = {"success": False, "status": "error", "action": action, "message": message_of(error)}
         return json.dumps(answer, ensure_ascii=False, indent=2, default=str)
 
     def __call__(self, **parameters: Any) -> str:

@@ -94,15 +94,15 @@ class Room:
             )
 
 
-def sound(found: T | RefusedError) -> T:
+def sound(data: T | RefusedError) -> T:
     """Return the parsed data of a request.
 
     Raises:
         RefusedError: they were malformed.
     """
-    if isinstance(found, RefusedError):
-        raise found
-    return found
+    if isinstance(data, RefusedError):
+        raise data
+    return data
 
 
 def loss_request_of_proto(body: bytes) -> LossRequest:
@@ -115,33 +115,26 @@ def loss_request_of_proto(body: bytes) -> LossRequest:
     config: dict[str, float | str] = {each.key: each.value for each in message.loss_fn_config}
     config.update({each.key: each.value.text or each.value.number for each in message.loss_fn_config_v2})
     seq_id = message.seq_id or None
-    found = _read_all(data, _of_proto)
-    return LossRequest(_name(message.model_id), seq_id, message.loss_fn, config, message.forward_only, found)
+    model_id, read = _name(message.model_id), _read_all(data, _of_proto)
+    return LossRequest(model_id, seq_id, message.loss_fn, config, message.forward_only, read)
 
 
 def _read_all(
     data: Iterable[Any], read: Callable[[Any, str, Room], tuple[npt.NDArray[np.int64], dict[str, TensorCells]]]
 ) -> list[LossDatum] | RefusedError:
+    """Return the data, or the error in them, which fails the request when its turn comes."""
+    datums: list[LossDatum] = []
+    room = Room()
     try:
-        return _checked(data, read)
+        for number, raw in enumerate(data):
+            where = f"data[{number}]"
+            tokens, inputs = read(raw, where, room)
+            if not tokens.size:
+                raise RefusedError(f"{where}.model_input is empty")
+            datums.append(LossDatum(tokens, {name: cells.dense for name, cells in inputs.items()}))
     except RefusedError as error:
         return error
-
-
-def _checked(
-    data: Iterable[Any], read: Callable[[Any, str, Room], tuple[npt.NDArray[np.int64], dict[str, TensorCells]]]
-) -> list[LossDatum]:
-    found: list[LossDatum] = []
-    room = Room()
-    for number, raw in enumerate(data):
-        where = f"data[{number}]"
-        tokens, inputs = read(raw, where, room)
-        if not tokens.size:
-            raise RefusedError(f"{where}.model_input is empty")
-        found.append(LossDatum(tokens, {name: cells.dense for name, cells in inputs.items()}))
-    if not found:
-        raise RefusedError("there are no data")
-    return found
+    return datums or RefusedError("there are no data")
 
 
 def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArray[np.int64]:
@@ -242,33 +235,33 @@ def _numbers(data: bytes, kind: int, where: str) -> Array:
 
 
 def _integers(values: Any, where: str, room: Room) -> npt.NDArray[np.int64]:
-    found = _listed(values, np.dtype("<i8"), where)
-    room.take(found.size, where)
-    if found.size and not -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31:
+    numbers = _listed(values, np.dtype("<i8"), where)
+    room.take(numbers.size, where)
+    if numbers.size and not -(1 << 31) <= int(numbers.min()) <= int(numbers.max()) < 1 << 31:
         raise RefusedError(f"{where} holds a number that is no token id")
-    return found
+    return numbers
 
 
 def _listed(values: Any, kind: np.dtype[Any], where: str) -> Array:
     """Return the numbers of a list: whole ones of 64 bits, or any as float32."""
     allowed = {int} if kind.kind == "i" else {int, float}
-    told = "whole numbers" if kind.kind == "i" else "numbers"
+    expected = "whole numbers" if kind.kind == "i" else "numbers"
     if not isinstance(values, list):
-        raise RefusedError(f"{where} is no list of {told}")
+        raise RefusedError(f"{where} is no list of {expected}")
     if len(values) > MOST_CELLS:
         raise RefusedError(f"{where} has {len(values)} numbers, and {MOST_CELLS} are the most of a whole request")
-    found: Array = np.empty(len(values), kind)
+    numbers: Array = np.empty(len(values), kind)
     for start in range(0, len(values), _AT_ONCE):
         part = values[start : start + _AT_ONCE]
         # Without the check numpy would make a text array, as wide as the longest text.
         if not allowed.issuperset(map(type, part)):
-            raise RefusedError(f"{where} holds something else than {told}")
+            raise RefusedError(f"{where} holds something else than {expected}")
         try:
             with np.errstate(over="ignore"):  # the loss refuses infinities
-                found[start : start + _AT_ONCE] = part
+                numbers[start : start + _AT_ONCE] = part
         except OverflowError:
             raise RefusedError(f"{where} holds a number of more than 64 bits") from None
-    return found
+    return numbers
 
 
 def _cells(

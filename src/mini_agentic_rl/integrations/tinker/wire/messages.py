@@ -96,21 +96,19 @@ def _classes() -> dict[str, Any]:
 _CLASSES: Final = _classes()
 
 
-def _inner() -> dict[str, dict[int, tuple[str, str]]]:
-    found: dict[str, dict[int, tuple[str, str]]] = {}
-    for name, fields in _FIELDS.items():
-        split = [line.split() for line in fields]
-        kinds = {int(number): (key, kind.strip("[]")) for number, key, kind in split}
-        found[name] = {number: pair for number, pair in kinds.items() if pair[1] in _FIELDS}
-    return found
-
-
 _PACKED: Final = {
     name: frozenset(int(line.split()[0]) for line in fields if line.endswith("[int64]"))
     for name, fields in _FIELDS.items()
 }
 """Of each message the fields that are lists of numbers."""
-_INNER: Final = _inner()
+_INNER: Final = {
+    name: {
+        int(number): (key, kind.strip("[]"))
+        for number, key, kind in map(str.split, fields)
+        if kind.strip("[]") in _FIELDS
+    }
+    for name, fields in _FIELDS.items()
+}
 """Of each message the fields that are messages: number, and name and type."""
 _MOST_FIELDS: Final = 4_000_000
 """Most fields of one body, at all levels; a sequence with five tensors has about 40."""
@@ -155,11 +153,11 @@ def _split(name: str, body: bytes, field: str, most: int) -> tuple[bytes, list[t
     rest: list[bytes] = []
     parts: list[tuple[int, int]] = []
     fields = 0
-    for found, start, content, end in _fields_of(body, 0, len(body)):
-        if found != number:
+    for current, start, content, end in _fields_of(body, 0, len(body)):
+        if current != number:
             rest.append(body[start:end])
             if len(rest) > _MOST_OTHERS or (
-                found in _INNER[name] and _count(_INNER[name][found][1], body, content, end) > _MOST_OTHERS
+                current in _INNER[name] and _count(_INNER[name][current][1], body, content, end) > _MOST_OTHERS
             ):
                 raise ValueError(f"there are more than {_MOST_OTHERS} fields beside `{field}`")
             continue
@@ -275,7 +273,7 @@ class SessionBody(Body):
 
 
 class HeartbeatBody(Body):
-    """Say that a session's client is there."""
+    """Heartbeat of a session."""
 
     session_id: Name
 
@@ -308,7 +306,7 @@ class CreateModelBody(Body):
 
 
 class LoadWeightsBody(Body):
-    """Take saved weights: into a model that is there, or into one that this begins."""
+    """Take saved weights: into an existing model or into a new one."""
 
     path: Name
     optimizer: bool = False
@@ -328,7 +326,7 @@ class ModelBody(Body):
 
 
 class AdamBody(Body):
-    """Give the numbers of an optimizer step."""
+    """Hyperparameters of one AdamW step (Loshchilov and Hutter 2019)."""
 
     learning_rate: float = 1e-4
     beta1: float = 0.9
@@ -336,6 +334,7 @@ class AdamBody(Body):
     eps: float = 1e-12
     weight_decay: float = 0.0
     grad_clip_norm: float = 0.0
+    """Gradient clipping norm; 0 turns clipping off."""
 
 
 class OptimStepBody(Body):
@@ -412,12 +411,6 @@ class PathBody(Body):
     """Name saved weights."""
 
     tinker_path: Name
-
-
-class LifetimeBody(Body):
-    """Give saved weights a time to live."""
-
-    ttl_seconds: int | None = None
 
 
 class AnythingBody(Body):
