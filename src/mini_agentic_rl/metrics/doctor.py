@@ -271,14 +271,15 @@ def equal_rewards(view: RunView) -> Finding | None:
         cause = "solved"
     elif cause == "alike" and abs(reward) <= _NEAR:
         cause = "unsolved"
+    if cause == "constant":  # `partial_reward` says more about it
+        return None
     seen = (
         f"in {groups - signals:.0f} of {groups:.0f} groups of {latest(len(rows), 'step')} all rollouts "
         f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
     )
     level: Level = "fault" if groups - signals >= _NEARLY_ALL * groups else "watch"
-    if cause == "constant":  # `partial_reward` says more about it
-        return None
-    return Finding("equal_rewards", level, "Most groups teach nothing", seen, _sentence(IDLE[cause][1]))
+    advice = IDLE[cause][1]
+    return Finding("equal_rewards", level, "Most groups teach nothing", seen, advice[:1].upper() + advice[1:])
 
 
 def partial_reward(view: RunView) -> Finding | None:
@@ -384,8 +385,7 @@ def reward_not_accuracy(view: RunView) -> Finding | None:
 def reward_without_accuracy(view: RunView) -> Finding | None:
     """Find that the reward rises while the accuracy on held-out tasks stays the same."""
     rewards = _rewards(view)
-    own = [one for one in view.measured if one.name == "accuracy"]
-    rows = [one for one in own if one.step == 0][-1:] + [one for one in own if one.step > 0]
+    rows = _from_start(view, "accuracy")
     if rewards is None or rewards[1] - rewards[0] < _CLEAR_RISE or len(rows) < 2:
         return None
     before, now = rows[0], rows[-1]
@@ -439,11 +439,15 @@ def _course(best: Measured, now: Measured) -> str:
     )
 
 
+def _from_start(view: RunView, name: str) -> list[Measured]:
+    """Return the measurements of a name; of several before the first step only the last."""
+    rows = [row for row in view.measured if row.name == name]
+    return [row for row in rows if row.step == 0][-1:] + [row for row in rows if row.step > 0]
+
+
 def _fall(view: RunView, name: str) -> tuple[Measured, Measured] | None:
     """Return the best measurement since training began and the latest, if that is significantly worse."""
-    of_name = [one for one in view.measured if one.name == name]
-    zero = [one for one in of_name if one.step == 0][-1:]  # of several before the first step the last: its start
-    rows = zero + [one for one in of_name if one.step > 0]
+    rows = _from_start(view, name)
     if len(rows) < 2:
         return None
     best, now = max(rows[:-1], key=lambda one: one.accuracy), rows[-1]
@@ -456,10 +460,6 @@ def _chance(one: Measured, other: Measured) -> float:
         return _FALL
     both = (one.accuracy * one.count + other.accuracy * other.count) / (one.count + other.count)
     return _DEVIATIONS * math.sqrt(max(both * (1 - both), 1e-4) * (1 / one.count + 1 / other.count))
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (

@@ -220,9 +220,7 @@ def _answers(path: Path) -> AnswerRows:
         rows = read_json(path).get("answers", [])
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(rows, list) or not all(
-        isinstance(row, dict) and {"evaluation", "hash", "correct"} <= set(row) for row in rows
-    ):
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and set(_NEEDED) <= set(row) for row in rows):
         raise UserError(f"{path} holds no answers of a measurement")
     return rows
 

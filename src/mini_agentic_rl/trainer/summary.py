@@ -101,14 +101,14 @@ def verdict_lines(verdict: Mapping[str, Any] | None) -> list[str]:
 
 
 def _line(start: float, end: float, tasks: int, found: PairedDifference, outcome: Outcome) -> str:
-    says = {
+    conclusions = {
         "learned": "it learned",
         "worse": "it got worse",
         "not shown": "the interval holds 0, so no learning is shown",
     }
     return (
         f"{100 * start:.1f} → {percent(end)} of {tasks} held-out tasks ({100 * found.difference:+.1f} points, "
-        f"95 % interval {100 * found.low:.0f} to {100 * found.high:.0f}): {says[outcome]}"
+        f"95 % interval {100 * found.low:.0f} to {100 * found.high:.0f}): {conclusions[outcome]}"
     )
 
 
