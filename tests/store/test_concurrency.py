@@ -153,18 +153,6 @@ async def test_two_processes_on_one_database_claim_each_rollout_once(database: s
     await store.close()
 
 
-async def test_a_wait_is_woken_by_another_process(database: str) -> None:
-    store = SqlLightningStore(database)
-    claimer = _python(_CLAIMER.replace("0.5", "20", 1), database)
-    await asyncio.sleep(0)
-    queued = await store.enqueue_rollout("a")
-    ended = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=30)
-    assert [rollout.status for rollout in ended] == ["succeeded"]
-    claimer.kill()
-    await asyncio.to_thread(claimer.communicate)
-    await store.close()
-
-
 _WRITER = """
 import asyncio, sys
 from mini_agentic_rl.store import SqlLightningStore

@@ -298,14 +298,6 @@ def test_a_name_that_no_database_can_have_is_refused() -> None:
         MongoLightningStore(mongo_url(), "a b/c")
 
 
-async def test_a_closed_store_says_so(database: str) -> None:
-    store = MongoLightningStore(mongo_url(), database)
-    await store.close()
-    await store.close()
-    with pytest.raises(LightningStoreError, match="is closed"):
-        await store.enqueue_rollout("a")
-
-
 def test_without_pymongo_the_error_names_what_to_install() -> None:
     code = """
 import sys

@@ -243,7 +243,7 @@ class DatabaseStore(LedgerStore):
                 if not warned and not self._closing:
                     reason = self._explained(error) or f"{self._name}: {error}"
                     logger.warning(
-                        "not told of what other processes write, looking every %g s: %s", _RETRY_SECONDS, reason
+                        "no notifications of writes by other processes, polling every %g s: %s", _RETRY_SECONDS, reason
                     )
                 warned = True
                 time.sleep(_RETRY_SECONDS)
@@ -266,7 +266,16 @@ class DatabaseStore(LedgerStore):
             return
         started = time.monotonic()
         missing = sorted(self._notifier.missing())
-        self._notifier.announce(self._query(lambda tables: _current_events(tables, missing)))
+
+        def current_events(tables: Tables) -> Changes:
+            ended, _ = tables.ended(missing)
+            return Changes(
+                queued=tables.has_queued(),
+                ended=[rollout.rollout_id for rollout in ended],
+                deadline=tables.next_deadline(),
+            )
+
+        self._notifier.announce(self._query(current_events))
         time.sleep(min(_RETRY_SECONDS, (time.monotonic() - started) / _LOOK_SHARE))
 
     def _scan_is_due(self) -> bool:
@@ -291,15 +300,6 @@ class DatabaseStore(LedgerStore):
 
 class _CallerGone(Exception):
     """Roll a transaction back because one of its callers was cancelled."""
-
-
-def _current_events(tables: Tables, missing: Sequence[str]) -> Changes:
-    ended, _ = tables.ended(missing)
-    return Changes(
-        queued=tables.has_queued(),
-        ended=[rollout.rollout_id for rollout in ended],
-        deadline=tables.next_deadline(),
-    )
 
 
 _MOST: Final = 64

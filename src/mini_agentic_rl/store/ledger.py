@@ -161,12 +161,12 @@ class Ledger:
         return self.tables.list_groups(before, limit)
 
     def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
-        found = self.tables.rollout(rollout_id)
-        return None if found is None else lifecycle.with_attempt(*found)
+        row = self.tables.rollout(rollout_id)
+        return None if row is None else lifecycle.with_attempt(*row)
 
     def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        found = self.tables.rollout(rollout_id)
-        return None if found is None else found[1]
+        row = self.tables.rollout(rollout_id)
+        return None if row is None else row[1]
 
     def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         return self.tables.resources(resources_id)
@@ -220,13 +220,13 @@ class Ledger:
             if spans_left <= 0:
                 return deleted, done
             try:
-                found = self.tables.rollout(rollout_id)
+                row = self.tables.rollout(rollout_id)
             except DamagedRowError:  # its worker is unknown
                 attempt = None
             else:
-                if found is None:
+                if row is None:
                     continue
-                attempt = found[1]
+                attempt = row[1]
             if attempt is not None and attempt.worker_id is not None:
                 worker = self._worker(attempt.worker_id)
                 self._write_worker(worker, lifecycle.worker_without_attempt(worker, attempt, time.time()))
@@ -377,10 +377,10 @@ class Ledger:
         return construct(AttemptedRollout, {**vars(rollout), "attempt": attempt})
 
     def _rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None]:
-        found = self.tables.rollout(rollout_id)
-        if found is None:
+        row = self.tables.rollout(rollout_id)
+        if row is None:
             raise ValueError(f"no rollout {rollout_id}")
-        return found
+        return row
 
     def _attempt(
         self, rollout_id: str, attempt_id: str, *, or_latest: bool = False

@@ -238,10 +238,10 @@ def create_app(
 
     async def serve(request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii", "replace").partition(f"{routes.PREFIX}/")[2]
-        found = routes.find(request.method, path)
-        if found is None:
+        match = routes.find(request.method, path)
+        if match is None:
             raise NotServedError(request.method, request.url.path)
-        route, ids = found
+        route, ids = match
         body = await read(request) if request.method == "POST" else b""
         if body and not is_json(request.headers):
             return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
@@ -319,7 +319,11 @@ async def _answer(
     except ValueError as error:
         return failure(422, str(error), "ValueError")
     try:
-        if route.pages and isinstance(store, LedgerStore) and not _overrides(store, route.call):
+        if (
+            route.pages
+            and isinstance(store, LedgerStore)
+            and getattr(type(store), route.call) is getattr(LedgerStore, route.call)  # not overridden
+        ):
             parts = page_in_parts(store, route.call, arguments)
             first, second = await anext(parts), await anext(parts, None)
             return StoreResponse(route.status, first, None if second is None else joined(second, parts))
@@ -341,11 +345,6 @@ async def _answer(
     except Exception:  # an internal error must not stop the server
         logger.exception("%s failed", route.call)
         return failure(500, "the store server failed to answer; its log says why", "InternalError")
-
-
-def _overrides(store: LedgerStore, method: str) -> bool:
-    """Return True if the class of the store has its own version of a query method."""
-    return getattr(type(store), method) is not getattr(LedgerStore, method)
 
 
 async def _encoded(route: Route, result: Any, arguments: Mapping[str, Any]) -> bytes:

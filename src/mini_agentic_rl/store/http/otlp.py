@@ -311,7 +311,7 @@ def _value(proto: AnyValue) -> Any:
     if kind is None:
         return None
     if kind == "array_value":
-        return [_value(one) for one in proto.array_value.values]
+        return [_value(item) for item in proto.array_value.values]
     if kind == "kvlist_value":
         return _attributes(proto.kvlist_value.values)
     if kind == "bytes_value":

@@ -166,7 +166,7 @@ class Route:
         pairs: list[tuple[str, str]] = []
         for name, value in arguments.items():
             if name not in self.in_path and value is not None:
-                pairs.extend((name, str(one)) for one in (value if name in self.repeated else (value,)))
+                pairs.extend((name, str(item)) for item in (value if name in self.repeated else (value,)))
         return pairs
 
     def body_of(self, arguments: Mapping[str, Any]) -> bytes:
@@ -287,7 +287,7 @@ def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:
 
 
 def _is_list(hint: Any) -> bool:
-    return get_origin(hint) is list or any(_is_list(one) for one in get_args(hint))
+    return get_origin(hint) is list or any(_is_list(argument) for argument in get_args(hint))
 
 
 def _quoted(part: Any) -> str:
@@ -309,7 +309,7 @@ def _on_wire(hint: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         # `Union[...]`, because `|` does not work for every type object
-        return Union[tuple(_on_wire(one) for one in arguments if one is not Unset)]  # noqa: UP007
+        return Union[tuple(_on_wire(argument) for argument in arguments if argument is not Unset)]  # noqa: UP007
     if origin in (Sequence, list):
         return Annotated[cast(Any, list)[_on_wire(arguments[0])], _UP_TO_THE_FIRST_ERROR]
     return hint

@@ -65,7 +65,10 @@ class LightningStoreServer(ForwardingStore):
         tracker: Any = None,
     ) -> None:
         host = host or getattr(launcher_args, "host", None) or DEFAULT_HOST
-        port = next((one for one in (port, getattr(launcher_args, "port", None)) if one is not None), DEFAULT_PORT)
+        if port is None:
+            port = getattr(launcher_args, "port", None)
+        if port is None:
+            port = DEFAULT_PORT
         if launch_mode not in ("asyncio", "thread", "mp"):
             raise ValueError(f"launch_mode must be 'asyncio', 'thread' or 'mp', not {launch_mode!r}")
         if n_workers != 1 or tracker is not None:

@@ -154,10 +154,10 @@ def read_named(body: bytes, adapter: TypeAdapter[Any]) -> Any:
         return adapter.validate_python(sent)
     step = max(1, NAMED_AT_ONCE * len(sent) // len(body))
     items = iter(sent.items())
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     while part := dict(islice(items, step)):
-        found |= adapter.validate_python(part)
-    return found
+        values |= adapter.validate_python(part)
+    return values
 
 
 def read_fields(body: bytes, fields: TypeAdapter[BaseModel], lists_known: frozenset[str]) -> dict[str, Any]:
@@ -182,14 +182,14 @@ def read_fields(body: bytes, fields: TypeAdapter[BaseModel], lists_known: frozen
     arguments = given(fields.validate_python(rest))
     for name, items in lists.items():
         step = max(1, _STEP_BYTES * len(items) // len(body))
-        found: list[Any] = []
+        checked: list[Any] = []
         for start in range(0, len(items), step):
             try:
                 request = fields.validate_python({**rest, name: items[start : start + step]})
             except ValidationError as error:
                 raise ValueError(_message_of(error, name, start)) from None
-            found.extend(getattr(request, name))
-        arguments[name] = found
+            checked.extend(getattr(request, name))
+        arguments[name] = checked
     return arguments
 
 

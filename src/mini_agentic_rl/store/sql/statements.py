@@ -89,22 +89,22 @@ class StatementRunner:
     def rows(self, statement: Statement, values: Values) -> list[Row]:
         """Return all rows of the answer."""
         self._execute(statement, values)
-        found = self._cursor.fetchall()
-        if not found:
+        rows = self._cursor.fetchall()
+        if not rows:
             return []
         columns = statement.columns(self._cursor.description)
-        return [dict(zip(columns, row, strict=True)) for row in found]
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def row(self, statement: Statement, values: Values) -> Row | None:
         """Return the only row of the answer, or None."""
-        found = self.rows(statement, values)
-        return found[0] if found else None
+        rows = self.rows(statement, values)
+        return rows[0] if rows else None
 
     def scalar(self, statement: Statement, values: Values) -> Any:
         """Return the only value of the only row, or None."""
         self._execute(statement, values)
-        found = self._cursor.fetchall()
-        return found[0][0] if found else None
+        rows = self._cursor.fetchall()
+        return rows[0][0] if rows else None
 
     def select(self, query: Select[Any]) -> Sequence[Any]:
         """Return all rows of a query that was built for this call."""
@@ -264,8 +264,8 @@ def listing_of(wanted: RolloutFilter, before: int | None, limit: int) -> Select[
         spans = select(SPANS.c.number).where(
             SPANS.c.rollout_id == rollouts.rollout_id, _contains_text(wanted.text, SPANS.c.body_json)
         )
-        own = (rollouts.rollout_id, rollouts.input_json, rollouts.metadata_json, attempts.metadata_json)
-        page = page.where(or_(_contains_text(wanted.text, *own), spans.exists()))
+        columns = (rollouts.rollout_id, rollouts.input_json, rollouts.metadata_json, attempts.metadata_json)
+        page = page.where(or_(_contains_text(wanted.text, *columns), spans.exists()))
     return page.order_by(rollouts.number.desc()).limit(limit)
 
 

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -86,7 +87,11 @@ class SqlLightningStore(DatabaseStore):
             arguments=arguments,
         )
         self._connection: Connection | None = None
-        self._in_writing_thread(self._upgrade if read_only else self._prepare)
+        if read_only:
+            self._in_writing_thread(self._upgrade)
+        else:
+            create_tables = partial(prepare, name=self._name, alone=self._backend.alone)
+            self._in_writing_thread(partial(self._in_transaction, create_tables))
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
         """Delete rollouts as `LightningStore.delete_rollouts` does, also from the write-ahead log of SQLite.
@@ -125,9 +130,6 @@ class SqlLightningStore(DatabaseStore):
         if self._connection is not None:
             self._connection.close()
         self._backend.engine.dispose()
-
-    def _prepare(self) -> None:
-        self._in_transaction(lambda connection: prepare(connection, self._name, alone=self._backend.alone))
 
     def _upgrade(self) -> None:
         """Bring a file that is opened read-only to the newest version."""

@@ -164,9 +164,9 @@ class SqlTables:
     def queued(self, limit: int) -> Sequence[tuple[Rollout, Attempt | None]]:
         while True:
             rows = self._session.rows(_QUEUED, {"count": limit})
-            found = readable(rollout_and_latest, rows, self._give_up)
-            if len(found) == len(rows):
-                return found
+            rollouts = readable(rollout_and_latest, rows, self._give_up)
+            if len(rollouts) == len(rows):
+                return rollouts
 
     def _give_up(self, row: Row) -> None:
         """Remove a damaged rollout from the queue."""
@@ -326,8 +326,10 @@ class SqlTables:
         rows = self._session.rows(_SOME_STATUSES, {"the_rollouts": json.dumps(list(rollout_ids))})
         status_of = {row["rollout_id"]: row["status"] for row in rows}
         done = [i for i in rollout_ids if status_of.get(i) in TERMINAL_ROLLOUT_STATUSES]
-        found = self._session.rows(_SOME_ROLLOUTS, {"the_rollouts": json.dumps(done)})
-        rollouts: dict[str, Rollout] = {one.rollout_id: one for one in readable(partial(item_of, "rollout"), found)}
+        rows = self._session.rows(_SOME_ROLLOUTS, {"the_rollouts": json.dumps(done)})
+        rollouts: dict[str, Rollout] = {
+            rollout.rollout_id: rollout for rollout in readable(partial(item_of, "rollout"), rows)
+        }
         return [rollouts[i] for i in done if i in rollouts], [i for i in rollout_ids if i not in status_of]
 
     def counts(self) -> LightningStoreStatistics:
