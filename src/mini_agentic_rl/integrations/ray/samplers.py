@@ -124,7 +124,6 @@ class VllmActor:
         """End the server."""
         with self._lock:
             if self._server is not None:
-                self._server.ask_to_end()
                 self._server.end()
 
 
@@ -151,7 +150,6 @@ class RayServer:
         self._actor: RayActor | None = None
         self._answer: RayAnswer | None = None
         """Of a call that is under way: an actor that waits for room is not asked again and again."""
-        self._ending: RayAnswer | None = None
         self._starts = 0
         self._said = ""
 
@@ -203,22 +201,14 @@ class RayServer:
         """Return the last thing it said, or what it waits for."""
         return self._said or self._cluster.why_waiting(self._cpus, self._gpus, "sampler")
 
-    def advice(self) -> str:
-        """See `Server.advice`."""
-        return f"look into {self.log}, or give it longer" if self._said else self.last_line()
-
-    def ask_to_end(self) -> None:
-        """Ask it to end."""
-        if self._actor is not None and self._said:
-            self._ending = self._actor.ask("end")
-
     def end(self) -> None:
-        """Wait for its end, and make it where it does not come: what the actor has started ends with it."""
-        if self._ending is not None:
+        """Have the actor end the server, and then end the actor, which ends a server that is still running."""
+        if self._actor is None:
+            return
+        if self._said:
             with contextlib.suppress(TimeoutError, ActorLostError):
-                self._ending.result(_ENDING_SECONDS)
-        if self._actor is not None:
-            self._actor.end()
+                self._actor.ask("end").result(_ENDING_SECONDS)
+        self._actor.end()
 
 
 def log_name(number: int) -> str:
