@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,38 +16,25 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _run(script: Path, *arguments: str, platform: str = "win32") -> subprocess.CompletedProcess[str]:
-    path = [str(HERE / "windows_like"), str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+def _run(*scripts: str, folder: Path, platform: str) -> subprocess.CompletedProcess[str]:
+    """Call `main` of each script, in one process."""
+    folders = [HERE, HERE / "windows_like", TESTS, TESTS.parent / "src", os.environ.get("PYTHONPATH", "")]
+    calls = "\n".join(f"import {script}; {script}.main()" for script in scripts)
     return subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "SIMULATED_PLATFORM": platform},
+        [sys.executable, "-c", calls, str(folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "SIMULATED_PLATFORM": platform},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def test_every_public_name_is_imported_and_every_command_shows_its_help() -> None:
-    done = _run(HERE / "names_and_commands.py")
+def test_the_package_works_on_windows(tmp_path: Path) -> None:
+    """One process imports every name, runs servers and agents, and bounds its helpers."""
+    done = _run("names_and_commands", "servers_and_processes", "bounded_helpers", folder=tmp_path, platform="win32")
     assert done.returncode == 0, done.stderr
 
 
-def test_servers_and_agents_in_processes_run(tmp_path: Path) -> None:
-    done = _run(HERE / "servers_and_processes.py", str(tmp_path))
+def test_helpers_are_bounded_on_macos(tmp_path: Path) -> None:
+    done = _run("bounded_helpers", folder=tmp_path, platform="darwin")
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("platform", ["win32", "darwin"])
-def test_helpers_are_bounded(tmp_path: Path, platform: str) -> None:
-    done = _run(HERE / "bounded_helpers.py", str(tmp_path), platform=platform)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_killed_training_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    letters = TESTS / "algorithm" / "letters.py"
-    assert _run(letters, str(tmp_path / "run"), "--die-after", "3").returncode == -signal.SIGKILL
-    done = _run(letters, str(tmp_path / "run"), "--resume")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 4
-    left = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.startswith(".")]
-    assert left == []
