@@ -16,25 +16,22 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _run(*scripts: str, folder: Path, platform: str) -> subprocess.CompletedProcess[str]:
-    """Call `main` of each script, in one process."""
-    folders = [HERE, HERE / "windows_like", TESTS, TESTS.parent / "src", os.environ.get("PYTHONPATH", "")]
-    calls = "\n".join(f"import {script}; {script}.main()" for script in scripts)
-    return subprocess.run(
-        [sys.executable, "-c", calls, str(folder)],
+@pytest.mark.parametrize(
+    ("script", "platform"),
+    [
+        ("names_and_commands", "win32"),
+        ("servers_and_processes", "win32"),
+        ("bounded_helpers", "win32"),
+        ("bounded_helpers", "darwin"),
+    ],
+)
+def test_the_package_works_without_posix(script: str, platform: str, tmp_path: Path) -> None:
+    folders = [HERE / "windows_like", TESTS, TESTS.parent / "src", os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(HERE / f"{script}.py"), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "SIMULATED_PLATFORM": platform},
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_the_package_works_on_windows(tmp_path: Path) -> None:
-    """One process imports every name, runs servers and agents, and bounds its helpers."""
-    done = _run("names_and_commands", "servers_and_processes", "bounded_helpers", folder=tmp_path, platform="win32")
-    assert done.returncode == 0, done.stderr
-
-
-def test_helpers_are_bounded_on_macos(tmp_path: Path) -> None:
-    done = _run("bounded_helpers", folder=tmp_path, platform="darwin")
     assert done.returncode == 0, done.stderr
