@@ -38,22 +38,24 @@ def pytest_collection_finish():
 
 
 _LONG = (
-    "test_project.py",
     "recipes/test_sql_training.py",
     "jobs/test_interrupt.py",
     "benchmarks/test_step_benchmarks.py",
+    "gateway/constraints/test_bounds.py",
+    "policy/test_ranks_that_go.py",
     "samplers/test_pool.py",
+    "platform/test_without_posix.py",
     "invariant/test_ranks.py",
     "examples/test_examples.py",
     "jobs/test_bad_input.py",
-    "policy/test_ranks_that_go.py",
     "execution/test_client_server_strategy.py",
     "algorithm/test_learning.py",
     "algorithm/test_ppo_learning.py",
     "integrations/trl/test_trl_backend.py",
     "post_training/test_sft.py",
+    "test_wings.py",
 )
-"""Files that take longest. They are begun first, so that no worker is left alone with one at the end."""
+"""The longest files. They run first, so that no worker is left alone with one of them at the end."""
 
 
 def pytest_collection_modifyitems(items):

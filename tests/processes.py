@@ -46,7 +46,6 @@ class PythonProcess:
         options: the rest of the command line.
         environment: variables beside those of this process.
         held: its standard input ends when this object, or this process, does; otherwise it is empty.
-        setup: called in the process before the script.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class PythonProcess:
         *options: str,
         environment: Mapping[str, str] | None = None,
         held: bool = False,
-        setup: Callable[[], object] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
@@ -68,7 +66,7 @@ class PythonProcess:
             self._hold = os.open(stdin, os.O_RDWR)  # opening it for writing alone would wait for the reader
         variables = {**os.environ, **(environment or {})}
         files = (stdin, self.stdout_file, self.stderr_file)
-        arguments = ([str(script), *options], variables, os.getcwd(), files, setup)
+        arguments = ([str(script), *options], variables, os.getcwd(), files)
         self._process = _FORKS.Process(target=_run_script, args=arguments)
         self._process.start()
         assert self._process.pid is not None
@@ -169,7 +167,6 @@ def _run_script(
     environment: Mapping[str, str],
     folder: str,
     files: Sequence[Path],
-    setup: Callable[[], object] | None,
 ) -> None:
     """Run a script as Python does, in a process that is forked from the fork server."""
     gc.freeze()  # a collection of what is imported would copy the memory shared with the fork server
@@ -183,8 +180,6 @@ def _run_script(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    if setup is not None:
-        setup()
     script = command[0]
     is_file = script.endswith(".py")
     sys.argv = list(command)

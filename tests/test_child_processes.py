@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import signal
 import subprocess
 import sys
@@ -12,21 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mini_agentic_rl.processes import children, run_child, start_child
+from mini_agentic_rl.processes import run_child, start_child
 from processes import all_have_ended
 
-PACKAGE = Path(children.__file__).parents[1]
-STARTERS = {"Popen", "run", "call", "check_call", "check_output", "getoutput", "create_subprocess_exec"}
-SPAWNS = {"subprocess", "multiprocessing", "os", "asyncio"}
-ELSEWHERE = {
-    "gateway/constraints/trial_worker.py": "forks that ask for the signal themselves: their parent has one thread",
-    "processes/children.py": "what all others call",
-    "processes/channel.py": "a family that ends itself, and is ended by `at_death`",
-    "recipes/harness/process.py": "a supervisor, which has to kill what an agent has started before it ends itself",
-    "recipes/harness/programs/supervisor.py": "the agent's command, below the supervisor",
-    "recipes/harness/programs/inside.py": "the agent's command, within a sandbox",
-    "recipes/harness/programs/family.py": "`ps`, from the supervisor, which knows nothing of this package",
-}
 PARENT = """
 import sys, threading, time
 from mini_agentic_rl.processes import children
@@ -35,28 +22,6 @@ def start():
 threading.Thread(target=start).start()
 time.sleep(600)
 """
-
-
-def test_processes_are_started_in_one_place():
-    found = {}
-    for path in PACKAGE.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        if not any(f"{name}." in text for name in SPAWNS):
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and isinstance(node.func.value, ast.Name)
-                and node.func.value.id in SPAWNS
-                and (
-                    node.func.attr in STARTERS - {"run"}
-                    or (node.func.attr == "run" and node.func.value.id == "subprocess")
-                    or node.func.attr.startswith(("spawn", "fork", "posix_spawn", "popen", "system", "Process", "Pool"))
-                )
-            ):
-                found[path.relative_to(PACKAGE).as_posix()] = ast.unparse(node)[:80]
-    assert set(found) == set(ELSEWHERE), found
 
 
 def test_a_process_that_computes_dies_with_its_parent_and_not_with_the_thread_that_started_it():

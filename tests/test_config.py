@@ -7,6 +7,7 @@ import logging
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import pytest
 from pydantic import Field, ValidationError
 from rich.console import Console
 
+import mini_agentic_rl
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.config import (
     COMMAS,
@@ -168,3 +170,21 @@ def test_a_changed_group_keeps_the_defaults_of_the_settings_that_it_is_part_of()
     assert changed == learner.model_copy(update={"max_batch_tokens": 7})
     assert changed.schedule != LearnerSettings().schedule  # or the test would say nothing
     assert changed.model_fields_set == {"max_batch_tokens"}
+
+
+def _all_settings() -> list[type[Settings]]:
+    package = Path(mini_agentic_rl.__file__).parent
+    for path in package.rglob("*.py"):
+        if re.search(r"^class .*Settings\b.*\):", path.read_text(encoding="utf-8"), re.MULTILINE):
+            import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
+    classes = Settings.__subclasses__()
+    for each in classes:
+        classes += each.__subclasses__()  # the list grows while it is read
+    return [each for each in set(classes) if each.__module__.startswith("mini_agentic_rl.")]
+
+
+def test_each_changed_default_and_help_text_is_that_of_a_setting() -> None:
+    for settings in _all_settings():
+        settings.settings()
+        for path in (*settings.defaults, *settings.helps):
+            assert settings.setting_at(path.split(".")) is not None or path in settings.model_fields, (settings, path)

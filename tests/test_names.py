@@ -242,19 +242,18 @@ OF_RL = (
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_has_one_object_under_both_names(name):
-    module = import_module(f"mini_agentic_rl.{name}")
-    assert import_module(f"mini_agent_lighting.{name}") is module
-    assert module.__name__ == module.__spec__.name == f"mini_agentic_rl.{current(name)}"
+def test_a_module_has_one_object_under_both_names():
+    for name in MODULES:
+        module = import_module(f"mini_agentic_rl.{name}")
+        assert import_module(f"mini_agent_lighting.{name}") is module, name
+        assert module.__name__ == module.__spec__.name == f"mini_agentic_rl.{current(name)}", name
 
 
-@pytest.mark.parametrize("name", EXPORTS)
-def test_a_name_can_be_had_from_the_top_under_both_names(name):
-    value = getattr(import_module("mini_agentic_rl"), name)
-    assert getattr(import_module("mini_agent_lighting"), name) is value
-    assert name in dir(agl)
-    assert name in agl.__all__
+def test_a_name_can_be_had_from_the_top_under_both_names():
+    for name in EXPORTS:
+        assert getattr(mini_agent_lighting, name) is getattr(agl, name), name
+    assert set(EXPORTS) <= set(dir(agl))
+    assert set(EXPORTS) <= set(agl.__all__)
 
 
 def test_everything_can_be_imported_at_once():
@@ -270,42 +269,36 @@ def _named(path):
     return target
 
 
-@pytest.mark.parametrize("path", SIGNATURES)
-def test_a_signature_takes_what_callers_pass(path):
-    target = _named(path)
-    positional, keywords = SIGNATURES[path][0], SIGNATURES[path][1].split()
-    signature = inspect.signature(target)
-    this = [None] if next(iter(signature.parameters), None) == "self" else []
-    in_order = list(signature.bind_partial(*this, *[None] * positional).arguments)[len(this) :]
-    if keywords:
-        assert in_order == keywords[:positional]
-        signature.bind(*this, **dict.fromkeys(keywords))
+def test_a_signature_takes_what_callers_pass():
+    for path, (positional, names) in SIGNATURES.items():
+        signature = inspect.signature(_named(path))
+        this = [None] if next(iter(signature.parameters), None) == "self" else []
+        in_order = list(signature.bind_partial(*this, *[None] * positional).arguments)[len(this) :]
+        keywords = names.split()
+        if keywords:
+            assert in_order == keywords[:positional], path
+            signature.bind(*this, **dict.fromkeys(keywords))
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_type_has_the_fields_that_callers_read(name):
-    assert set(FIELDS[name].split()) <= set(getattr(agl, name).model_fields)
+def test_a_type_has_the_fields_that_callers_read():
+    for name, fields in FIELDS.items():
+        assert set(fields.split()) <= set(getattr(agl, name).model_fields), name
 
 
-@pytest.mark.parametrize("old", MOVED)
-def test_a_module_that_has_moved_is_found_under_its_older_name(old):
-    new = import_module(f"mini_agentic_rl.{MOVED[old]}")
-    assert import_module(f"mini_agentic_rl.{old}") is import_module(f"mini_agent_lighting.{old}") is new
-    assert new.__spec__.name == new.__name__
+def test_a_module_that_has_moved_is_found_under_its_older_name():
+    for old, place in MOVED.items():
+        new = import_module(f"mini_agentic_rl.{place}")
+        assert import_module(f"mini_agentic_rl.{old}") is import_module(f"mini_agent_lighting.{old}") is new, old
+        assert new.__spec__.name == new.__name__, old
+        path = Path(agl.__file__).parent.joinpath(*old.split("."))
+        assert not path.with_suffix(".py").exists(), f"a module hides the one that has moved from {old}"
+        assert not (path / "__init__.py").exists(), f"a package hides the one that has moved from {old}"
 
 
-@pytest.mark.parametrize("old", MOVED)
-def test_no_module_stands_where_one_has_moved_away(old):
-    path = Path(agl.__file__).parent.joinpath(*old.split("."))
-    assert not path.with_suffix(".py").exists()
-    assert not (path / "__init__.py").exists()
-
-
-@pytest.mark.parametrize("name", [*SHOWN, *(f"mini_agentic_rl.rl:{name}" for name in OF_RL)])
-def test_a_name_that_was_shown_to_users_is_found(name):
-    module, _, attribute = name.partition(":")
-    found = import_module(module)
-    assert not attribute or hasattr(found, attribute)
+def test_a_name_that_was_shown_to_users_is_found():
+    for name in [*SHOWN, *(f"mini_agentic_rl.rl:{name}" for name in OF_RL)]:
+        module, _, attribute = name.partition(":")
+        assert hasattr(import_module(module), attribute or "__name__"), name
 
 
 def test_the_older_name_is_the_package_itself():

@@ -6,18 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src"
-PACKAGE = SRC / "mini_agentic_rl"
 WINGS = ("integrations", "apps", "recipes")
 FOLDERS = sorted(
     f"{wing}/{folder.name}"
     for wing in WINGS
-    for folder in (PACKAGE / wing).iterdir()
+    for folder in (SRC / "mini_agentic_rl" / wing).iterdir()
     if folder.is_dir() and folder.name != "__pycache__"
 )
 COMMANDS = {point.name: point.module for point in metadata.entry_points(group="mini_agentic_rl.commands")}
@@ -38,49 +39,54 @@ print(trained.summary["steps"], len(asyncio.run(store.query_rollouts(limit=1))))
 """
 
 
-def copy_without(folder: Path, *deleted: str) -> Path:
-    """Copy the package into a folder, without some of its folders; files are hard links where that is possible."""
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of `src`; its bytecode is kept, so that each run does not compile the package again."""
+    folder = tmp_path_factory.mktemp("copy") / "src"
+    shutil.copytree(SRC, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
-    def link(source: str, target: str) -> None:
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copy2(source, target)
 
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(SRC, folder / "src", copy_function=link, ignore=ignored)
-    for name in deleted:
-        shutil.rmtree(folder / "src" / "mini_agentic_rl" / name)
-    return folder / "src"
+@contextmanager
+def without(copy: Path, *folders: str) -> Iterator[None]:
+    """Take folders out of the copied package for the duration of a block."""
+    for number, name in enumerate(folders):
+        (copy / "mini_agentic_rl" / name).rename(copy.parent / f"removed-{number}")
+    try:
+        yield
+    finally:
+        for number, name in enumerate(folders):
+            (copy.parent / f"removed-{number}").rename(copy / "mini_agentic_rl" / name)
 
 
 def run(src: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(src), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+    environment = {**os.environ, "PYTHONPATH": str(src), "COLUMNS": "200"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_without_a_folder_its_commands_say_what_is_missing_and_all_others_are_there(folder, tmp_path):
-    src = copy_without(tmp_path, folder)
-    module = "mini_agentic_rl." + folder.replace("/", ".")
-    missing = {name for name, place in COMMANDS.items() if f"{place}.".startswith(f"{module}.")}
-    done = run(src, "-m", "mini_agentic_rl", "--help", cwd=tmp_path)
+@pytest.mark.parametrize("folders", [WINGS, *((folder,) for folder in FOLDERS)], ids=str)
+def test_commands_of_deleted_folders_say_what_is_missing_and_all_others_are_listed(folders, copy, tmp_path):
+    deleted = tuple(f"mini_agentic_rl.{folder.replace('/', '.')}." for folder in folders)
+    missing = {name for name, module in COMMANDS.items() if f"{module}.".startswith(deleted)}
+    with without(copy, *folders):
+        done = run(copy, "-m", "mini_agentic_rl", "--help", cwd=tmp_path)
+        refusals = {name: run(copy, "-m", "mini_agentic_rl", name, "somewhere", cwd=tmp_path) for name in missing}
     assert done.returncode == 0, done.stderr
     listed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("│ ") and len(line.split()) > 2}
     assert {"train", "serve", "eval", "store"} <= listed
     assert COMMANDS.keys() & listed == COMMANDS.keys() - missing
-    for name in missing:
-        refused = run(src, "-m", "mini_agentic_rl", name, "somewhere", cwd=tmp_path)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
-        assert name in refused.stderr
+    for name, refusal in refusals.items():
+        assert (refusal.returncode, refusal.stderr.count("\n")) == (2, 1), refusal.stderr
+        assert name in refusal.stderr
 
 
-def test_without_any_wing_a_model_is_trained_into_a_store(tmp_path):
-    src = copy_without(tmp_path, *WINGS)
+def test_without_any_wing_a_model_is_trained_into_a_store(copy, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(TRAINING)
-    done = run(src, str(program), str(Path(__file__).parent / "algorithm"), cwd=tmp_path)
+    with without(copy, *WINGS):
+        done = run(copy, str(program), str(Path(__file__).parent / "algorithm"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == ["2", "1"]

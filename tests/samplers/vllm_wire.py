@@ -65,7 +65,7 @@ class VllmWireServer:
     """The server and what it has seen."""
 
     model: Any
-    lora: LoraSettings | None = field(default_factory=lambda: LoraSettings(r=4, alpha=8))
+    lora: LoraSettings = field(default_factory=lambda: LoraSettings(r=4, alpha=8))
     port: int = 0
     host: str = "127.0.0.1"
     api_key: str | None = None
@@ -79,14 +79,10 @@ class VllmWireServer:
         """Slot of each name."""
         self.ever_loaded: list[str] = []
         engine = EngineSettings(cache_mib=8, deterministic=self.deterministic)
-        if self.lora is None:
-            self.policy = Policy.load(self.model, lora=None, engine=engine, device="cpu")
-            self.slots: list[str] = []
-        else:
-            self.policy = Policy.load(
-                self.model, lora=self.lora, adapters=dict.fromkeys(SLOTS), engine=engine, device="cpu"
-            )
-            self.slots = list(SLOTS)
+        self.policy = Policy.load(
+            self.model, lora=self.lora, adapters=dict.fromkeys(SLOTS), engine=engine, device="cpu"
+        )
+        self.slots = list(SLOTS)
         self.sampler = PolicySampler(
             self.policy.engine, base_name="base", adapters=list(self.policy.model.versions), context_length=512
         )
@@ -157,17 +153,6 @@ class VllmWireServer:
         async def complete(request: Request) -> Any:
             return await self._complete(await request.json())
 
-        @app.post("/collective_rpc")
-        async def rpc(request: Request) -> Any:
-            body = await request.json()
-            folder = Path(body["kwargs"]["weights_path"])
-            await asyncio.to_thread(self.policy.load_weights, folder)
-            return {"results": [None]}
-
-        @app.post("/reset_prefix_cache")
-        async def reset() -> dict[str, bool]:
-            return {"success": True}
-
         return app
 
     async def _load(self, body: dict[str, str]) -> Any:
@@ -197,7 +182,7 @@ class VllmWireServer:
         prompt = settings["prompt"]
         if max(prompt) >= self.policy.model.vocab_size:
             return _error(400, "token id out of vocabulary")
-        adapter = "default" if self.lora is None else self._adapter(name)
+        adapter = self._adapter(name)
         asked = Asked(name, prompt, settings["seed"], settings["cache_salt"])
         self.asked.append(asked)
         request = TokenRequest(

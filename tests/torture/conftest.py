@@ -1,7 +1,6 @@
 """What the attacks of this folder share: how many times each is tried, and the table of what held.
 
 `make torture` tries all and prints the table of docs/reliability.md; TORTURE_SIZE sets the share, above 1 too.
-Of attacks that take long, TORTURE_PART=2/3 makes the second third of the tries.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from .neighbours import Waits
 
 SIZE = float(os.environ.get("TORTURE_SIZE", "0.05"))
-PART, PARTS = (int(number) for number in os.environ.get("TORTURE_PART", "1/1").split("/"))
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -60,10 +56,6 @@ class Attack:
     def times(self, whole: int) -> int:
         """Return how many of `whole` tries this run makes, at least one."""
         return max(1, round(whole * SIZE))
-
-    def part(self, tries: Sequence[T]) -> Sequence[T]:
-        """Return those of the tries that this run makes where it makes a part of them; one at least."""
-        return tries[PART - 1 :: PARTS] or tries[:1]
 
     @contextmanager
     def attempt(self, what: object, *, limit_s: float | None = None) -> Iterator[None]:

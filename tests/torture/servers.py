@@ -70,11 +70,6 @@ url = server.root
     + _TAIL
 )
 
-LONG_SCORES: Final = SCORES.replace(
-    "reward_model()", "reward_model(tiny_scorer(max_position_embeddings=2048))"
-).replace("import reward_model", "import reward_model, tiny_scorer")
-"""A reward service that takes texts of 2,048 tokens."""
-
 PROXY: Final = (
     """
 import asyncio, sys

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from . import failing_disk
-from .conftest import PART, PARTS, SIZE, Attack
+from .conftest import SIZE, Attack
 from .failing_disk import Done, Preloaded
 
 HERE = Path(__file__).parent
@@ -48,13 +48,3 @@ def test_the_disk_fails_at_each_operation_of_a_checkpoint(attack: Attack, preloa
 @pytest.mark.timeout(7200)
 def test_the_disk_fails_at_each_write_of_a_store(attack: Attack, preloaded: Preloaded, tmp_path: Path) -> None:
     _count(attack, preloaded.run(HERE / "failing_store.py", str(tmp_path), str(EVERY), timeout=3600))
-
-
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize(("command", "whole"), [("train", 120), ("sft", 80)])
-def test_the_disk_of_a_training_fails_at_some_write(
-    attack: Attack, preloaded: Preloaded, tiny_folder: str, tmp_path: Path, command: str, whole: int
-) -> None:
-    tries = attack.times(whole if SIZE >= 1 else whole // 16)
-    options = (command, tiny_folder, str(tries), f"{PART}/{PARTS}")
-    _count(attack, preloaded.run(HERE / "failing_training.py", str(tmp_path), *options, timeout=3600))

@@ -128,7 +128,7 @@ def _attack(attack: Attack, server: Served, routes: dict[str, tuple[str, ...]], 
     ]
     random.Random(turn).shuffle(tries)
     with Neighbour(f"{server.url}/") as neighbour, httpx.Client(timeout=600) as client:
-        for path, name, frame in attack.part(tries[: attack.times(len(tries))]):
+        for path, name, frame in tries[: attack.times(len(tries))]:
             body = (frame % SHAPES[name](size)).encode()
             neighbour.forget()
             with attack.attempt(f"{name}, {len(body)} bytes, to {path}"), attack.memory_of(server.pid):

@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ import httpx
 import openai
 import pytest
 
-from integrations.tinker.test_server import Client
 from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.files import read_json
-from mini_agentic_rl.integrations.tinker.checkpoints import CheckpointFolder
 from processes import PythonProcess
 
 from .conftest import SIZE, Attack
@@ -29,7 +26,7 @@ CLIENTS = 6
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("command", ["serve", "store", "tinker", "train", "sft"])
+@pytest.mark.parametrize("command", ["serve", "store", "train"])
 def test_a_command_under_load_gets_sigterm(attack: Attack, tiny_folder: str, tmp_path: Path, command: str) -> None:
     for number in range(attack.times(50 if SIZE >= 1 else 10)):
         with attack.attempt(number):
@@ -101,45 +98,6 @@ def _store(model: str, folder: Path) -> None:
     assert set(acknowledged) <= asyncio.run(kept())
 
 
-def _tinker(model: str, folder: Path) -> None:
-    """Every state that was acknowledged as saved is there and whole, and nothing else is."""
-    acknowledged: list[str] = []
-    options = ("--model", model, "--port", "0", "--output-dir", str(folder))
-    with PythonProcess("mini_agentic_rl", "tinker", *options) as process:
-        url = process.wait_for_word("http://")
-        begun = threading.Barrier(3)
-
-        def learn() -> None:
-            with suppress(httpx.HTTPError, AssertionError, KeyError, ValueError):
-                client = Client(url)
-                made = client.create(model)
-                begun.wait(60)
-                for number in range(1000):
-                    client.loss(made)
-                    client.step(made)
-                    acknowledged.append(client.do("save_weights", made, path=f"state{number}")["path"])
-
-        threads = [threading.Thread(target=learn) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        begun.wait(60)
-        while not acknowledged:
-            time.sleep(0.01)
-        time.sleep(random.random() / 2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0, process.stderr
-        for thread in threads:
-            thread.join()
-    assert not list(folder.rglob(".partial-*"))
-    assert not (folder / ".lock").exists()
-    assert not (folder / ".snapshots").exists()
-    checkpoints = CheckpointFolder(folder)
-    for path in acknowledged:
-        saved = checkpoints.get(path, "").folder
-        assert (saved / "optimizer.pt").stat().st_size
-        assert (saved / "adapter_model.safetensors").stat().st_size
-
-
 def _train(model: str, folder: Path) -> None:
     """There is a whole checkpoint of the last step, and the folder is free again."""
     options = [
@@ -155,33 +113,6 @@ def _train(model: str, folder: Path) -> None:
         assert "--resume" in process.stderr
     _is_left_well(folder)
     assert read_json(folder / "checkpoints" / _newest(folder) / "state.json")["step"] >= 1
-
-
-def _sft(model: str, folder: Path) -> None:
-    """There is a whole checkpoint of the last step, and the folder is free again."""
-    options = [
-        *(
-            "--model",
-            model,
-            "--output-dir",
-            str(folder),
-            "--num-epochs",
-            "50",
-            "--batch-size",
-            "1",
-            "--logging-steps",
-            "1",
-        ),
-        *("--max-samples", "40", "--checkpoint-every", "100000"),
-    ]
-    with PythonProcess("mini_agentic_rl", "sft", *options) as process:
-        process.wait_for("step 1")
-        time.sleep(random.random())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 143, process.stderr
-        assert "--resume" in process.stderr
-    _is_left_well(folder)
-    assert read_json(folder / "checkpoints" / _newest(folder) / "trainer_state.json")["global_step"] >= 1
 
 
 def _newest(folder: Path) -> str:
@@ -202,7 +133,5 @@ def _is_left_well(folder: Path) -> None:
 COMMANDS: dict[str, Callable[[str, Path], None]] = {
     "serve": _serve,
     "store": _store,
-    "tinker": _tinker,
     "train": _train,
-    "sft": _sft,
 }

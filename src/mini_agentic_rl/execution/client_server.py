@@ -341,13 +341,13 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         processes = RunnerProcesses(self._setup("the runner", runner, store, label), self.n_runners, self.patience)
         event = ThreadingEvent()
 
-        async def here() -> None:
+        async def run_algorithm() -> None:
             try:
                 await run_until_set(algorithm, store, event, self.patience.graceful_timeout / 2)
             finally:
                 event.set()
 
-        run_side_by_side(here, processes, event, self.patience.total)
+        run_side_by_side(run_algorithm, processes, event, self.patience.total)
         self._check(processes.exit_codes)
 
     def _run_both_runners_here(
@@ -356,12 +356,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         process = AlgorithmProcess(self._setup("the algorithm", algorithm, store, None), self.patience)
         event = ThreadingEvent()
 
-        async def here() -> None:
+        async def run_runners() -> None:
             await run_here(runner, store, self.n_runners, event)
             await event.wait_async()
 
         with _labelled(label):
-            run_side_by_side(here, process, event, self.patience.total)
+            run_side_by_side(run_runners, process, event, self.patience.total)
         self._check({} if process.exit_code is None else {0: process.exit_code})
 
     def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> RoleSetup:
@@ -402,7 +402,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
 
 def _label() -> str:
-    """Return a label that distinguishes the workers of this process from others on the same store."""
+    """Return a label that distinguishes the workers of this process from others of the same store."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 

@@ -263,13 +263,13 @@ class RoleProcesses(Protocol):
 
 
 def run_side_by_side(
-    here: Callable[[], Coroutine[Any, Any, None]], elsewhere: RoleProcesses, event: ExecutionEvent, patience: float
+    role: Callable[[], Coroutine[Any, Any, None]], processes: RoleProcesses, event: ExecutionEvent, patience: float
 ) -> None:
     """Run one role in this thread and the processes of the other from another thread; when one ends, end both.
 
     Args:
-        here: the role of this thread.
-        elsewhere: the processes of the other role.
+        role: the role of this thread.
+        processes: the processes of the other role.
         event: ends the run.
         patience: seconds that ending the other role can take.
 
@@ -277,10 +277,10 @@ def run_side_by_side(
         Exception: what either role raised.
         KeyboardInterrupt: the run was interrupted; everything has been stopped.
     """
-    thread = RoleThread("processes", lambda: elsewhere.run(event))
+    thread = RoleThread("processes", lambda: processes.run(event))
     try:
         thread.start()
-        asyncio.run(here())
+        asyncio.run(role())
     except asyncio.CancelledError:
         event.set()
         thread.join(patience)
@@ -291,7 +291,7 @@ def run_side_by_side(
         try:
             thread.join(patience)
         except BaseException:  # interrupted again
-            elsewhere.kill()
+            processes.kill()
             raise
     if thread.error is not None:
         raise thread.error

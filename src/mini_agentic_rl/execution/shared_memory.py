@@ -33,7 +33,7 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         join_timeout: seconds to wait for the other role at the end, before its thread is abandoned.
         graceful_delay: seconds after the event of the run is set in which a role may end by itself before it is
             cancelled; None never cancels: the roles of a trainer end at once.
-        poll_interval: seconds between two looks at the event, where `graceful_delay` is set.
+        poll_interval: accepted without effect: the event wakes the roles.
         managed_store: False hands the store to both threads as it is; otherwise a store that is not thread-safe is
             called from a thread of its own.
 
@@ -63,7 +63,6 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
         self.main_thread = main_thread
         self.join_timeout = join_timeout
         self.graceful_delay = graceful_delay
-        self.poll_interval = poll_interval
         self.managed_store = managed_store is not False
 
     def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
@@ -97,12 +96,12 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 raise
 
         if self.main_thread == "algorithm":
-            here, other = run_algorithm, RoleThread("runners", run_runners)
+            role, other = run_algorithm, RoleThread("runners", run_runners)
         else:
-            here, other = run_runners, RoleThread("algorithm", run_algorithm)
+            role, other = run_runners, RoleThread("algorithm", run_algorithm)
         try:
             other.start()
-            asyncio.run(here())
+            asyncio.run(role())
             if self.main_thread == "runner":
                 while not event.wait(1.0):  # without a timeout Ctrl-C does not interrupt it on Windows
                     pass
@@ -122,10 +121,15 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
 
     async def _until_over(self, work: Awaitable[None], event: ExecutionEvent, broken: ExecutionEvent) -> None:
         """Await `work`; cancel it when the run is broken, and `graceful_delay` after the event is set."""
+
+        async def grace(seconds: float) -> None:
+            await event.wait_async()
+            await asyncio.sleep(seconds)
+
         task = asyncio.ensure_future(work)
         ends = [asyncio.ensure_future(broken.wait_async())]
         if self.graceful_delay is not None:
-            ends.append(asyncio.ensure_future(self._grace(event, self.graceful_delay)))
+            ends.append(asyncio.ensure_future(grace(self.graceful_delay)))
         try:
             await asyncio.wait({task, *ends}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -137,8 +141,3 @@ class SharedMemoryExecutionStrategy(ExecutionStrategy):
                 await asyncio.wait({task})
         if not (given_up and task.cancelled()):
             await task
-
-    async def _grace(self, event: ExecutionEvent, seconds: float) -> None:
-        while not event.is_set():  # noqa: ASYNC110  # an event of the user may not wake a coroutine
-            await asyncio.sleep(self.poll_interval)
-        await asyncio.sleep(seconds)

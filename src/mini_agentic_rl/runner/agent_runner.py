@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,8 +23,8 @@ from ..logging import CountedCauses
 from ..store import LightningStore
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode
-from .attempt import AttemptFailure, AttemptRun
-from .heartbeats import Binding, RunningAttempt, heartbeats_of
+from .attempt import AttemptFailure, AttemptRun, Worker
+from .heartbeats import heartbeats_of
 from .isolation import AgentProcess, wait_until_done
 from .workers import worker_name
 
@@ -111,7 +112,7 @@ Isolation: TypeAlias = Literal["thread", "process"]
 """Where a runner calls its agent: in a thread of this process, or in another process."""
 
 
-_binding: ContextVar[Binding | None] = ContextVar("runner_binding", default=None)
+_current_worker: ContextVar[Worker | None] = ContextVar("runner_current_worker", default=None)
 
 
 class LitAgentRunner(Runner[TaskT]):
@@ -165,8 +166,8 @@ class LitAgentRunner(Runner[TaskT]):
         self._heartbeat_interval = heartbeat_interval
         self._include_gpu = heartbeat_include_gpu
         self._agent_and_hooks: tuple[LitAgent[Any], Sequence[Hook]] | None = None
-        self._own_binding: Binding | None = None
-        """Binding of `init` and `init_worker`, when they are called without `run_context`."""
+        self._idle_worker: Worker | None = None
+        """Worker of `init` and `init_worker`, when they are called without `run_context`."""
         self._contexts = 0
         self._failures = CountedCauses()
         """Failures of attempts since the first open context was entered."""
@@ -194,15 +195,15 @@ class LitAgentRunner(Runner[TaskT]):
         agent, hooks = self._agent_and_hooks
         name = worker_id if isinstance(worker_id, str) else worker_name(worker_id)
         process = AgentProcess(agent, self.tracer, store, name) if self.isolation == "process" else None
-        self._own_binding = Binding(self, agent, store, hooks, name, process)
+        self._idle_worker = Worker(self, agent, store, hooks, name, process)
         agent.set_runner(self)
         self.tracer.init_worker(worker_id if isinstance(worker_id, int) else 0, store)
 
     def teardown_worker(self, worker_id: int | str, *args: Any, **kwargs: Any) -> None:
         """Release the store, and end the agent's process, if it has one."""
-        bound, self._own_binding = self._own_binding, None
-        if bound is not None and bound.process is not None:
-            bound.process.close_at_once()
+        worker, self._idle_worker = self._idle_worker, None
+        if worker is not None and worker.process is not None:
+            worker.process.close_at_once()
         self.tracer.teardown_worker(worker_id if isinstance(worker_id, int) else 0)
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
@@ -225,25 +226,25 @@ class LitAgentRunner(Runner[TaskT]):
         Raises:
             TypeError: one of `hooks` is no `Hook`.
         """
-        previous = _binding.get()
+        previous = _current_worker.get()
         with super().run_context(agent=agent, store=store, hooks=hooks, worker_id=worker_id):
-            bound, self._own_binding = self._own_binding, None  # the runner may serve other tasks at the same time
+            worker, self._idle_worker = self._idle_worker, None  # the runner may serve other tasks at the same time
             if self._contexts == 0:
                 self._failures = CountedCauses()
             self._contexts += 1
-            _binding.set(bound)
+            _current_worker.set(worker)
             try:
                 yield self
             finally:
                 self._contexts -= 1
-                _binding.set(previous)
+                _current_worker.set(previous)
                 agent.set_runner(None if previous is None else previous.runner)
-                self._own_binding = bound
+                self._idle_worker = worker
 
     @property
     def worker_id(self) -> str:
         """Id of the worker in the calling task."""
-        return self._bound().worker_id
+        return self._worker().worker_id
 
     def get_worker_id(self) -> str:
         """Return `worker_id`."""
@@ -251,36 +252,37 @@ class LitAgentRunner(Runner[TaskT]):
 
     def get_agent(self) -> LitAgent[Any]:
         """Return the agent that the calling task runs."""
-        return self._bound().agent
+        return self._worker().agent
 
     def get_store(self) -> LightningStore:
         """Return the store that the calling task works on."""
-        return self._bound().store
+        return self._worker().store
 
     async def iter(self, *, event: StopEvent | None = None) -> None:
         """Claim and run rollouts until the event is set or `max_rollouts` have been run.
 
         An attempt that runs when the event is set is stopped, and its rollout goes back to the queue.
         """
-        bound = self._bound()
+        worker = self._worker()
+        max_rollouts = math.inf if self._max_rollouts is None else self._max_rollouts
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
         try:
-            with heartbeats_of(bound, self._heartbeat_interval, include_gpu=self._include_gpu):
-                while not _is_over(event, stop) and (self._max_rollouts is None or bound.attempts < self._max_rollouts):
-                    if bound.process is not None and not bound.process.running:
-                        if not await self._wait_for_work(bound.store, stop):
+            with heartbeats_of(worker, self._heartbeat_interval, include_gpu=self._include_gpu):
+                while not _is_over(event, stop) and worker.attempts < max_rollouts:
+                    if worker.process is not None and not worker.process.running:
+                        if not await self._wait_for_work(worker.store, stop):
                             continue
-                        await bound.process.prepare(stop)
-                    rollout = await bound.store.dequeue_rollout(worker_id=bound.worker_id)
+                        await worker.process.prepare(stop)
+                    rollout = await worker.store.dequeue_rollout(worker_id=worker.worker_id)
                     if rollout is None:
-                        await self._wait_for_work(bound.store, stop)
+                        await self._wait_for_work(worker.store, stop)
                     else:
-                        await self._run(bound, rollout, stop)
+                        await self._run(worker, rollout, stop)
         finally:
             if stop is not None:
                 stop.cancel()
-            if bound.process is not None:
-                await bound.process.close()
+            if worker.process is not None:
+                await worker.process.close()
 
     async def step(
         self,
@@ -296,57 +298,46 @@ class LitAgentRunner(Runner[TaskT]):
             Exception: whatever the agent or a hook raised; the store holds the failed attempt.
             TimeoutError: the agent or a hook took too long.
         """
-        bound = self._bound()
-        if bound.process is not None:
-            await bound.process.prepare(None)
-        resources_id = None if resources is None else (await bound.store.add_resources(resources)).resources_id
-        rollout = await bound.store.start_rollout(
-            input, mode=mode, resources_id=resources_id, worker_id=bound.worker_id
+        worker = self._worker()
+        if worker.process is not None:
+            await worker.process.prepare(None)
+        resources_id = None if resources is None else (await worker.store.add_resources(resources)).resources_id
+        rollout = await worker.store.start_rollout(
+            input, mode=mode, resources_id=resources_id, worker_id=worker.worker_id
         )
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
         try:
-            failure = await self._run(bound, rollout, stop)
+            failure = await self._run(worker, rollout, stop)
         finally:
             if stop is not None:
                 stop.cancel()
         if failure is not None:
             raise failure.error
-        after = await bound.store.get_rollout_by_id(rollout.rollout_id)
+        after = await worker.store.get_rollout_by_id(rollout.rollout_id)
         return rollout if after is None else after
 
     async def _run(
-        self, bound: Binding, rollout: AttemptedRollout, stop: asyncio.Future[None] | None
+        self, worker: Worker, rollout: AttemptedRollout, stop: asyncio.Future[None] | None
     ) -> AttemptFailure | None:
         """Run an attempt; return its failure, None if it succeeded or was stopped."""
-        bound.attempts += 1
-        halt: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        worker.attempts += 1
+        attempt = AttemptRun(rollout, worker, self.tracer, self._failures)
 
         def stop_attempt(_: object) -> None:
-            if not halt.done():
-                halt.set_result("the run was stopped")
+            attempt.stop("the run was stopped")
 
         if stop is not None:
             stop.add_done_callback(stop_attempt)
-        attempt = AttemptRun(
-            rollout,
-            agent=bound.agent,
-            runner=self,
-            tracer=self.tracer,
-            store=bound.store,
-            hooks=bound.hooks,
-            stop=halt,
-            process=bound.process,
-            failures=self._failures,
-        )
+        previous, worker.current = worker.current, attempt  # a hook may run another attempt by `step`
         try:
-            with bound.running(RunningAttempt(rollout, attempt, halt)):
-                status = await attempt.run()
-            if status != "succeeded":
-                bound.failed += 1
-            return None if status is None else attempt.failure
+            status = await attempt.run()
         finally:
+            worker.current = previous
             if stop is not None:
                 stop.remove_done_callback(stop_attempt)
+        if status != "succeeded":
+            worker.failed += 1
+        return None if status is None else attempt.failure
 
     async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> bool:
         """Wait for work; return False if there is none yet, or the run is over."""
@@ -360,13 +351,13 @@ class LitAgentRunner(Runner[TaskT]):
                     await work
         return not work.cancelled() and work.result()
 
-    def _bound(self) -> Binding:
-        bound = _binding.get()
-        if bound is None or bound.runner is not self:
-            bound = self._own_binding
-        if bound is None:
+    def _worker(self) -> Worker:
+        worker = _current_worker.get()
+        if worker is None or worker.runner is not self:
+            worker = self._idle_worker
+        if worker is None:
             raise ValueError("the runner is not bound: use it inside `with runner.run_context(agent=..., store=...)`")
-        return bound
+        return worker
 
 
 def _is_over(event: StopEvent | None, stop: asyncio.Future[None] | None) -> bool:

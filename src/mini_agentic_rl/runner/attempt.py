@@ -22,9 +22,9 @@ from ..emitter import emit_exception, emit_reward
 from ..litagent import LitAgent, RolloutOutcome, arguments_for, read_hook_result, read_result, rollout_call
 from ..logging import CountedCauses
 from ..semconv import FAILURE_REASON
-from ..store import LightningStore
+from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
 from ..tracer import Trace, Tracer
-from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, SpanCoreFields
+from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, Rollout, SpanCoreFields
 from .isolation import AgentProcess, OutOfTimeError, StoppedError, call_bounded
 from .workers import give_back
 
@@ -42,6 +42,22 @@ class AttemptFailure:
     error: Exception
 
 
+@dataclass
+class Worker:
+    """A worker of the store: one asyncio task that runs rollouts, with its agent, its store and its counters."""
+
+    runner: Any
+    agent: LitAgent[Any]
+    store: LightningStore
+    hooks: Sequence[Hook]
+    worker_id: str
+    process: AgentProcess | None
+    """Process that calls the agent; None calls it in this process."""
+    attempts: int = 0
+    failed: int = 0
+    current: AttemptRun | None = None
+
+
 class AttemptRun:
     """The run of one attempt. `run` raises only if the store does, or if it is cancelled.
 
@@ -49,54 +65,59 @@ class AttemptRun:
 
     Args:
         rollout: the rollout with its attempt.
-        agent: the agent.
-        runner: the runner, for hooks.
+        worker: runs the attempt.
         tracer: makes the spans.
-        store: the store of the rollout.
-        hooks: called in order.
-        stop: the attempt is stopped once this future is done; its result, if it is a string, is the reason.
-        process: runs the agent; None runs it in this process.
         failures: causes that were logged as warnings in this run.
     """
 
-    def __init__(
-        self,
-        rollout: AttemptedRollout,
-        *,
-        agent: LitAgent[Any],
-        runner: Any,
-        tracer: Tracer,
-        store: LightningStore,
-        hooks: Sequence[Hook],
-        stop: asyncio.Future[Any] | None,
-        process: AgentProcess | None = None,
-        failures: CountedCauses | None = None,
-    ) -> None:
+    def __init__(self, rollout: AttemptedRollout, worker: Worker, tracer: Tracer, failures: CountedCauses) -> None:
         rollout = rollout.model_copy(update={"metadata": dict(rollout.metadata)})
-        self._rollout = rollout
-        self._agent = agent
-        self._process = process
-        self._failures = failures or CountedCauses()
-        self._tracer = tracer
-        self._store = store
-        self._hooks = hooks
-        self._stop = stop
+        self.rollout = rollout
         self.failure: AttemptFailure | None = None
         """The first failure."""
-        self._emitted = False
-        self.ending = False
+        self._agent = worker.agent
+        self._process = worker.process
+        self._store = worker.store
+        self._hooks = worker.hooks
+        self._tracer = tracer
+        self._failures = failures
+        self._stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done once the attempt has to stop; its result is the reason."""
+        self._ending = False
         """True once the end is written to the store: the attempt can no longer be stopped."""
-        self._offered = {
-            "agent": agent,
-            "runner": runner,
+        self._failure_recorded = False
+        self._hook_arguments = {
+            "agent": worker.agent,
+            "runner": worker.runner,
             "tracer": tracer,
             "rollout": rollout,
             "task": rollout.input,
         }
 
+    def stop(self, reason: str) -> None:
+        """Stop the attempt: its rollout goes back to the queue."""
+        if not self._stop.done():
+            self._stop.set_result(reason)
+
+    def stop_if_over(self, stored: Rollout | None) -> None:
+        """Stop the attempt if it no longer counts according to the rollout in the store."""
+        latest = stored.attempt if isinstance(stored, AttemptedRollout) else None
+        if stored is None or latest is None or latest.attempt_id != self.rollout.attempt.attempt_id:
+            reason = "another attempt has taken its place"
+        elif has_ended(stored):
+            reason = f"its rollout has ended ({stored.status})"
+        elif latest.status not in LIVE_ATTEMPT_STATUSES:
+            reason = f"the store has given it up ({latest.status})"
+        else:
+            return
+        if not self._stop.done() and not self._ending:
+            number = self.rollout.attempt.sequence_id
+            logger.warning("attempt %d of rollout %s is stopped: %s", number, self.rollout.rollout_id, reason)
+            self.stop(reason)
+
     async def run(self) -> AttemptStatus | None:
         """Run the attempt; return its status, or None if it was stopped and given back."""
-        rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
+        rollout_id, attempt = self.rollout.rollout_id, self.rollout.attempt
         try:
             await self._store.update_attempt(
                 rollout_id, attempt.attempt_id, status="running", last_heartbeat_time=time.time()
@@ -113,7 +134,7 @@ class AttemptRun:
         return await self._finish()
 
     async def _traced(self) -> None:
-        rollout_id, attempt_id = self._rollout.rollout_id, self._rollout.attempt.attempt_id
+        rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id
         with self._failing("the trace"):
             async with self._tracer.trace_attempt(self._store, rollout_id, attempt_id) as trace:
                 deadline = self._deadline()
@@ -126,11 +147,11 @@ class AttemptRun:
                 rewards = await self._end_hooks("on_trace_end", {})
                 self._record(outcome or RolloutOutcome(), trace)
                 for reward in rewards:
-                    self._leave(reward)
+                    self._add_span(reward)
                 self._emit_failure()
 
     async def _end_of_rollout(self) -> None:
-        rollout_id, attempt_id = self._rollout.rollout_id, self._rollout.attempt.attempt_id
+        rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id
         if not self._overridden("on_rollout_end"):
             return
         stored = await self._store.query_spans(rollout_id, attempt_id)
@@ -149,7 +170,7 @@ class AttemptRun:
             if self._process is None:
                 outcome = await self._call_here(resources, deadline)
             else:
-                outcome = await self._process.call(self._rollout, resources, trace, deadline=deadline, stop=self._stop)
+                outcome = await self._process.call(self.rollout, resources, trace, deadline=deadline, stop=self._stop)
         return outcome
 
     def _record(self, outcome: RolloutOutcome, trace: Trace) -> None:
@@ -160,14 +181,14 @@ class AttemptRun:
                 if span.span_id not in known:
                     trace.record(span)
             if outcome.reward is not None:
-                self._leave(emit_reward(outcome.reward, final=True, propagate=False))
+                self._add_span(emit_reward(outcome.reward, final=True, propagate=False))
 
     async def _call_here(self, resources: NamedResources, deadline: float | None) -> RolloutOutcome:
-        method, args, kwargs = rollout_call(self._agent, self._rollout, resources)
-        before = dict(self._rollout.metadata)
-        with calls_of(self._rollout.rollout_id, self._rollout.attempt.attempt_id, resources):
+        method, args, kwargs = rollout_call(self._agent, self.rollout, resources)
+        before = dict(self.rollout.metadata)
+        with calls_of(self.rollout.rollout_id, self.rollout.attempt.attempt_id, resources):
             result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
-        return read_result(result, self._rollout, before)
+        return read_result(result, self.rollout, before)
 
     async def _resources(self) -> NamedResources:
         """Return the resources of the rollout.
@@ -175,10 +196,10 @@ class AttemptRun:
         Raises:
             LookupError: they are not in the store, or the store has none and the agent needs some.
         """
-        wanted = self._rollout.resources_id
+        wanted = self.rollout.resources_id
         if wanted is None:
             update = await self._store.get_latest_resources()
-            if update is None and self._agent.needs_resources(self._rollout.mode):
+            if update is None and self._agent.needs_resources(self.rollout.mode):
                 raise LookupError(
                     "the agent asks for resources, but the store has none: call add_resources, or give the Trainer "
                     "initial_resources"
@@ -204,17 +225,17 @@ class AttemptRun:
         rewards: list[SpanCoreFields] = []
         for hook in self._overridden(method):
             seen = len(trace.recorded) if trace is not None else 0
-            before = dict(self._rollout.metadata)
+            before = dict(self.rollout.metadata)
             result = await self._call_hook(hook, method, more, self._deadline())
             try:
-                reward = read_hook_result(result, self._rollout, before)
+                reward = read_hook_result(result, self.rollout, before)
                 if reward is not None:
                     rewards.append(emit_reward(reward, final=True, propagate=False))
             except (TypeError, ValueError) as error:
                 self._fail("failed", f"hook {type(hook).__name__}.{method}", error)
             if trace is not None:
-                for fact in rewards:
-                    self._leave(fact)
+                for reward_span in rewards:
+                    self._add_span(reward_span)
                 rewards.clear()
                 more = {**more, "spans": [*more["spans"], *trace.recorded[seen:]]}
         return rewards
@@ -223,7 +244,7 @@ class AttemptRun:
         result = None
         with self._failing(f"hook {type(hook).__name__}.{method}"):
             func = getattr(hook, method)
-            args, kwargs = arguments_for(func, {**self._offered, **more}, by_position=False)
+            args, kwargs = arguments_for(func, {**self._hook_arguments, **more}, by_position=False)
             with unrecorded():  # LLM calls of a hook, such as a judge, are no calls of the agent
                 result = await call_bounded(func, args, kwargs, deadline=deadline, stop=self._stop)
         return result
@@ -234,7 +255,7 @@ class AttemptRun:
 
     def _deadline(self) -> float | None:
         """`timeout_seconds` from now, as time of the event loop."""
-        limit = self._rollout.config.timeout_seconds
+        limit = self.rollout.config.timeout_seconds
         return None if limit is None else asyncio.get_running_loop().time() + limit
 
     @contextmanager
@@ -245,7 +266,7 @@ class AttemptRun:
         except StoppedError:
             raise
         except OutOfTimeError as error:
-            limit = self._rollout.config.timeout_seconds
+            limit = self.rollout.config.timeout_seconds
             self._fail(
                 "timeout", f"{where} took longer than timeout_seconds={limit:g}, which `rollout_timeout` sets", error
             )
@@ -255,25 +276,25 @@ class AttemptRun:
     def _fail(self, status: AttemptStatus, where: str, error: Exception) -> None:
         """Keep the first failure; log all, as a warning if the cause is new in this run."""
         reason = where if isinstance(error, OutOfTimeError) else f"{where}: {type(error).__name__}: {error}"
-        number = self._rollout.attempt.sequence_id
+        number = self.rollout.attempt.sequence_id
         level = logging.WARNING if self._failures.add(reason) else logging.DEBUG
-        logger.log(level, "attempt %d of rollout %s: %s", number, self._rollout.rollout_id, reason)
+        logger.log(level, "attempt %d of rollout %s: %s", number, self.rollout.rollout_id, reason)
         if self.failure is None:
             self.failure = AttemptFailure(status, reason, error)
 
     def _emit_failure(self) -> None:
         """Record the failure in the open trace, once."""
-        if self.failure is not None and not self._emitted:
-            self._emitted = True
-            self._leave(emit_exception(self.failure.error, {FAILURE_REASON: self.failure.reason}, propagate=False))
+        if self.failure is not None and not self._failure_recorded:
+            self._failure_recorded = True
+            self._add_span(emit_exception(self.failure.error, {FAILURE_REASON: self.failure.reason}, propagate=False))
 
-    def _leave(self, fact: SpanCoreFields) -> None:
-        """Record a fact in the open trace of the runner; a user's tracer may send its spans elsewhere."""
-        Tracer.create_span(self._tracer, fact.name, fact.attributes, status=fact.status)
+    def _add_span(self, span: SpanCoreFields) -> None:
+        """Record a span in the open trace of the runner; a tracer of the user may send its spans elsewhere."""
+        Tracer.create_span(self._tracer, span.name, span.attributes, status=span.status)
 
     async def _finish(self) -> AttemptStatus:
-        self.ending = True
-        rollout_id, attempt = self._rollout.rollout_id, self._rollout.attempt
+        self._ending = True
+        rollout_id, attempt = self.rollout.rollout_id, self.rollout.attempt
         if self.failure is None:
             await self._store.update_attempt(rollout_id, attempt.attempt_id, status="succeeded")
             return "succeeded"
@@ -283,8 +304,8 @@ class AttemptRun:
 
     async def _give_back(self, reason: str) -> None:
         """Queue the rollout again; this does not count as a failure of the agent."""
-        rollout_id = self._rollout.rollout_id
+        rollout_id = self.rollout.rollout_id
         try:
-            await give_back(self._store, rollout_id, self._rollout.attempt.attempt_id, reason)
+            await give_back(self._store, rollout_id, self.rollout.attempt.attempt_id, reason)
         except Exception as error:  # the store is out of reach: its health check will find the attempt
             logger.warning("rollout %s could not be given back: %s", rollout_id, error)

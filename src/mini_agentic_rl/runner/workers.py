@@ -83,11 +83,11 @@ class SilentWorkers:
         self._store = store
         self._silent_seconds = silent_seconds
         self._now = now
-        self._last_look = now()
+        self._last_check = now()
         self._heard: dict[str, tuple[float, float]] = {}
         """By worker: the time of its latest heartbeat in the store, and the local time at which it was first seen."""
 
-    async def look(self) -> int:
+    async def check(self) -> int:
         """Check all workers once; return the number of rollouts that were queued again.
 
         Raises:
@@ -95,9 +95,9 @@ class SilentWorkers:
         """
         workers = await self._store.query_workers()
         now = self._now()
-        if now - self._last_look > self._silent_seconds / 2:  # the store did not answer meanwhile
+        if now - self._last_check > self._silent_seconds / 2:  # the store did not answer meanwhile
             self._heard.clear()
-        self._last_look = now
+        self._last_check = now
         queued = 0
         for worker in workers:
             beat = worker.last_heartbeat_time
@@ -121,7 +121,7 @@ async def watch_workers(store: LightningStore, silent_seconds: float) -> None:
     while True:
         await asyncio.sleep(silent_seconds / _CHECKS)
         try:
-            await workers.look()
-        except Exception as error:  # the store does not answer; it is asked again
+            await workers.check()
+        except Exception as error:  # the store does not answer: try again
             if throttle.due(repr(error)):
-                logger.warning("could not look for lost runners: %s", error)
+                logger.warning("could not check for lost runners: %s", error)

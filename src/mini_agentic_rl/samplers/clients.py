@@ -1,4 +1,4 @@
-"""HTTP clients of vLLM and SGLang servers: requests and answers of each kind of server, as token ids."""
+"""HTTP clients of vLLM and SGLang servers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..http import parse_json
 from ..tokens import FinishReason, SamplingParams, TokenDelta
 
 _ERROR_CHARACTERS: Final = 300
-"""Characters of a server's error message that are passed on."""
+"""Length to which a server's error message is cut."""
 _LOADING_SECONDS: Final = 300.0
 _LEAST_LOGPROB: Final = -9999.0
-"""JSON has no infinity: vLLM writes this for the log-probability of a token that cannot be drawn."""
+"""vLLM's log-probability of a token that cannot be drawn; JSON has no infinity."""
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's `--max-lora-rank`."""
 
 
 class ReplicaLostError(Exception):
-    """The server cannot be reached, has broken off, reports an error of its own, or no longer has the weights."""
+    """The server cannot be reached, broke the connection, reports an internal error, or has lost the weights."""
 
 
 class RequestRefusedError(Exception):
@@ -44,19 +44,19 @@ class RequestRefusedError(Exception):
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a server reports about itself."""
+    """A server's description of itself."""
 
     model: str
-    """Name of its base model in requests."""
+    """Name of the base model in requests."""
     context_length: int
-    """The most tokens that a prompt and its continuation may have together there; 0 where it does not say."""
+    """Maximum number of tokens of a prompt and its continuation together; 0 if unknown."""
     adapters: frozenset[str] = frozenset()
     """Names of the adapters that it has loaded."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One continuation to ask a server for."""
+    """A request for one continuation."""
 
     model: str
     """Name of the base model."""
@@ -65,44 +65,40 @@ class Generation:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     salt: str
-    """Keys of the prefix cache are shared with requests of the same salt only."""
+    """Salt of the prefix cache: keys are shared only among requests of one salt."""
     stream_interval: int = 1
-    """Tokens that the server may send together."""
-
-
-def connect(url: str, key: str | None) -> httpx.AsyncClient:
-    """Return a connection to a server, with the key that it asks for."""
-    return httpx.AsyncClient(
-        base_url=url,
-        headers={} if key is None else {"Authorization": f"Bearer {key}"},
-        # An answer may wait in the server's queue; the pool finds a server that hangs by the tokens of all its answers.
-        timeout=httpx.Timeout(None, connect=10.0),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-        trust_env=False,
-    )
+    """Number of tokens that the server may send together."""
 
 
 class ServerClient(ABC):
-    """Talks to one server. Each call ends by itself, or by the time limit of the connection.
+    """Client of one server.
 
-    All raise `ReplicaLostError` where the server does not answer, and `RequestRefusedError` where it refuses.
+    All calls raise `ReplicaLostError` if the server does not answer, and `RequestRefusedError` if it refuses.
 
     Args:
-        http: connection to the server.
+        url: address of the server.
+        key: bearer token that it requires.
     """
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self.http = http
+    def __init__(self, url: str, key: str | None = None) -> None:
+        self.http = httpx.AsyncClient(
+            base_url=url,
+            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            # An answer may wait in the server's queue. `Replica.sample` detects a server that hangs.
+            timeout=httpx.Timeout(None, connect=10.0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            trust_env=False,
+        )
 
     async def health(self) -> None:
-        """Return if the server says that it is well."""
+        """Return if the server is healthy."""
         await self.ask("GET", "/health", seconds=10.0)
 
     async def info(self) -> ServerInfo:
-        """Return what the server says under `/v1/models`: its base model, and the adapters that it has loaded.
+        """Return the base model and the loaded adapters of the server, from `/v1/models`.
 
         Raises:
-            ReplicaLostError: it names no base model, or does not answer.
+            ReplicaLostError: it lists no base model, or does not answer.
         """
         cards = _json(await self.ask("GET", "/v1/models"))["data"]
         base = next((card for card in cards if not card.get("parent")), None)
@@ -116,7 +112,7 @@ class ServerClient(ABC):
 
     @abstractmethod
     def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
-        """Sample a continuation; closing the generator ends it there as well. The last delta has a finish reason."""
+        """Sample a continuation; closing the generator cancels it. The last delta has the finish reason."""
 
     @abstractmethod
     async def load_adapter(self, name: str, folder: Path) -> None:
@@ -125,10 +121,6 @@ class ServerClient(ABC):
     @abstractmethod
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter; one that is not loaded is no error."""
-
-    @abstractmethod
-    async def load_weights(self, folder: Path) -> None:
-        """Replace all weights by those of a folder, and drop all cached keys. No request may be under way."""
 
     async def ask(
         self,
@@ -142,10 +134,10 @@ class ServerClient(ABC):
         """Return the answer to a request that is not streamed.
 
         Args:
-            refuses: whether status 500 is a refusal as well, because the server answers so to bad input.
+            refuses: True if the server answers bad input with status 500.
 
         Raises:
-            ReplicaLostError: there is none in time, or the server reports an error of its own.
+            ReplicaLostError: there is no answer in time, or the server reports an internal error.
             RequestRefusedError: the server refuses.
         """
         try:
@@ -158,9 +150,9 @@ class ServerClient(ABC):
         return answer
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        """Post a request whose answer is a stream of server-sent events; yield their JSON values up to the last.
+        """Post a request and yield the JSON values of the server-sent events of its answer.
 
-        Closing the generator closes the connection, by which the server learns that nobody waits any more.
+        Closing the generator closes the connection, which cancels the request on the server.
         """
         try:
             async with self.http.stream("POST", path, json=body) as answer:
@@ -183,8 +175,8 @@ class ServerClient(ABC):
 class VllmClient(ServerClient):
     """vLLM: `/v1/completions` with token ids.
 
-    Log-probabilities are as the learner computes them where the server runs with `--logprobs-mode processed_logprobs`;
-    without it they are those of temperature 1.
+    The server has to run with `--logprobs-mode processed_logprobs`: without it the log-probabilities are those of
+    temperature 1.
     """
 
     async def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
@@ -224,7 +216,7 @@ class VllmClient(ServerClient):
             raise
         if last is None:
             raise ReplicaLostError("/v1/completions: the answer broke off")
-        # The server reports the tokens found in its cache after the last token.
+        # The server reports the number of cached tokens after the last token.
         yield replace(last, cached_tokens=cached)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
@@ -238,23 +230,11 @@ class VllmClient(ServerClient):
             if error.status != httpx.codes.NOT_FOUND:
                 raise
 
-    async def load_weights(self, folder: Path) -> None:
-        body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        try:
-            await self.ask("POST", "/collective_rpc", body, seconds=_LOADING_SECONDS)
-            await self.ask("POST", "/reset_prefix_cache", {})
-        except RequestRefusedError as error:
-            raise UserError(
-                "this vLLM takes no new weights for the whole model: start it with VLLM_SERVER_DEV_MODE=1, or train an "
-                f"adapter instead (it answers {error})",
-                setting="full_finetune",
-            ) from error
-
 
 class SglangClient(ServerClient):
-    """SGLang: `/generate` with token ids. Written from its source; it was not tried on a server.
+    """SGLang: `/generate` with token ids. Written from its source; not tested with a real server.
 
-    Its log-probabilities are taken after the temperature unless it runs with SGLANG_RETURN_ORIGINAL_LOGPROB.
+    The server must not run with SGLANG_RETURN_ORIGINAL_LOGPROB, which returns log-probabilities of temperature 1.
     """
 
     async def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
@@ -303,12 +283,8 @@ class SglangClient(ServerClient):
         try:
             await self._post("/unload_lora_adapter", {"lora_name": name})
         except RequestRefusedError as error:
-            if error.status != httpx.codes.BAD_REQUEST:  # its answer to an unknown name
+            if error.status != httpx.codes.BAD_REQUEST:  # the adapter is not loaded
                 raise
-
-    async def load_weights(self, folder: Path) -> None:
-        await self._post("/update_weights_from_disk", {"model_path": str(folder)})
-        await self.ask("POST", "/flush_cache")
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
         answer = _json(await self.ask("POST", path, body, seconds=_LOADING_SECONDS))
@@ -317,18 +293,18 @@ class SglangClient(ServerClient):
             raise RequestRefusedError(httpx.codes.BAD_REQUEST, text)
 
 
-def refusal(url: str, error: RequestRefusedError, rank: int | None) -> UserError:
-    """Return the error for a server's refusal, with what to change about the server, in one line.
+def refusal(url: str, error: RequestRefusedError, rank: int) -> UserError:
+    """Return an error of one line that says how to start the server so that it does not refuse.
 
     Args:
-        rank: of the adapters; None where all weights are trained.
+        rank: largest rank of the adapters.
     """
     text, lower = error.text, error.text.lower()
     setting = "sampler_url"
     if "token ids" in text and error.status == httpx.codes.OK:
         advice = f"the server {url}: {text}; it has to be a vLLM of 0.10.2 or newer, or an SGLang"
     elif "rank" in lower:
-        allowed = max_lora_rank(rank or 1)
+        allowed = max_lora_rank(rank)
         advice = f"the server {url} takes no adapter of rank {rank}: start it with --max-lora-rank {allowed}"
         advice += f" (it says: {text})"
         setting = "lora_r"
@@ -343,12 +319,12 @@ def refusal(url: str, error: RequestRefusedError, rank: int | None) -> UserError
 
 
 def max_lora_rank(rank: int) -> int:
-    """Return the least `--max-lora-rank` of vLLM that admits adapters of this rank."""
+    """Return the smallest `--max-lora-rank` of vLLM for adapters of this rank."""
     return next((bound for bound in _LORA_RANKS if bound >= rank), rank)
 
 
 def _common_settings(sampling: SamplingParams) -> dict[str, Any]:
-    """Return the settings that vLLM and SGLang name alike: all of them, as a model's generation config has defaults."""
+    """Return the settings that vLLM and SGLang name alike. None is left out: the server would use its own default."""
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -357,7 +333,7 @@ def _common_settings(sampling: SamplingParams) -> dict[str, Any]:
         "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
-        # The end tokens are those of the request and no others.
+        # Only the end tokens of the request end an answer.
         "ignore_eos": True,
         "stop_token_ids": list(sampling.stop_token_ids),
     }
@@ -366,23 +342,23 @@ def _common_settings(sampling: SamplingParams) -> dict[str, Any]:
 def _vllm_delta(choice: Mapping[str, Any], top: int) -> TokenDelta:
     ids = choice.get("token_ids")
     if ids is None and choice.get("text"):
-        raise RequestRefusedError(httpx.codes.OK, "the server tells no token ids")
+        raise RequestRefusedError(httpx.codes.OK, "the server returns no token ids")
     ids = tuple(ids or ())
-    given = choice.get("logprobs") or {}
-    logprobs = tuple(_LEAST_LOGPROB if value is None else value for value in given.get("token_logprobs") or ())
+    scores = choice.get("logprobs") or {}
+    logprobs = tuple(_LEAST_LOGPROB if value is None else value for value in scores.get("token_logprobs") or ())
     if len(logprobs) != len(ids):
         raise RequestRefusedError(
-            httpx.codes.OK, f"the server tells {len(ids)} token ids and {len(logprobs)} log-probabilities"
+            httpx.codes.OK, f"the server returns {len(ids)} token ids and {len(logprobs)} log-probabilities"
         )
-    best: list[tuple[tuple[int, float], ...]] = []
-    for each in (given.get("top_logprobs") or ()) if top else ():
-        named = sorted((each or {}).items(), key=lambda pair: -pair[1])[:top]
-        best.append(tuple((int(name.rpartition(":")[2]), value) for name, value in named))
-    return TokenDelta(ids, logprobs, tuple(best), finish_reason=_finish_reason(choice.get("finish_reason")))
+    top_logprobs: list[tuple[tuple[int, float], ...]] = []
+    for each in (scores.get("top_logprobs") or ()) if top else ():
+        likeliest = sorted((each or {}).items(), key=lambda pair: -pair[1])[:top]
+        top_logprobs.append(tuple((int(name.rpartition(":")[2]), value) for name, value in likeliest))
+    return TokenDelta(ids, logprobs, tuple(top_logprobs), finish_reason=_finish_reason(choice.get("finish_reason")))
 
 
 def _sglang_delta(meta: Mapping[str, Any], received: int, top: int) -> TokenDelta:
-    """Read the new tokens of an event, which has all tokens so far or, by a setting of the server, the new ones.
+    """Return the new tokens of an event, which has all tokens so far or, with a setting of the server, the new ones.
 
     Args:
         received: number of tokens of earlier events.
@@ -404,14 +380,14 @@ def _sglang_delta(meta: Mapping[str, Any], received: int, top: int) -> TokenDelt
 def _finish_reason(reason: str | None) -> FinishReason | None:
     if reason is None or reason in ("stop", "length"):
         return reason  # type: ignore[return-value]  # one of the names above
-    raise ReplicaLostError(f"the server gave the answer up: {reason}")
+    raise ReplicaLostError(f"the server aborted the answer: {reason}")
 
 
 def _json(answer: httpx.Response) -> Any:
     try:
         return answer.json()
     except ValueError as error:
-        raise ReplicaLostError(f"{answer.request.url.path} answers what is no JSON") from error
+        raise ReplicaLostError(f"{answer.request.url.path} does not answer with JSON") from error
 
 
 def _raise_for_status(status: int, text: str) -> None:
@@ -422,7 +398,7 @@ def _raise_for_status(status: int, text: str) -> None:
 
 
 def _message(text: str) -> str:
-    """Return the message of an error body, in one line."""
+    """Return the error message in the body of an answer, in one line."""
     try:
         value = parse_json(text)
     except ValueError:

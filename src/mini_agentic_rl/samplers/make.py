@@ -12,14 +12,14 @@ from ..errors import UserError
 from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler, SamplerSettings
-from .clients import SglangClient, VllmClient, connect
+from .clients import SglangClient, VllmClient
 from .policy_sampler import PolicySampler
 from .pool import SamplerPool
 from .replica import Replica
 from .vllm_process import ServedModel, StartedServers, start_here
 
 KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
-"""Environment variable of the key that servers ask for."""
+"""Environment variable with the API key of the servers."""
 
 
 def make_sampler(
@@ -32,18 +32,18 @@ def make_sampler(
     least_context: int = 1,
     note: Callable[[str], None] = lambda text: None,
 ) -> Sampler:
-    """Return what samples: the policy's own engine, or a pool of servers that were reached. Blocks until they are.
+    """Return the engine of the policy as a sampler, or a pool of servers. Blocks until the servers are ready.
 
     Args:
-        base_name: name under which requests ask for the model without an adapter.
-        prompts: token ids that servers are tried with.
-        model_folder: of the base model, for servers that are started here.
-        least_context: see `SamplerPool.connect`.
+        base_name: name of the model without an adapter in requests.
+        prompts: token ids of the first comparison of servers with the learner.
+        model_folder: folder or id of the base model, for servers that are started.
+        least_context: tokens that prompt and answer together must have room for.
         note: called with a line about each thing that takes long.
 
     Raises:
-        UserError: a server cannot be started or reached, or not sampled from; the message says what to change. Or the
-            sampler of a plugin cannot be loaded.
+        UserError: a server cannot be started, reached or sampled from; the message says what to change. Or there is no
+            plugin of this name, or it cannot be loaded.
     """
     if settings.sampler not in ("own", "vllm", "sglang"):
         make = load_plugin("samplers", settings.sampler, setting="sampler")
@@ -55,6 +55,12 @@ def make_sampler(
     if settings.sampler == "own":
         return PolicySampler(
             policy.engine, base_name=base_name, adapters=list(model.versions), context_length=model.context_length
+        )
+    if model.rank is None:
+        raise UserError(
+            "vLLM and SGLang servers are given adapters, and all weights of the model are trained here: use "
+            "`sampler=own`, or train an adapter",
+            setting="sampler",
         )
     folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,9 +79,9 @@ def make_sampler(
     try:
         client = SglangClient if settings.sampler == "sglang" else VllmClient
         urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
-        replicas = [Replica(url, client(connect(url, key))) for url in urls]
+        replicas = [Replica(url, client(url, key)) for url in urls]
         if started is not None:
-            replicas = [Replica(each.url, client(connect(each.url, key)), each) for each in started.servers]
+            replicas = [Replica(server.url, client(server.url, key), server) for server in started.servers]
         end = None if started is None else started.close
         pool = SamplerPool(replicas, settings, policy, base_name=base_name, prompts=prompts, folder=folder, end=end)
         pool.connect(least_context, note)

@@ -1,9 +1,9 @@
-"""The policy of this process as a sampler, and the streams that carry tokens to an event loop.
+"""The engine of this process as a sampler, and the streams that carry its tokens to the gateway's event loop.
 
-One wake-up of the event loop delivers the deltas of all answers. Answers that may be joined are delivered in pulses
-after their first delta: each pulse delivers the tokens since the last one as one delta. The interval between pulses
-grows with the number of answers, so that the gateway's work does not, as it shares the interpreter with the engine.
-A single answer gets each token at once, and no answer waits for its first or its last tokens.
+The engine and the gateway share one interpreter, so delivering tokens has to be cheap. One wake-up of the event loop
+delivers the deltas of all answers. The deltas of a joined answer are delivered in pulses: each pulse delivers the
+tokens since the last pulse as one delta. The interval between pulses grows with the number of answers, which bounds the
+number of events per second. First and last tokens of an answer do not wait, nor do those of a single answer.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ..tokens import TokenDelta, TokenRequest
 from .base import ContextLengthError, SamplerLoad
 
 _PULSE_SECONDS: Final = 0.005
-"""Time between two pulses, for each answer that is joined: at most so many events a second, however many answers."""
+"""Seconds between two pulses, times the number of joined answers."""
 _LONGEST_PULSE_SECONDS: Final = 0.25
 _TURN_TOKENS: Final = 1000
-"""Tokens and log-probabilities of alternatives, about, that are delivered in one turn of the event loop."""
+"""Approximate number of tokens and alternatives that are delivered in one turn of the event loop."""
 
 
 class PolicySampler:
-    """Hands requests to the engine's thread, and its tokens back to the gateway's event loop.
+    """Samples with the engine of this process, which runs in a thread of its own.
 
     Args:
         engine: samples the tokens.
         base_name: name of the model without an adapter in requests.
         adapters: names of the LoRA adapters.
-        context_length: the most tokens that a prompt and its continuation may have together.
+        context_length: maximum number of tokens of a prompt and its continuation together.
     """
 
     def __init__(self, engine: Engine, *, base_name: str, adapters: Sequence[str], context_length: int) -> None:
@@ -82,14 +82,14 @@ class PolicySampler:
                 self._engine.cancel(sequence)
 
     async def publish(self, adapter: str, version: int, save: Callable[[Path], None]) -> None:
-        """Do nothing: the engine samples with the weights that are learnt."""
+        """Do nothing: the engine samples with the weights of the learner."""
 
     def close(self) -> None:
         """Do nothing: the engine ends with its policy."""
 
 
 class TokenStreams:
-    """Streams of deltas to one event loop. All but `TokenStream.post` is used from that loop only.
+    """Streams of deltas to one event loop. All methods but `TokenStream.post` belong to that loop.
 
     Args:
         loop: the event loop.
@@ -99,27 +99,27 @@ class TokenStreams:
         self.loop = loop
         self._posted: deque[tuple[TokenStream, TokenDelta]] = deque()
         self._wakes = False
-        """True if a call of `_collect` is scheduled and has not begun."""
+        """True while a call of `_collect` is scheduled."""
         self._joining: set[TokenStream] = set()
-        """Streams that are joined, from their first delta to their last."""
+        """Streams of joined answers between their first and their last delta."""
         self._due: deque[TokenStream] = deque()
-        """Streams that may be read, as soon as those before them were."""
+        """Queue of the streams that are to be delivered."""
         self._held: set[TokenStream] = set()
-        """Streams with something for the next pulse."""
+        """Streams with deltas for the next pulse."""
         self._last_pulse = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def of_running_loop(cls, streams: TokenStreams | None) -> TokenStreams:
-        """Return these streams, or new ones where another loop runs: a server that is started again has a new one."""
+        """Return `streams`, or new ones if they belong to another loop: a restarted server has a new loop."""
         loop = asyncio.get_running_loop()
         return streams if streams is not None and streams.loop is loop else cls(loop)
 
     def open(self, *, joined: bool) -> TokenStream:
-        """Return the stream of one answer, to be closed whatever happens.
+        """Return the stream of an answer; the caller has to close it.
 
         Args:
-            joined: whether its deltas may wait for each other.
+            joined: True if several deltas may be delivered as one.
         """
         return TokenStream(self, joined)
 
@@ -136,7 +136,7 @@ class TokenStreams:
         self._held.discard(stream)
 
     def _collect(self) -> None:
-        self._wakes = False  # what is posted from here on wakes the loop again, so nothing stays behind
+        self._wakes = False  # a delta that is posted from now on schedules another call
         while self._posted:
             stream, delta = self._posted.popleft()
             stream.add(delta)
@@ -172,7 +172,7 @@ class TokenStreams:
             self._deliver_due()
 
     def _deliver_due(self) -> None:
-        """Let streams be read: those that one turn of the event loop can handle, the others in the next turns."""
+        """Deliver about `_TURN_TOKENS` tokens now, the others in the next turns of the event loop."""
         size = 0
         while self._due and size < _TURN_TOKENS:
             stream = self._due.popleft()
@@ -183,7 +183,7 @@ class TokenStreams:
 
 
 class TokenStream:
-    """The deltas of one answer that were not read yet."""
+    """The deltas of one answer that have not been read."""
 
     def __init__(self, streams: TokenStreams, joined: bool) -> None:
         self.joined = joined
@@ -195,20 +195,20 @@ class TokenStream:
 
     @property
     def size(self) -> int:
-        """Number of tokens, and of log-probabilities of alternatives, that were not read yet."""
+        """Number of unread tokens and alternatives."""
         return sum(len(delta.token_ids) + sum(map(len, delta.top_logprobs)) for delta in self._deltas)
 
     def post(self, delta: TokenDelta) -> None:
-        """Send the next delta; from any thread, one after the other."""
+        """Send the next delta, from any thread."""
         self._streams.post(self, delta)
 
     def add(self, delta: TokenDelta) -> None:
-        """Add the next delta to those that wait to be read."""
+        """Add a delta; called on the event loop."""
         if not self.closed:
             self._deltas.append(delta)
 
     async def get(self) -> TokenDelta:
-        """Return the deltas that may be read as one; of several policy versions, those of the first."""
+        """Wait for delivered deltas and return them as one; the next call returns those of a later policy version."""
         while not self._deltas or not self.ready.is_set():
             self.ready.clear()
             await self.ready.wait()
@@ -220,7 +220,7 @@ class TokenStream:
         return deltas[0] if len(deltas) == 1 else _joined(deltas)
 
     def close(self) -> None:
-        """Take no more deltas."""
+        """Drop all later deltas."""
         self.closed = True
         self._streams.forget(self)
 

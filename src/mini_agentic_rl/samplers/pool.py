@@ -1,8 +1,8 @@
-"""A pool of token servers as one sampler: their weights, their failures, and which server samples a request.
+"""A pool of vLLM or SGLang servers as one sampler.
 
-    publish   writes new weights, loads and probes them on every server; requests that begin later use them
-    complete  samples at a server; if that is lost, another one goes on from the tokens so far
-    watch     takes out servers that do not answer, restarts those that the run has started, and brings them up to date
+    publish   saves new weights, loads them on every server and checks them; requests that begin later use them
+    complete  samples on one server; if the server is lost, another one continues from the tokens so far
+    watch     takes out servers that fail, restarts those that this run has started, and brings them up to date
 
 The pool has an event loop on a thread of its own, so that neither the gateway nor the training loop waits for it.
 """
@@ -14,26 +14,24 @@ import concurrent.futures
 import contextlib
 import hashlib
 import logging
-import re
 import secrets
 import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ..errors import UserError
-from ..files import LOCK_FILE, is_written, one_writer
 from ..http import BadRequestError, OverloadedError
 from ..policy import Policy
 from ..tokens import FinishReason, SamplingParams, TokenDelta, TokenRequest
 from .base import ContextLengthError, SamplerLoad, SamplerSettings
 from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, refusal
 from .policy_sampler import TokenStreams
-from .replica import Parity, Probe, Publication, Replica
+from .replica import Probe, Publication, Replica
 from .vllm_process import Server
 
 logger = logging.getLogger(__name__)
@@ -41,38 +39,35 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TRIES: Final = 5
-"""Servers that a request may be lost with: it may be what ends them."""
-_WHOLE_INTERVAL: Final = 32
-"""Tokens that a server sends together of an answer that is delivered as a whole."""
-_JOINED_INTERVAL: Final = 4
-_MOST_ROLLOUTS: Final = 8192
-"""Rollouts whose server is remembered."""
+"""Servers that one request may be lost with: the request itself may crash them."""
+_STREAM_INTERVALS: Final = {"whole": 32, "joined": 4}
+"""Tokens that a server sends together, by the delivery that the request asks for; 1 otherwise."""
+_MAX_AFFINITIES: Final = 8192
+"""Number of rollouts whose server is remembered."""
 _WATCH_SECONDS: Final = 2.0
 """Seconds between two health checks of a server."""
 _MISSED_CHECKS: Final = 2
-"""Failed health checks after which a server is taken out."""
+"""Failed health checks in a row after which a server is taken out."""
 _CONNECT_SECONDS: Final = 1.0
 """Seconds between two attempts to reach a server that does not answer yet."""
 _WAIT_SECONDS: Final = 0.1
 """Seconds between two checks of a request that waits for a server."""
 _NOTE_SECONDS: Final = 15.0
-"""Seconds between two notes of a server that does not answer yet."""
+"""Seconds between two notes about a server that does not answer yet."""
 _CLOSE_SECONDS: Final = 10.0
-_RUN: Final = re.compile("[0-9a-f]{6}")
-"""Identifier of a run in the names of its weights, and the name of its folder."""
 
 
 class SamplerPool:
-    """Samples from servers.
+    """Samples on servers with LoRA adapters.
 
     Args:
         replicas: the servers.
         settings: time limits, and the bound of the comparison with the learner.
         policy: the learner's weights.
-        base_name: name under which requests ask for the model without an adapter.
-        prompts: token ids that servers are compared with at first.
-        folder: folder for the weights that the servers load.
-        end: ends the servers, where they were started for this pool.
+        base_name: name of the model without an adapter in requests.
+        prompts: token ids of the first comparison of each server.
+        folder: folder in which new weights are saved for the servers.
+        end: ends the servers, if they were started for this pool.
     """
 
     def __init__(
@@ -90,38 +85,28 @@ class SamplerPool:
         self.context_length = policy.model.context_length
         self.replicas = tuple(replicas)
         self.sampled_tokens = 0
-        self.moved = 0
-        """Answers that went on at another server, because theirs was lost."""
         self._settings = settings
         self._silence = settings.sampler_silence
-        self._rank = policy.model.rank
-        """Rank of the adapters; None where all weights are trained."""
+        self._rank = policy.model.rank or 0
         self._probe = Probe(policy, prompts, settings.parity_bound)
         self._end = end
         self._run = secrets.token_hex(3)
-        self._killed_runs = _killed_runs(folder)
+        """Id of this pool in the names of its adapters: other runs may use the same servers and folder."""
         self._folder = folder / self._run
-        self._folder.mkdir(parents=True)  # not a private folder, as a lock would make: servers of other users read it
-        self._locked = contextlib.ExitStack()
-        self._locked.enter_context(one_writer(self._folder, setting="sampler_folder"))
-
+        self._folder.mkdir(parents=True)
         self._published = 0
-        self._bare = Publication.of_bare_model()
+        self._bare = Publication()
         self._current: dict[str, Publication] = {}
         """Weights that requests begin with, by adapter."""
         self._older: set[Publication] = set()
-        """Earlier weights, some of which requests under way still use."""
+        """Earlier weights, which requests in flight may still use."""
         self._loading = asyncio.Lock()
-        """Held while the weights of servers change, so that none is brought up to a version that is past."""
-        self._accepting = asyncio.Event()
-        """Cleared while no request may begin, because all weights of the servers are replaced."""
-        self._accepting.set()
-        self._answers: set[asyncio.Task[Any]] = set()
-        """Requests under way."""
-        self._waiting = 0
+        """Held while new weights are loaded, so that a server that comes back gets the newest ones."""
+        self._in_flight = 0
         self._replica_of: OrderedDict[str, Replica] = OrderedDict()
+        """Server of the earlier requests of a rollout: it has their keys and values in its cache."""
         self._failure: UserError | None = None
-        """Refusal of a server that came back; it ends the run."""
+        """Error of a server that came back; the next `publish` raises it."""
         self._streams: TokenStreams | None = None
         self._watches: list[asyncio.Task[None]] = []
         self._unloading: set[asyncio.Task[None]] = set()
@@ -130,11 +115,11 @@ class SamplerPool:
         self._thread.start()
 
     def connect(self, least_context: int, note: Callable[[str], None]) -> None:
-        """Reach each server and check that it can be sampled from. Blocks.
+        """Reach every server and compare it with the learner. Blocks.
 
         Args:
-            least_context: tokens that prompt and answer may have together, for which there has to be room.
-            note: called with a line about each server that is waited for.
+            least_context: tokens that prompt and answer together must have room for.
+            note: called with a line about each server that does not answer yet.
 
         Raises:
             UserError: a server does not answer, or cannot be sampled from; the message says what to change.
@@ -144,10 +129,8 @@ class SamplerPool:
     async def _connect(self, least_context: int, end: float, note: Callable[[str], None]) -> None:
         for replica in self.replicas:
             try:
-                replica.info = await _reached(replica, end, note)
-                await self._unload(replica, replica.info.adapters)
-                if self._rank is not None:  # a model that is trained in full is compared when it is published
-                    await self._probe.check(replica, self._bare, self._silence)
+                replica.info = await _reach(replica, end, note)
+                await self._probe.check(replica, self._bare, self._silence)
             except ReplicaLostError as error:
                 raise UserError(
                     f"no sampler answers at {replica.url}: {error}; is the address right (`sampler_url`), and does it "
@@ -166,23 +149,11 @@ class SamplerPool:
             self.context_length = min(self.context_length, room)
             replica.well = True
         self._watches = [asyncio.create_task(self._watch(replica)) for replica in self.replicas]
-        for folder in self._killed_runs.values():
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     def load(self) -> SamplerLoad:
         """See `Sampler.load`."""
-        running = sum(replica.under_way for replica in self.replicas)
-        return SamplerLoad(sequences={"running": running, "waiting": self._waiting})
-
-    @property
-    def parities(self) -> dict[str, Parity]:
-        """The last comparison of each server with the learner, by its address."""
-        return {replica.url: replica.parity for replica in self.replicas if replica.parity is not None}
-
-    @property
-    def parity_bound(self) -> float:
-        """Mean difference that is taken for rounding (nats)."""
-        return self._probe.bound
+        running = sum(replica.in_flight for replica in self.replicas)
+        return SamplerLoad(sequences={"running": running, "waiting": max(0, self._in_flight - running)})
 
     async def complete(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `Sampler.complete`."""
@@ -209,93 +180,82 @@ class SamplerPool:
                 if delta.finish_reason == "cancelled" and not answer.cancelled():
                     if delta.token_ids:
                         yield TokenDelta(delta.token_ids, delta.logprobs, delta.top_logprobs, version=delta.version)
-                    answer.result()
+                    answer.result()  # raises
                 yield delta
         finally:
             stream.close()
             answer.cancel()
 
     async def _answer(self, request: TokenRequest, post: Callable[[TokenDelta], None]) -> None:
-        """Sample one continuation; `post` is called with its deltas, the finish reason last."""
-        self._waiting += 1
-        try:
-            await self._accepting.wait()
-        finally:
-            self._waiting -= 1
+        """Sample one continuation; `post` is called with its deltas, the last one with the finish reason."""
         publication = self._bare if request.adapter is None else self._current.get(request.adapter)
         if publication is None:
             raise OverloadedError(f"No weights of {request.adapter!r} have been published yet. Try again shortly.")
         self._probe.remember(request.prompt_ids)
         answer = _Answer(request, publication, post)
-        publication.users += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._answers.add(task)
+        publication.requests += 1
+        self._in_flight += 1
         try:
             await self._sample(answer)
         finally:
             self.sampled_tokens += len(answer.token_ids)
-            publication.users -= 1
-            self._answers.discard(task)
-            if not publication.users and publication in self._older:
+            self._in_flight -= 1
+            publication.requests -= 1
+            if not publication.requests and publication in self._older:
                 self._unload_unused()
 
     async def _sample(self, answer: _Answer) -> None:
         sampling = answer.request.sampling
         penalised = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1
         for _ in range(_TRIES):
-            reason = answer.reason
+            reason = answer.finish_reason
             if reason is not None:
                 answer.take(TokenDelta(finish_reason=reason))
                 return
             replica = await self._choose(answer.request.affinity, answer.publication)
             try:
-                await replica.sample(answer.rest(replica.info.model), answer.take, self._silence)
+                await replica.sample(answer.remainder(replica.info.model), answer.take, self._silence)
                 return
             except ReplicaLostError as error:
                 replica.lose(error)
-                self.moved += 1
             except RequestRefusedError as error:
                 raise BadRequestError(f"the server that samples refuses the request: {error.text}") from error
             if answer.token_ids and penalised:  # another server would not know which tokens to penalise
                 break
         raise OverloadedError("The servers that sample were lost one after the other. Try again shortly.")
 
-    @property
-    def _well(self) -> list[Replica]:
-        return [replica for replica in self.replicas if replica.well]
-
-    async def _wait_for_one(self) -> None:
-        """Return once a server is well; raise `OverloadedError` where none is for `sampler_timeout`."""
-        end = self._loop.time() + self._settings.sampler_timeout
-        while not self._well:
-            if self._loop.time() >= end:
-                raise OverloadedError("No server that samples is well. Try again shortly.")
-            await asyncio.sleep(_WAIT_SECONDS)
-
     async def _choose(self, affinity: str, publication: Publication) -> Replica:
         """Return a server that has the weights: that of the rollout's earlier requests, else the least busy one."""
         ready: list[Replica] = []
         while not ready:
-            await self._wait_for_one()
-            ready = [replica for replica in self._well if not publication.name or publication.name in replica.loaded]
+            healthy = await self._wait_for_healthy()
+            ready = [replica for replica in healthy if publication.name is None or publication.name in replica.loaded]
             if not ready:
-                await self._bring(min(self._well, key=lambda replica: replica.under_way), [publication])
+                await self._load(min(healthy, key=lambda replica: replica.in_flight), [publication])
         chosen = self._replica_of.get(affinity) if affinity else None
         if chosen is None or chosen not in ready:
-            chosen = min(ready, key=lambda replica: replica.under_way)
+            chosen = min(ready, key=lambda replica: replica.in_flight)
         if affinity:
             self._replica_of[affinity] = chosen
             self._replica_of.move_to_end(affinity)
-            if len(self._replica_of) > _MOST_ROLLOUTS:
+            if len(self._replica_of) > _MAX_AFFINITIES:
                 self._replica_of.popitem(last=False)
         return chosen
+
+    async def _wait_for_healthy(self) -> list[Replica]:
+        """Return the healthy servers; raise `OverloadedError` if there is none for `sampler_timeout` seconds."""
+        end = self._loop.time() + self._settings.sampler_timeout
+        while not (healthy := [replica for replica in self.replicas if replica.well]):
+            if self._loop.time() >= end:
+                raise OverloadedError("No server that samples is well. Try again shortly.")
+            await asyncio.sleep(_WAIT_SECONDS)
+        return healthy
 
     async def publish(self, adapter: str, version: int, save: Callable[[Path], None]) -> None:
         """See `Sampler.publish`.
 
         Raises:
-            UserError: a server refuses the weights, or does not compute with them as the learner does.
+            UserError: a server refuses the weights, or its log-probabilities differ from the learner's.
         """
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._publish(adapter, version, save), self._loop))
 
@@ -303,53 +263,36 @@ class SamplerPool:
         if self._failure is not None:
             raise self._failure
         self._published += 1
-        number = f"v{version}.{self._run}{self._published}"
-        name = f"{adapter}@{number}"
-        publication = Publication(adapter, version, name, self._folder / name, f"{adapter}.{number}")
+        name = f"{adapter}@v{version}.{self._run}{self._published}"
+        publication = Publication(adapter, version, name, self._folder / name)
         await asyncio.to_thread(save, publication.folder)
         try:
-            await self._wait_for_one()
-            async with self._loading:
-                if self._rank is None:
-                    await self._replace_weights(publication)
-                else:
-                    await asyncio.gather(*(self._bring(each, [publication], probed=True) for each in self._well))
-                previous = self._current.get(adapter)
-                self._current[adapter] = publication
-                if previous is not None:
-                    self._older.add(previous)
+            healthy = await self._wait_for_healthy()
         except OverloadedError as error:
             raise UserError(f"version {version} of {adapter} reaches no server: {error}", setting="sampler") from error
+        async with self._loading:
+            await asyncio.gather(*(self._load(replica, [publication], compare=True) for replica in healthy))
+            previous = self._current.get(adapter)
+            self._current[adapter] = publication
+            if previous is not None:
+                self._older.add(previous)
         self._unload_unused()
-        for replica in self._well:
-            logger.info("%s samples version %d of %s", replica.url, version, adapter)
+        for replica in healthy:
+            if replica.well:
+                logger.info("%s samples version %d of %s", replica.url, version, adapter)
 
-    async def _replace_weights(self, publication: Publication) -> None:
-        """Replace all weights of the model once no request is under way; new ones wait."""
-        publication.name = ""
-        self._accepting.clear()
-        try:
-            if self._answers:
-                await asyncio.wait(self._answers)
-            for replica in self._well:
-                await self._bring(replica, [publication], probed=True)
-        finally:
-            self._accepting.set()
-
-    async def _bring(self, replica: Replica, publications: Sequence[Publication], *, probed: bool = False) -> bool:
-        """Load weights onto a server; return False, with the server taken out, where it is lost meanwhile.
+    async def _load(self, replica: Replica, publications: Sequence[Publication], *, compare: bool = False) -> bool:
+        """Load weights on a server; return False, with the server taken out, if it is lost meanwhile.
 
         Args:
-            probed: True compares the server with the learner, which has these weights at the moment.
+            compare: compare the server with the learner, which must have these weights at the moment.
         """
         try:
             for publication in publications:
-                if not publication.name:
-                    await replica.client.load_weights(publication.folder)
-                elif publication.name not in replica.loaded:
+                if publication.name is not None and publication.name not in replica.loaded:
                     await replica.client.load_adapter(publication.name, publication.folder)
                     replica.loaded.add(publication.name)
-                if probed:
+                if compare:
                     await self._probe.check(replica, publication, self._silence)
         except ReplicaLostError as error:
             replica.lose(error)
@@ -358,13 +301,6 @@ class SamplerPool:
             raise refusal(replica.url, error, self._rank) from error
         return True
 
-    async def _unload(self, replica: Replica, names: Iterable[str]) -> None:
-        """Unload those of the names from a server that are of this run, or of a run that was killed."""
-        for name in names:
-            _, dot, number = name.rpartition(".")
-            if dot and number[: len(self._run)] in {self._run, *self._killed_runs}:
-                await replica.client.unload_adapter(name)
-
     def _unload_unused(self) -> None:
         """Unload older weights that no request uses, in the background."""
         task = self._loop.create_task(self._unload_older())
@@ -372,7 +308,7 @@ class SamplerPool:
         task.add_done_callback(self._unloading.discard)
 
     async def _unload_older(self) -> None:
-        unused = [publication for publication in self._older if not publication.users]
+        unused = [publication for publication in self._older if not publication.requests]
         self._older.difference_update(unused)
         for publication in unused:
             await self._unload_everywhere(publication)
@@ -380,7 +316,7 @@ class SamplerPool:
 
     async def _unload_everywhere(self, publication: Publication) -> None:
         for replica in self.replicas:
-            if publication.name not in replica.loaded:
+            if publication.name is None or publication.name not in replica.loaded:
                 continue
             replica.loaded.discard(publication.name)
             try:
@@ -389,7 +325,7 @@ class SamplerPool:
                 logger.info("%s has not unloaded %s: %s", replica.url, publication.name, error)
 
     async def _watch(self, replica: Replica) -> None:
-        """Check a server until cancelled: take it out when it fails, bring it back when it is well again."""
+        """Check a server until cancelled: take it out when it fails, bring it back when it is healthy again."""
         missed = 0
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
@@ -418,15 +354,16 @@ class SamplerPool:
             replica.client.http.base_url = server.url
 
     async def _bring_back(self, replica: Replica) -> None:
-        """Bring a server up to the current versions before it gets requests again."""
+        """Load the current weights on a server before it gets requests again."""
         async with self._loading:
             try:
                 replica.info = await replica.client.info()
-                present = replica.info.adapters
-                in_use = [*self._current.values(), *self._older]
-                replica.loaded = {publication.name for publication in in_use if publication.name in present}
-                await self._unload(replica, present - replica.loaded)
-                replica.well = await self._bring(replica, list(self._current.values()), probed=True)
+                in_use = {publication.name for publication in (*self._current.values(), *self._older)}
+                replica.loaded = {name for name in replica.info.adapters if name in in_use}
+                for name in replica.info.adapters - replica.loaded:
+                    if name.rpartition(".")[2].startswith(self._run):  # an older adapter of this run
+                        await replica.client.unload_adapter(name)
+                replica.well = await self._load(replica, list(self._current.values()), compare=True)
             except (ReplicaLostError, RequestRefusedError) as error:
                 logger.info("the sampler %s is not back yet: %s", replica.url, error)
             except UserError as error:
@@ -445,7 +382,6 @@ class SamplerPool:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._locked.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._end is not None:
             self._end()
@@ -474,27 +410,27 @@ class _Answer:
         self._held: list[TokenDelta] = []
 
     @property
-    def reason(self) -> FinishReason | None:
-        """Finish reason that the tokens so far imply, although the server that sampled them reported none."""
+    def finish_reason(self) -> FinishReason | None:
+        """Finish reason that follows from the tokens so far, if their server was lost before it reported one."""
         sampling = self.request.sampling
         if self.token_ids and self.token_ids[-1] in sampling.stop_token_ids:
             return "stop"
         return "length" if len(self.token_ids) >= sampling.max_tokens else None
 
-    def rest(self, model: str) -> Generation:
-        """Return what is still to be sampled by a server whose base model has this name."""
+    def remainder(self, model: str) -> Generation:
+        """Return what is left to sample, for a server whose base model has this name."""
         request = self.request
         return Generation(
             model=model,
-            adapter=self.publication.name or None,
+            adapter=self.publication.name,
             prompt_ids=(*request.prompt_ids, *self.token_ids),
-            sampling=_rest(request.sampling, len(self.token_ids)),
+            sampling=_remaining(request.sampling, len(self.token_ids)),
             salt=self.publication.salt,
-            stream_interval={"whole": _WHOLE_INTERVAL, "joined": _JOINED_INTERVAL}.get(request.delivery, 1),
+            stream_interval=_STREAM_INTERVALS.get(request.delivery, 1),
         )
 
     def take(self, delta: TokenDelta) -> None:
-        """Post the next tokens; those of an answer that is delivered as a whole wait for its last ones."""
+        """Post the next tokens; an answer that is delivered as a whole is posted at its end."""
         self.token_ids += delta.token_ids
         self._held.append(replace(delta, version=self.publication.version))
         if self.request.delivery == "whole" and delta.finish_reason is None:
@@ -504,28 +440,19 @@ class _Answer:
             self._post(each)
 
 
-def _rest(sampling: SamplingParams, count: int) -> SamplingParams:
-    """Return the settings of a continuation that goes on after so many tokens, with draws of its own."""
+def _remaining(sampling: SamplingParams, count: int) -> SamplingParams:
+    """Return the settings of a continuation after `count` sampled tokens; its seed differs from that of the start."""
     if not count:
         return sampling
     seed = sampling.seed
     if seed is not None:
         seed = int.from_bytes(hashlib.blake2b(f"{seed}/{count}".encode(), digest_size=8).digest(), "big") >> 1
-    least = max(0, sampling.min_tokens - count)
-    return replace(sampling, max_tokens=sampling.max_tokens - count, min_tokens=least, seed=seed)
+    min_tokens = max(0, sampling.min_tokens - count)
+    return replace(sampling, max_tokens=sampling.max_tokens - count, min_tokens=min_tokens, seed=seed)
 
 
-def _killed_runs(folder: Path) -> dict[str, Path]:
-    """Return runs that were killed, and the folders of weights that they have left in `folder`."""
-    return {
-        entry.name: entry
-        for entry in (folder.iterdir() if folder.is_dir() else ())
-        if _RUN.fullmatch(entry.name) and (entry / LOCK_FILE).exists() and not is_written(entry)
-    }
-
-
-async def _reached(replica: Replica, end: float, note: Callable[[str], None]) -> ServerInfo:
-    """Return what a server reports about itself, once it answers, which may take until `end` of the monotonic clock."""
+async def _reach(replica: Replica, end: float, note: Callable[[str], None]) -> ServerInfo:
+    """Return what a server reports about itself; wait for it until `end` (monotonic clock)."""
     noted = -_NOTE_SECONDS
     while True:
         try:

@@ -1,9 +1,9 @@
-"""One server of a pool: its requests and weights, and whether it computes the log-probabilities that the learner does.
+"""One server of a pool, and the check that it computes the log-probabilities that the learner computes.
 
-A server may apply no adapter or an older one, keep keys of other weights, or return log-probabilities before the
-temperature. It then samples from another distribution than the one that is learnt, and nothing else would show it. So
-the learner scores the first tokens that a server samples with new weights, before any rollout gets these weights: as
-they should have been sampled, and under each of these faults. The best fit names the fault.
+A server may apply no adapter or an older one, reuse cached keys of other weights, or return log-probabilities before
+the temperature. It then samples from another distribution than the learner's, without any error. Therefore `Probe`
+samples a few tokens with new weights before any rollout uses them, and compares their log-probabilities with those of
+the learner: computed correctly, and as each of these faults would compute them. The best fit names the fault.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,49 +32,49 @@ logger = logging.getLogger(__name__)
 _TEMPERATURE: Final = 0.7
 """Temperature of the tokens that are compared: not 1, where log-probabilities before and after it are the same."""
 _BETTER: Final = 0.5
-"""A fault explains the numbers if its mean difference is below this share of the difference without a fault."""
+"""A fault is the cause if its mean difference is below this share of the difference without a fault."""
 _FLOOR: Final = 1e-3
-"""Mean differences below this are rounding, whatever fits best (nats)."""
+"""Mean differences (nats) up to this are rounding errors."""
 _OTHER_MODEL: Final = 0.5
-"""Mean differences from this on are those of another model (nats)."""
+"""Mean differences (nats) from this on are those of another model."""
 _FLOAT32_BOUND: Final = 0.01
 _HALF_BOUND: Final = 0.1
 _PROMPTS: Final = 4
 _PROMPT_TOKENS: Final = 512
-"""The most tokens of a prompt that are sent: its beginning, whose keys an older version may have left in a cache."""
+"""Maximum number of tokens of a prompt: its beginning, whose keys may be cached from an older version."""
 _TOKENS: Final = 16
 """Tokens that are sampled for each prompt."""
 _MAX_TOKENS: Final = 1024
-"""Packed tokens of a pass of the learner."""
+"""Packed tokens of a forward pass of the learner."""
 _HEAD_ROWS: Final = 256
 """LM-head chunk size of the learner, in tokens."""
 
 
 class ParityError(UserError):
-    """The sampler and the learner do not compute the same."""
+    """The log-probabilities of a server and those of the learner differ."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Mean absolute differences (nats) between a sampler's log-probabilities and those of the learner."""
+    """Mean absolute differences (nats) between a server's log-probabilities and those of the learner."""
 
     tokens: int
     """Number of tokens that were compared."""
     difference: float
-    """From the learner's, as they should be."""
+    """Difference at the sampling temperature."""
     before_temperature: float
-    """From the learner's, at temperature 1."""
+    """Difference from the learner's log-probabilities at temperature 1."""
     without_adapter: float | None
-    """From those of the bare model; None where there is no adapter."""
+    """Difference from those of the bare model; None if no adapter was used."""
     largest: float
-    """Largest difference of a token from the learner's."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
+    """Largest difference of one token at the sampling temperature."""
 
     def cause(self, bound: float) -> str | None:
-        """Return what is wrong with the server, and what to look at; None where it fits."""
+        """Return what is wrong with the server; None if the difference is within rounding.
+
+        Args:
+            bound: mean difference that counts as rounding (nats).
+        """
         if self.difference <= _FLOOR:
             return None
         if self.before_temperature < _BETTER * self.difference:
@@ -96,32 +96,30 @@ class Parity:
 
 @dataclass(eq=False)
 class Publication:
-    """Weights of one version of one adapter, as servers have them; without a folder, those of the bare model."""
+    """One version of an adapter on the servers. The default is the bare model, which servers are started with."""
 
-    adapter: str | None
-    version: int
-    name: str
-    """Name of the weights on the servers, new for each publication: a reload under an old name would serve keys that
-    were cached with the old weights. Empty where all weights of the model are replaced."""
-    folder: Path
-    salt: str
-    """Cached keys are shared among requests of one salt. vLLM takes no @ and no / in it."""
-    users: int = 0
-    """Requests under way that began with it."""
+    adapter: str | None = None
+    version: int = 0
+    name: str | None = None
+    """Name of the adapter on the servers, new for each publication: a server may have cached keys of the weights that
+    it knew under an old name."""
+    folder: Path = Path()
+    requests: int = 0
+    """Requests in flight that began with it."""
 
-    @classmethod
-    def of_bare_model(cls) -> Publication:
-        """Return the publication of the bare model, which servers are started with."""
-        return cls(adapter=None, version=0, name="", folder=Path(), salt="base")
+    @property
+    def salt(self) -> str:
+        """Salt of the prefix cache: keys are shared among requests of one salt. vLLM allows no @ in it."""
+        return "base" if self.name is None else self.name.replace("@", ".")
 
 
 class Replica:
-    """A server. Used from the pool's event loop only.
+    """A server of the pool. Used on the pool's event loop only.
 
     Args:
-        url: its address, for messages.
-        client: talks to it.
-        server: its process, where it was started for the pool.
+        url: its address.
+        client: HTTP client of it.
+        server: its process, if this run has started it.
     """
 
     def __init__(self, url: str, client: ServerClient, server: Server | None = None) -> None:
@@ -131,11 +129,11 @@ class Replica:
         self.info = ServerInfo("", 0)
         self.well = False
         self.loaded: set[str] = set()
-        """Names of the weights that it has."""
+        """Names of the adapters that it has loaded."""
         self.parity: Parity | None = None
         """Its last comparison with the learner."""
-        self.under_way = 0
-        """Requests that it is answering."""
+        self.in_flight = 0
+        """Number of requests that it is answering."""
         self._readers: set[asyncio.Task[None]] = set()
         self._last_token = 0.0
         self._reason = ""
@@ -144,15 +142,15 @@ class Replica:
         """Sample a continuation; `on_delta` is called with each delta, the last with the finish reason.
 
         Args:
-            silence: seconds without a token of any answer here after which the server is taken for hung.
+            silence: seconds without a token of any answer after which the server counts as hung.
 
         Raises:
-            ReplicaLostError: the server was lost on the way.
+            ReplicaLostError: the server was lost before the end of the answer.
             RequestRefusedError: the server refuses the request.
         """
-        if not self.under_way:
+        if not self.in_flight:
             self._last_token = time.monotonic()
-        self.under_way += 1
+        self.in_flight += 1
         reader = asyncio.create_task(self._read(generation, on_delta))
         self._readers.add(reader)
         try:
@@ -165,7 +163,7 @@ class Replica:
             reader.result()
         finally:
             self._readers.discard(reader)
-            self.under_way -= 1
+            self.in_flight -= 1
             if not reader.done():
                 reader.cancel()
                 await asyncio.gather(reader, return_exceptions=True)
@@ -180,7 +178,7 @@ class Replica:
             await stream.aclose()
 
     def lose(self, reason: object) -> None:
-        """Take the server out; its answers go on elsewhere."""
+        """Take the server out of use and fail its requests, which continue on other servers."""
         if self.well:
             logger.warning("the sampler %s is taken out: %s", self.url, reason)
         self.well = False
@@ -190,12 +188,12 @@ class Replica:
 
 
 class Probe:
-    """Compares servers with the learner. Used from the pool's event loop only.
+    """Compares servers with the learner. Used on the pool's event loop only.
 
     Args:
-        policy: the weights as they are learnt.
-        prompts: token ids to begin with, until requests have brought better ones.
-        bound: mean difference that is taken for rounding (nats); None is 0.01 in float32, else 0.1.
+        policy: the learner's weights.
+        prompts: token ids that are sampled from until requests have brought others.
+        bound: mean difference that counts as rounding (nats); None is 0.01 in float32, else 0.1.
     """
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], bound: float | None) -> None:
@@ -204,7 +202,7 @@ class Probe:
         self._prompts = deque((tuple(prompt)[:_PROMPT_TOKENS] for prompt in prompts if len(prompt)), maxlen=_PROMPTS)
 
     def remember(self, prompt_ids: tuple[int, ...]) -> None:
-        """Probe with this prompt, among the last ones, from now on."""
+        """Use this prompt for the next checks; the last few prompts are used."""
         self._prompts.append(prompt_ids[:_PROMPT_TOKENS])
 
     async def check(self, replica: Replica, publication: Publication, silence: float) -> None:
@@ -216,7 +214,7 @@ class Probe:
 
         Raises:
             ParityError: they differ by more than rounding.
-            ReplicaLostError: the server was lost on the way.
+            ReplicaLostError: the server was lost.
             RequestRefusedError: the server refuses.
         """
         records = await asyncio.gather(*(self._sample(replica, publication, ids, silence) for ids in self._prompts))
@@ -236,7 +234,7 @@ class Probe:
         deltas: list[TokenDelta] = []
         generation = Generation(
             model=replica.info.model,
-            adapter=publication.name or None,
+            adapter=publication.name,
             prompt_ids=prompt_ids,
             sampling=SamplingParams(temperature=_TEMPERATURE, max_tokens=_TOKENS),
             salt=publication.salt,
@@ -257,7 +255,7 @@ class Probe:
         at_1 = [replace(record, temperature=1.0) for record in records]
         unscaled = np.abs(await self._logprobs(at_1, adapter) - sampled)
         without: float | None = None
-        if adapter is not None and self._policy.model.peft_model is not None:
+        if adapter is not None:
             without = float(np.abs(await self._logprobs(records, None) - sampled).mean())
         return Parity(
             tokens=int(sampled.size),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,78 +28,76 @@ logger = logging.getLogger(__name__)
 
 _ENDING_SECONDS: Final = 20.0
 RESTARTS: Final = 5
-"""Times that a server which has ended is started again."""
+"""Maximum number of restarts of a server."""
 _CPU_CACHE_GIB: Final = 2
-"""Memory for keys and values of a server without a GPU. vLLM's own choice is nine tenths of the computer's memory for
-each, which is not there beside a learner or a second server."""
+"""Size of the key/value cache of a server without a GPU. vLLM's default is 90 % of the computer's memory per server,
+which leaves no room for a learner or a second server."""
 _LINE_CHARACTERS: Final = 300
 _NOTE_SECONDS: Final = 15.0
-"""Between two notes of a server that is still starting."""
+"""Seconds between two notes about a server that is still starting."""
 _POLL_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """The model that a server is started for."""
+    """The base model that servers are started with."""
 
     folder: str
     """Folder or id of the base model."""
     dtype: str
     """Number format of the learner's weights."""
-    rank: int | None
-    """Largest rank of the adapters; None where all weights are trained."""
+    rank: int
+    """Largest rank of the adapters."""
     adapters: int
     """Number of adapters."""
     on_cpu: bool
-    """True if the learner computes on a CPU, where compiling a graph costs a server more than it saves."""
+    """True if the learner computes on a CPU: servers then run there too, without compiling graphs."""
 
 
 class Server(Protocol):
-    """A server that is started for a run, and ends with it."""
+    """A server that a run starts and ends: `StartedVllm` on this computer, or an actor of `integrations/ray`."""
 
     @property
     def url(self) -> str:
-        """Its address, once it is known; it may be another one after a restart."""
+        """Its address, once it is known; a restart may change it."""
 
     @property
     def log(self) -> Path:
-        """File for all that it prints."""
+        """File with its output."""
 
     def start(self) -> None:
         """Start it."""
 
     def is_well(self) -> bool:
-        """Return whether it answers; raises `UserError` where it cannot be started, or has ended instead."""
+        """Return whether it answers.
+
+        Raises:
+            UserError: it cannot be started, or has ended.
+        """
 
     def restart(self) -> None:
-        """Start it again if its process has ended, or has been up for long without being well. Blocks for a moment.
+        """Start it again if its process has ended, or has been unhealthy for too long. Blocks for a moment.
 
         Raises:
             UserError: it has ended too often.
         """
 
     def last_line(self) -> str:
-        """Return the last line that it has printed."""
-
-    def advice(self) -> str:
-        """Return what to do where it takes too long to start."""
-
-    def ask_to_end(self) -> None:
-        """Ask it to end."""
+        """Return the last line of its output, or why it is not started yet."""
 
     def end(self) -> None:
-        """Wait for its end, and kill it where that does not come."""
+        """End it, and wait until it has ended."""
 
 
 class StartedVllm:
-    """One server process, started again when it has ended.
+    """A `vllm serve` process, restarted up to `RESTARTS` times.
 
     Args:
-        command: starts it.
-        environment: of the process.
-        url: where it will answer.
-        log: file for all that it prints.
-        timeout: seconds that it may take to be well.
+        command: the command.
+        environment: environment of the process.
+        url: address that it will listen at.
+        log: file for its output.
+        timeout: seconds that it may take to become healthy.
     """
 
     def __init__(self, command: list[str], environment: dict[str, str], url: str, log: Path, timeout: float) -> None:
@@ -108,31 +107,35 @@ class StartedVllm:
         self._environment = environment
         self._timeout = timeout
         self._process: subprocess.Popen[Any] | None = None
-        self._mark = ""
+        self._family = ""
         self._revoke: Callable[[], None] = lambda: None
         self._starts = 0
-        self._ill_since = 0.0
-        """Time at which it was first found ill since it was started, or 0."""
+        self._unhealthy_since = 0.0
+        """Time (monotonic) of the first failed health check since the start, or 0."""
 
     def start(self) -> None:
         """Start the process."""
         self._starts += 1
-        self._mark = new_family()
-        self._ill_since = 0.0
+        self._family = new_family()
+        self._unhealthy_since = 0.0
         with self.log.open("ab") as log:
             self._process = start_child(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**self._environment, FAMILY_VARIABLE: self._mark},
+                env={**self._environment, FAMILY_VARIABLE: self._family},
                 start_new_session=True,
             )
-        # Its engine is a process of its own, which the death of the server's would leave behind.
-        self._revoke = at_death("mini_agentic_rl.processes.family", "end_marked", self._mark)
+        # The engine is a process of its own, which would survive the death of the server's process.
+        self._revoke = at_death("mini_agentic_rl.processes.family", "end_marked", self._family)
 
     def is_well(self) -> bool:
-        """See `Server.is_well`."""
+        """Return whether `/health` answers with status 200.
+
+        Raises:
+            UserError: the process has ended.
+        """
         if self._process is not None and self._process.poll() is not None:
             raise UserError(
                 f"vLLM ended while it started: {self.last_line()} (all of it in {self.log})", setting="sampler"
@@ -143,10 +146,14 @@ class StartedVllm:
             return False
 
     def restart(self) -> None:
-        """See `Server.restart`."""
+        """Start the process again if it has ended, or has been unhealthy for `timeout` seconds.
+
+        Raises:
+            UserError: it has ended too often.
+        """
         now = time.monotonic()
-        self._ill_since = self._ill_since or now
-        if self._process is None or (self._process.poll() is None and now - self._ill_since < self._timeout):
+        self._unhealthy_since = self._unhealthy_since or now
+        if self._process is None or (self._process.poll() is None and now - self._unhealthy_since < self._timeout):
             return
         if self._starts > RESTARTS:
             raise UserError(f"vLLM has ended {self._starts} times: look into {self.log}", setting="sampler")
@@ -165,31 +172,24 @@ class StartedVllm:
         errors = [line for line in lines if ended and "Error" in line and "Traceback" not in line]
         return (errors or lines)[-1][-_LINE_CHARACTERS:]
 
-    def advice(self) -> str:
-        """See `Server.advice`."""
-        return f"look into {self.log}, or give it longer"
-
-    def ask_to_end(self) -> None:
-        """See `Server.ask_to_end`."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-
     def end(self) -> None:
-        """See `Server.end`."""
+        """End the process with SIGTERM, and with SIGKILL after 20 seconds."""
         if self._process is None:
             return
+        if self._process.poll() is None:
+            self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING_SECONDS)
-        end_family(self._process.pid, self._mark, grace=0)
+        end_family(self._process.pid, self._family, grace=0)
         self._process.wait()
         self._revoke()
 
 
 class StartedServers:
-    """Starts servers, and waits until all of them are well.
+    """Starts servers and waits until all are healthy.
 
     Args:
-        timeout: seconds that they may take to be well.
+        timeout: seconds that they may take.
         note: called with a line about each thing that takes long.
 
     Raises:
@@ -199,44 +199,46 @@ class StartedServers:
     def __init__(self, servers: Sequence[Server], timeout: float, note: Callable[[str], None]) -> None:
         self.servers = tuple(servers)
         try:
-            self._wait(timeout, note)
+            self._start(timeout, note)
         except BaseException:
             self.close()
             raise
 
-    def _wait(self, timeout: float, note: Callable[[str], None]) -> None:
+    def _start(self, timeout: float, note: Callable[[str], None]) -> None:
         began = noted = time.monotonic()
-        left = list(self.servers)
-        for server in left:
+        for server in self.servers:
             server.start()
-        note(f"starting vLLM ({len(left)} servers); logs: {', '.join(str(server.log) for server in left)}")
-        while left := [server for server in left if not server.is_well()]:
+        logs = ", ".join(str(server.log) for server in self.servers)
+        note(f"starting vLLM ({len(self.servers)} servers); logs: {logs}")
+        starting = list(self.servers)
+        while starting := [server for server in starting if not server.is_well()]:
             now = time.monotonic()
+            first = starting[0]
             if now - began > timeout:
                 raise UserError(
-                    f"vLLM was not ready after {timeout:.0f} seconds: {left[0].advice()}", setting="sampler_timeout"
+                    f"vLLM was not ready after {timeout:.0f} seconds: {first.last_line()}; look into {first.log}, or "
+                    "give it longer",
+                    setting="sampler_timeout",
                 )
             if now - noted > _NOTE_SECONDS:
                 noted = now
-                note(f"vLLM is starting: {now - began:.0f} s so far, {left[0].last_line()}")
+                note(f"vLLM is starting: {now - began:.0f} s so far, {first.last_line()}")
             time.sleep(_POLL_SECONDS)
         note(f"vLLM is ready after {time.monotonic() - began:.0f} s")
 
     def close(self) -> None:
-        """End all of them."""
-        for server in self.servers:
-            server.ask_to_end()
-        for server in self.servers:
-            server.end()
+        """End all servers at the same time."""
+        with ThreadPoolExecutor(max(1, len(self.servers)), "vllm-end") as threads:
+            list(threads.map(lambda server: server.end(), self.servers))
 
 
 def start_here(
     settings: SamplerSettings, model: ServedModel, folder: Path, note: Callable[[str], None]
 ) -> StartedServers:
-    """Start servers at the loopback address of this computer; their logs go into `folder`.
+    """Start `sampler_replicas` servers at the loopback address; their logs go into `folder`.
 
     Raises:
-        UserError: vLLM is not there, or a server does not start; the message names its log.
+        UserError: vLLM is not installed, or a server does not start; the message names its log.
     """
     python = python_of_vllm(settings)
     host = "127.0.0.1"
@@ -254,10 +256,10 @@ def start_here(
 
 
 def python_of_vllm(settings: SamplerSettings) -> str:
-    """Return the Python that has vLLM.
+    """Return the Python interpreter of the environment that has vLLM.
 
     Raises:
-        UserError: there is none.
+        UserError: vLLM is not installed here, and `vllm_python` names no interpreter.
     """
     if settings.vllm_python is not None:
         if not settings.vllm_python.is_file():
@@ -279,10 +281,9 @@ def serve_command(python: str, model: ServedModel, host: str, port: int, further
     # What the learner computes: after the temperature, and with no sampling defaults of the model's own.
     command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     command += ["--enable-prompt-tokens-details"]
-    if model.rank is not None:
-        held = 3 * model.adapters  # those that requests begin with, and older ones that others end with
-        command += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(model.rank))]
-        command += ["--max-loras", str(held), "--max-cpu-loras", str(2 * held)]
+    loaded = 3 * model.adapters  # the current version, and older ones of requests in flight
+    command += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(model.rank))]
+    command += ["--max-loras", str(loaded), "--max-cpu-loras", str(2 * loaded)]
     if model.on_cpu:
         command += ["--enforce-eager"]
     return [*command, *shlex.split(further)]
@@ -291,17 +292,15 @@ def serve_command(python: str, model: ServedModel, host: str, port: int, further
 def serve_environment(model: ServedModel) -> dict[str, str]:
     """Return the environment of a process that serves the model."""
     defaults = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
-    if model.rank is None:
-        defaults["VLLM_SERVER_DEV_MODE"] = "1"
     if model.on_cpu:
         defaults["VLLM_CPU_KVCACHE_SPACE"] = str(_CPU_CACHE_GIB)
-    # What this process imports from is nothing to another environment.
+    # vLLM may be in another environment, which must not import from this one.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     return defaults | inherited
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return ports at which nobody listens."""
+    """Return `count` free TCP ports of an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket(family)) for _ in range(count)]

@@ -1,12 +1,11 @@
-"""What runs on the hosts of test_hosts.py: `host_roles.py learner|runners|sampler OPTIONS`, a JSON object.
+"""The processes of test_killed_processes.py: `training_roles.py learner|runners|sampler OPTIONS`, a JSON object.
 
-The learner notes in a file which rollouts each optimizer step was made of, right after it was taken; the runners' agent
-asks twice, once all that are to run at once have begun, and earns another reward each time.
+The learner notes in a file the rollouts of each optimizer step, right after the step. The agent calls the model twice;
+its reward follows from the rollout's id.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import signal
@@ -56,13 +55,10 @@ class NotingGRPO(MiniGRPO):
 
 
 class Talker(LitAgent[Any]):
-    """Asks twice in one conversation."""
+    """Calls the model twice in one conversation."""
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._at_once = at_once
-        self._begun = 0
-        self._all_begun = asyncio.Event()
         self._client: AsyncOpenAI | None = None
 
     async def rollout_async(self, task: Any, resources: Mapping[str, Any], rollout: Any) -> float:
@@ -73,10 +69,6 @@ class Talker(LitAgent[Any]):
             )
         ids = rollout.rollout_id, rollout.attempt.attempt_id
         client = self._client.with_options(api_key=llm.api_key or "none", base_url=llm.get_base_url(*ids))
-        self._begun += 1
-        if self._begun >= self._at_once:
-            self._all_begun.set()
-        await asyncio.wait_for(self._all_begun.wait(), 600)
         messages: list[Any] = [{"role": "user", "content": task["word"]}]
         for _ in range(2):
             reply = await client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
@@ -107,14 +99,12 @@ def learn(options: Mapping[str, Any]) -> None:
     tasks = [{"word": f"word {number}"} for number in range(options["algorithm"]["tasks_per_step"])]
     Trainer(
         algorithm=algorithm,
-        strategy=ClientServerExecutionStrategy(
-            role="algorithm", managed_store=False, silent_seconds=options["silent_seconds"]
-        ),
+        strategy=ClientServerExecutionStrategy(role="algorithm", managed_store=False, silent_seconds=10),
         store=_store(options),
         output_dir=options["folder"],
         logger=MetricsLogger(),
         resume=True,
-    ).fit(Talker(1), tasks)
+    ).fit(Talker(), tasks)
 
 
 def run_agents(options: Mapping[str, Any]) -> None:
@@ -122,14 +112,14 @@ def run_agents(options: Mapping[str, Any]) -> None:
     runners = ClientServerExecutionStrategy(
         role="runner", main_process="runner", n_runners=options["runners"], managed_store=False
     )
-    runner: LitAgentRunner[Any] = LitAgentRunner(heartbeat_interval=options["heartbeat_interval"])
+    runner: LitAgentRunner[Any] = LitAgentRunner(heartbeat_interval=1.0)
     trainer = Trainer(strategy=runners, runner=runner, store=_store(options), logger=MetricsLogger())
-    trainer.fit(Talker(options["at_once"]))
+    trainer.fit(Talker())
 
 
 def sample(options: Mapping[str, Any]) -> None:
     """Be a server that speaks vLLM's wire, until the process is ended."""
-    VllmWireServer(options["model"], host=options["host"], port=options["port"])
+    VllmWireServer(options["model"], port=options["port"])
     sys.stdout.write("serving\n")
     sys.stdout.flush()
     signal.pause()
