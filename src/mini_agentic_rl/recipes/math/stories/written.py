@@ -23,7 +23,7 @@ from functools import cached_property
 from importlib.resources import files
 
 from ..worked import Operation, operations, results
-from .scenes import Operand, Story
+from .story import Operand, Story
 
 _KIND = re.compile(r"== *([^|]+?) *\| *([^|]+?) *\| *([^|]+?)(?: *\| things: ([^|]+))?")
 _RANGE = re.compile(r"([a-e]) (\d+(?:\.\d\d)?)-(\d+(?:\.\d\d)?)(?: by (\d+))?")
