@@ -187,12 +187,12 @@ SLOW = "SELECT count(*) FROM item a, item b, item c, item d WHERE a.price + b.pr
 
 
 def test_slow_queries_do_not_delay_a_quick_one(path):
-    database = SqlDatabase(path, QueryLimits(timeout_seconds=1.5))
+    database = SqlDatabase(path, QueryLimits(timeout_seconds=0.5))
     database.query("SELECT 1")
     ended: list[str] = []
 
     def ask_slowly() -> None:
-        with pytest.raises(QueryError, match=r"took longer than 1\.5 s"):
+        with pytest.raises(QueryError, match=r"took longer than 0\.5 s"):
             database.query(SLOW)
         ended.append("slow")
 
@@ -210,8 +210,8 @@ def test_slow_queries_do_not_delay_a_quick_one(path):
 
 def test_a_query_that_needs_longer_than_the_quick_lane_gives_is_answered_in_the_slow_one(path):
     database = SqlDatabase(path, QueryLimits(timeout_seconds=60.0))
-    found = database.query("SELECT count(*) FROM item a, item b, item c WHERE a.id + b.id + c.id > 0 AND c.id < 60")
-    assert found.rows == ((301 * 301 * 59,),)
+    found = database.query("SELECT count(*) FROM item a, item b, item c WHERE a.id + b.id + c.id > 0 AND c.id < 13")
+    assert found.rows == ((301 * 301 * 12,),)
     database.close()
 
 

@@ -222,16 +222,16 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
     Raises:
         UserError: one of them is not the folder of a run.
     """
-    found: list[ShownRun] = []
+    sources: list[ShownRun] = []
     for folder in folders:
         path = folder.expanduser()
         if not path.is_dir():
             raise UserError(f"{folder}: there is no such folder; name the folders of runs", setting="runs")
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
             raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
-        name = _free(path.resolve().name, [one.name for one in found])
-        found.append(ShownRun(name, path))
-    return found
+        name = _free(path.resolve().name, [one.name for one in sources])
+        sources.append(ShownRun(name, path))
+    return sources
 
 
 def store_source(store: LightningStore, name: str = "store", *, owned: bool = False) -> ShownRun:
@@ -259,12 +259,14 @@ def intervals_of(path: Path) -> list[dict[str, Any]]:
                 right.setdefault((str(row["evaluation"]), int(row["step"])), []).append(bool(row["correct"]))
             except (ValueError, KeyError, TypeError):
                 continue
-    found = []
+    intervals = []
     for (name, step), each in right.items():
         low, high = wilson_interval(sum(each), len(each))
         accuracy = sum(each) / len(each)
-        found.append({"name": name, "step": step, "accuracy": accuracy, "low": low, "high": high, "count": len(each)})
-    return found
+        intervals.append(
+            {"name": name, "step": step, "accuracy": accuracy, "low": low, "high": high, "count": len(each)}
+        )
+    return intervals
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
@@ -278,7 +280,7 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 def _read(read: Any) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = read()
+        content: dict[str, Any] = read()
     except UserError:  # damaged, or being written
         return {}
-    return found
+    return content

@@ -57,8 +57,8 @@ class Sessions:
             httpx.HTTPError: it cannot be reached.
         """
         sent = {"id": session_id, "key": key, "consent": consent, "task": task}
-        told = self._ask("POST", "/v1/sessions", sent)
-        return Session(self, told["id"], key, told["recorded"], self.root + told["path"])
+        content = self._ask("POST", "/v1/sessions", sent)
+        return Session(self, content["id"], key, content["recorded"], self.root + content["path"])
 
     def show(self, session_id: str, *, messages: bool = False) -> dict[str, Any]:
         """Return what the server knows of a session; with `messages` its conversation, call by call.
@@ -145,12 +145,12 @@ class Sessions:
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         answer = self._client.request(method, path, json=body)
         try:
-            told = answer.json()
+            content = answer.json()
         except ValueError:
-            told = {}
-        if answer.is_success and isinstance(told, dict):
-            return told
-        error = told.get("error") if isinstance(told, dict) else None
+            content = {}
+        if answer.is_success and isinstance(content, dict):
+            return content
+        error = content.get("error") if isinstance(content, dict) else None
         facts = error if isinstance(error, dict) else {}
         text = str(facts.get("message") or f"{self.root} answered {answer.status_code} to {method} {path}")
         code = str(facts.get("code") or "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from ...emitter import get_reward_value
 from ...errors import UserError
 from ...semconv import AGL_ANNOTATION, LightningSpanAttributes
 from ...semconv import CompletionSpanAttributes as Call
-from ...store import LightningStore
 from ...types import Attributes, Rollout, Span, TraceStatus
 
 # Errors of sessions: each says what a person can do about it.
@@ -92,6 +91,12 @@ class SessionRecord:
     """Reason for which it will not be learnt from."""
 
     @property
+    def ids(self) -> tuple[str, str]:
+        """The ids of its rollout and attempt. A session that is opened again after its deletion has the same rollout id
+        and another attempt."""
+        return self.rollout_id, self.attempt_id
+
+    @property
     def status(self) -> str:
         """`open`, `ended`, `judged`, `learnt` or `skipped`."""
         if self.learnt is not None:
@@ -125,23 +130,14 @@ def is_session(rollout_id: str) -> bool:
     return rollout_id.startswith(_PREFIX)
 
 
-def checked_key(key: str) -> str:
-    """Return the key that sessions are compared under.
+def check_key_and_task(key: str, task: Any) -> None:
+    """Check the key that a session is compared under, and the task that is stored with it.
 
     Raises:
-        SessionRequestError: it is too long.
+        SessionRequestError: one of them is too long, or the task is no JSON.
     """
     if len(key) > KEY_LENGTH:
         raise SessionRequestError(f"a session's key has at most {KEY_LENGTH} characters", "session_key_invalid")
-    return key
-
-
-def checked_task(task: Any) -> None:
-    """Check what is to be kept beside a session: whoever looks through many sessions reads it of each.
-
-    Raises:
-        SessionRequestError: it is too long, or no JSON.
-    """
     try:
         length = len(json.dumps(task))
     except (TypeError, ValueError, RecursionError) as error:
@@ -234,16 +230,16 @@ class SessionReward:
 
 def latest_rewards(spans: Sequence[Span]) -> dict[Answer | None, SessionReward]:
     """Return the rewards that count among the spans of a session, by what they are for; None is the session."""
-    found: dict[Answer | None, SessionReward] = {}
+    latest: dict[Answer | None, SessionReward] = {}
     given = all_rewards(spans)
     gone = {
         (one.answer, number) for one in given if one.withdraws is not None for number in (one.number, one.withdraws)
     }
     for reward in given:
-        known = found.get(reward.answer)
+        known = latest.get(reward.answer)
         if (reward.answer, reward.number) not in gone and (known is None or reward.number > known.number):
-            found[reward.answer] = reward
-    return found
+            latest[reward.answer] = reward
+    return latest
 
 
 def all_rewards(spans: Sequence[Span]) -> list[SessionReward]:
@@ -294,43 +290,6 @@ def _read(span: Span) -> SessionReward | None:
         sequence_id=span.sequence_id,
         withdraws=withdraws if isinstance(withdraws, int) else None,
     )
-
-
-# Calls of a session, a few at a time: each holds all that was said before it, so that together they have no bound.
-
-
-_PAGE: Final = 8
-
-
-async def count_calls(store: LightningStore, record: SessionRecord) -> int:
-    """Return how many calls a session has made."""
-    return (await store.query_spans(record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, limit=0)).total
-
-
-async def calls_from(store: LightningStore, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
-    """Yield the spans of a session's calls, in order, from a place on."""
-    while True:
-        page = await store.query_spans(
-            record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, limit=_PAGE, offset=offset
-        )
-        for span in page:
-            yield span
-        if len(page) < _PAGE:
-            return
-        offset += len(page)
-
-
-async def last_call(store: LightningStore, record: SessionRecord) -> Span | None:
-    """Return the span of a session's last call; None where it has made none."""
-    page = await store.query_spans(
-        record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, sort_order="desc", limit=1
-    )
-    return page[0] if page else None
-
-
-async def judgements_of(store: LightningStore, record: SessionRecord) -> list[Span]:
-    """Return the spans of a session among which its rewards are."""
-    return list(await store.query_spans(record.rollout_id, record.attempt_id, name=AGL_ANNOTATION))
 
 
 def answer_of(call: Span) -> Answer:

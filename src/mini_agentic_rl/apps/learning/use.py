@@ -201,29 +201,29 @@ def follow(served: ServedPolicy, folder: UseFolder) -> bool:
         UserError: its weights do not fit, or are damaged.
     """
     model = served.policy.model
-    found, adapter = folder.published(), model.adapters[0]
-    if found is None or found.version <= model.version(adapter):
+    published, adapter = folder.published(), model.adapters[0]
+    if published is None or published.version <= model.version(adapter):
         return False
 
     def take() -> None:
-        load_weights(model, found.folder / "adapter", adapter)
-        model.versions[adapter] = found.version
+        load_weights(model, published.folder / "adapter", adapter)
+        model.versions[adapter] = published.version
 
     served.policy.run(take)
-    logger.info("serving version %d of %s", found.version, folder.path)
+    logger.info("serving version %d of %s", published.version, folder.path)
     return True
 
 
 def _repeat(stop: threading.Event, name: str, seconds: float, job: Callable[[], object]) -> None:
-    told: str | None = None
+    last_error: str | None = None
     while not stop.is_set():
         try:
             job()
-            told = None
+            last_error = None
         except Exception as error:  # a folder or store out of order must not end the server
-            if str(error) != told:
+            if str(error) != last_error:
                 log_failure(logger, error, f"{name} of the sessions")
-            told = str(error)
+            last_error = str(error)
         stop.wait(seconds)
 
 

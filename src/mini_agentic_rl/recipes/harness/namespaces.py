@@ -33,13 +33,13 @@ class BubblewrapSandbox:
         Raises:
             UserError: bubblewrap is not installed.
         """
-        found = shutil.which("bwrap")
-        if found is None:
+        program = shutil.which("bwrap")
+        if program is None:
             raise UserError(
                 "bubblewrap is not installed (`apt-get install bubblewrap`); or take `sandbox=process`",
                 setting="sandbox",
             )
-        self._program = found
+        self._program = program
         self._network = network
 
     async def run(self, confined: Confined) -> Ended:

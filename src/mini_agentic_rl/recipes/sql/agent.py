@@ -106,13 +106,13 @@ class SqlAgent(LitAgent[Any]):
         queries = Queries(self.database)
         reply: str | None = None
         try:
-            found = await Runner.run(
+            result = await Runner.run(
                 self._sdk_agent(llm, rollout, queries),
                 question_of(task),
                 max_turns=self.max_turns,
                 run_config=RunConfig(tracing_disabled=True),  # the SDK would send its traces to OpenAI
             )
-            reply = str(found.final_output)
+            reply = str(result.final_output)
         except AgentsException:  # too many turns, or a call of a tool that there is not
             pass
         except BadRequestError as error:

@@ -92,15 +92,15 @@ def disease_names(rng: random.Random, count: int) -> list[Name]:
 
 
 def _names(rng: random.Random, count: int, syllables: int, endings: Parts) -> list[Name]:
-    found: dict[str, str] = {}
+    chinese_by_english: dict[str, str] = {}
     chinese: set[str] = set()
     for en, zh in _drawn(rng, syllables, endings):
-        if en not in found and zh not in chinese:
-            found[en] = zh
+        if en not in chinese_by_english and zh not in chinese:
+            chinese_by_english[en] = zh
             chinese.add(zh)
-        if len(found) == count:
+        if len(chinese_by_english) == count:
             break
-    return [Name(en, zh) for en, zh in found.items()]
+    return [Name(en, zh) for en, zh in chinese_by_english.items()]
 
 
 def _drawn(rng: random.Random, syllables: int, endings: Parts) -> Iterator[tuple[str, str]]:
