@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from mini_agentic_rl import LLM, LoggingHook, MiniGRPO, Trainer
+from mini_agentic_rl import LLM, LoggingHook, MiniGRPO, NamedResources, Trainer
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.recipes.tau2 import DOMAINS, Tau2Agent, load_tau2
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
-    resources = {}
+    resources: NamedResources = {}
     if (options.user_model is None) != (options.user_base_url is None):
         parser.error("--user-model and --user-base-url go together")
     if options.user_model is not None:

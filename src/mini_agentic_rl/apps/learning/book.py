@@ -73,7 +73,7 @@ class SessionBook:
         consent: bool | None = None,
         task: Any = None,
     ) -> SessionRecord | None:
-        """Return the session of this id, which is begun if it is not there; None, and nothing is kept, without consent.
+        """Return the session of this id, opened if it does not exist; None without consent, and then nothing is stored.
 
         Args:
             api_key: whose it is.
@@ -161,7 +161,7 @@ class SessionBook:
         return latest_rewards(await self._annotations(record))
 
     async def judge(self, api_key: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
-        """Give a session, or one answer in it, a number that stands by itself.
+        """Give a session, or one answer in it, an absolute reward.
 
         Raises:
             UnknownSessionError: there is none of this id and key.
@@ -172,7 +172,7 @@ class SessionBook:
         return await self.get(api_key, judgement.session_id)
 
     async def compare(self, api_key: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
-        """Give sessions or answers numbers that mean something beside each other alone; return the comparison's id.
+        """Give sessions or answers scores that only compare them with each other; return the comparison's id.
 
         All of them are given, or none.
 
@@ -184,7 +184,7 @@ class SessionBook:
         return await self.compare_of(owner_of(api_key), judgements, replace=replace)
 
     async def compare_of(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
-        """Compare sessions of an owner, as the learner's judge does, who has no key; see `compare`."""
+        """Compare sessions of an owner, for the learner's judge, which has no API key; see `compare`."""
         about = [
             (judgement.session_id, None if judgement.answer is None else judgement.answer.of_the_call)
             for judgement in judgements
@@ -198,7 +198,7 @@ class SessionBook:
         return comparison
 
     async def delete(self, api_key: str, session_id: str) -> SessionRecord:
-        """Delete a session with its calls, tokens and rewards; what it was tells whether it had been learnt from.
+        """Delete a session with its calls, tokens and rewards; return its record before the deletion.
 
         Raises:
             UnknownSessionError: there is none of this id and key.
@@ -234,7 +234,7 @@ class SessionBook:
             await self._of_one_that_is_there([record], judged)
 
     async def _withdraw(self, given: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
-        """Take back what was recorded of a comparison that could not be recorded whole."""
+        """Withdraw the rewards of a comparison that could not be recorded completely."""
         spans = []
         for record, reward in given:
             number = 1 + max(
@@ -245,7 +245,7 @@ class SessionBook:
         await self.store.add_many_spans(spans)
 
     async def _of_one_that_is_there(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
-        """Return what a change of sessions returns.
+        """Await a change of sessions and return its result.
 
         Raises:
             UnknownSessionError: one of them was deleted meanwhile.
@@ -263,7 +263,7 @@ class SessionBook:
     async def _next_reward(
         self, record: SessionRecord, judgement: Judgement, comparison: str | None, replace: bool
     ) -> SessionReward | None:
-        """Return what to record; None where it is recorded already."""
+        """Return the reward to record; None if the same reward is recorded already."""
         if record.learnt is not None or record.skipped is not None:
             why = (
                 f"learnt from it (version {record.learnt})"

@@ -1,4 +1,4 @@
-"""Judging: sessions that are over and that nobody has judged are scored beside each other, by their keys."""
+"""Judging: ended sessions without a reward are scored by a model in groups of one key."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class EndedSessions:
         return False
 
     async def judged(self) -> int:
-        """Have the sessions scored of which enough were found, and return how many were. One without a call is nothing
-        to score.
+        """Score the groups that are complete, and return the number of scored sessions. Sessions without a call are
+        dropped.
 
         A judge that does not answer costs nothing but time: the sessions are there for the next try.
         """

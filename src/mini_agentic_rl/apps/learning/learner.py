@@ -1,4 +1,4 @@
-"""The learner of sessions in use: takes those that were judged, steps, publishes, and says which it has learnt from.
+"""The learner from use: it takes judged sessions, makes a step, publishes the weights and marks the sessions.
 
 A session is claimed before its step and marked after it. The claim is what a deletion that comes meanwhile is told of;
 one that came before it is not used. The ids of a step stand in the version that it makes, so that a learner that was
@@ -38,7 +38,7 @@ _PAGE: Final = 256
 _READ_AT_ONCE: Final = 256
 """Sessions that are read before the first look at whether they are enough."""
 _OVERLAP_SECONDS: Final = 60.0
-"""Sessions judged so long before the last look are looked at again: stores take some time to show what they took."""
+"""Overlap of two looks for judged sessions, because a store may show a write with a delay."""
 
 Learn = Callable[[Callable[[], dict[str, float]]], Awaitable[dict[str, float]]]
 """Runs a job that learns on the torch thread, between two steps of the sampler."""
@@ -90,7 +90,7 @@ class UseLearner:
         self._seen_until = 0.0
 
     async def resume(self) -> None:
-        """Go on from the newest version, if there is one: weights, optimizer, baselines, and what was not marked."""
+        """Continue from the newest version, if any: load weights, optimizer and baselines, and mark its sessions."""
         published = self.folder.published()
         if published is None:
             return
@@ -189,8 +189,8 @@ class UseLearner:
                 return None
 
     async def _read(self, rollout_ids: Collection[str], version: int) -> tuple[list[JudgedSession], bool]:
-        """Return sessions that wait, the one judged first at the head, and whether any of them is not what was known;
-        those that were deleted are forgotten."""
+        """Read sessions in the order in which they were judged; also return True if any of them has changed. Deleted
+        sessions are forgotten."""
         records: dict[str, tuple[float, SessionRecord]] = {}
         if rollout_ids:
             for rollout in await self.store.query_rollouts(rollout_id_in=list(rollout_ids)):
@@ -249,7 +249,7 @@ class UseLearner:
 
 
 def _batch(compared: Sequence[tuple[Lesson, float]], loop: GRPOSettings) -> TrainingBatch | None:
-    """Return what a step trains on: each lesson is a trajectory whose reward is its advantage."""
+    """Return the batch of a step: each lesson is a trajectory whose reward is its advantage."""
     groups = [
         Group(lesson.group, [Trajectory(lesson.record.rollout_id, lesson.records, advantage)])
         for lesson, advantage in compared

@@ -1,4 +1,4 @@
-"""The record of a session: what the metadata of its rollout say about it.
+"""The record of a session, stored in the metadata of its rollout, and its rewards, stored as spans.
 
 The id of the rollout follows from the owner's key and the session's id, so that a session is found without a search,
 the same from every process, and by nobody who has another key.
@@ -36,7 +36,7 @@ class SessionError(UserError):
 
 
 class SessionRequestError(SessionError):
-    """The request names something that there cannot be: an id, a number, an answer."""
+    """The request has an invalid id, number or answer."""
 
 
 class UnknownSessionError(SessionError):
@@ -51,13 +51,13 @@ class UnknownSessionError(SessionError):
 
 
 class SessionConflictError(SessionError):
-    """The session is in a state in which that cannot be done."""
+    """The state of the session does not allow the change."""
 
 
 SESSION_KEY: Final = "session"
-"""In a rollout's metadata: what it was opened with, and what the learner says of it."""
+"""Key of a rollout's metadata with the session's fields and the learner's marks."""
 ENDED_KEY: Final = "session_ended"
-"""In its attempt's metadata, which the learner does not write: neither undoes what the other says at the same time."""
+"""Key of the attempt's metadata, which the learner does not write, so that concurrent writes do not conflict."""
 KEY_LENGTH: Final = 500
 """Most characters of a key."""
 TASK_LENGTH: Final = 32 * 1024
@@ -203,7 +203,7 @@ class Answer:
 
     @property
     def call(self) -> str:
-        """Return what the ids of one response have in common in all dialects."""
+        """Return the part of the id that is the same in all dialects."""
         return self.response_id.rpartition("_")[2].rpartition("-")[2]
 
     @property
@@ -218,7 +218,7 @@ class SessionReward:
 
     value: float
     comparison: str | None
-    """Id of what it was compared in; None for a number that stands by itself."""
+    """Id of its comparison; None for an absolute reward."""
     answer: Answer | None
     number: int
     """1 for the first reward for the same thing."""
@@ -229,7 +229,7 @@ class SessionReward:
 
 
 def latest_rewards(spans: Sequence[Span]) -> dict[Answer | None, SessionReward]:
-    """Return the rewards that count among the spans of a session, by what they are for; None is the session."""
+    """Return the valid rewards of a session by the answer that they are for; the key None is the session."""
     latest: dict[Answer | None, SessionReward] = {}
     given = all_rewards(spans)
     gone = {
@@ -293,7 +293,7 @@ def _read(span: Span) -> SessionReward | None:
 
 
 def answer_of(call: Span) -> Answer:
-    """Return which answer a call was given."""
+    """Return the answer of a call."""
     choice = call.attributes.get(Call.CHOICE_INDEX, 0)
     response_id = str(call.attributes.get(Call.RESPONSE_ID, ""))
     return Answer(response_id, int(choice) if isinstance(choice, int) else 0).of_the_call

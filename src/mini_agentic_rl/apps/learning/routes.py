@@ -80,7 +80,7 @@ def session_json(record: SessionRecord, rewards: Mapping[Answer | None, SessionR
 
 
 def transcript(last: Span | None) -> str:
-    """Return a conversation as text: what its last call was shown, and what it answered; "" where there is none."""
+    """Return a conversation as text: the messages and the answer of its last call; "" without a call."""
     if last is None:
         return ""
     facts = last.attributes
@@ -121,7 +121,7 @@ _MOST_BYTES: Final = 128 * 1024
 
 
 class ConflictError(HttpError):
-    """Report that what is asked for contradicts what is there."""
+    """The request conflicts with the state of the session."""
 
     status = 409
     kind = "invalid_request_error"
@@ -197,7 +197,7 @@ class SessionGate:
         self.book = book
 
     async def caller(self, request: Request, key: str, caller: Caller) -> Caller:
-        """Return who makes a request, with the session that its headers name where its URL names no rollout.
+        """Return the caller of a request, with the session of its headers unless its URL names a rollout.
 
         Without consent it belongs to no session: it is answered, and nothing is kept.
 
@@ -262,7 +262,7 @@ class SessionGate:
             return session_json(record, rewards, calls)
 
         async def end(request: Request, key: str) -> Response:
-            await read_body(request, limit, within_seconds=seconds)  # it says nothing, and is bounded all the same
+            await read_body(request, limit, within_seconds=seconds)  # its content is ignored, its size is bounded
             return json_response(await facts_of(await _translated(book.end(key, request.path_params["id"]))))
 
         async def reward(request: Request, key: str) -> Response:
@@ -297,7 +297,7 @@ class SessionGate:
 
 
 def session_gate(store: LightningStore, settings: SessionSettings) -> SessionGate:
-    """Return what a gateway asks about the sessions in a store."""
+    """Return the gate of a gateway for the sessions in a store."""
     return SessionGate(SessionBook(store, settings))
 
 

@@ -20,7 +20,7 @@ from ...policy import load_weights
 from ...store import LightningStore, LightningStoreThreaded, open_store
 from .record import is_session
 
-# The folder of a server that learns from use: its sessions, what it serves, and the versions that were learnt.
+# The folder of a server that learns from use.
 #
 # sessions.db       the store, where none is named
 # serving.json      what is served: model, adapter, name
@@ -66,12 +66,12 @@ class UseFolder:
         make_private_folder(self.path)
 
     def write_serving(self, facts: Mapping[str, Any]) -> None:
-        """Note what is served."""
+        """Write the served model, adapter and name."""
         self.make()
         write_json(self.path / "serving.json", facts)
 
     def read_serving(self) -> dict[str, Any]:
-        """Return what is served.
+        """Return the served model, adapter and name.
 
         Raises:
             UserError: no server has ever recorded sessions here.

@@ -42,7 +42,7 @@ class Lesson:
 
     @property
     def group(self) -> str:
-        """Return what its value is compared within: the comparison, or the owner's sessions of the key."""
+        """Return the id of its comparison, or the owner and key whose sessions it is compared with."""
         return self.comparison or f"{self.record.owner}/{self.record.key}"
 
 
@@ -58,7 +58,7 @@ class JudgedSession:
 def read_session(
     record: SessionRecord, spans: Sequence[Span], trained: TrainedCalls, version: int, max_age: int
 ) -> JudgedSession:
-    """Return what can be learnt from a session.
+    """Return the lessons of a session.
 
     Args:
         spans: all of the session.
@@ -150,7 +150,7 @@ class Baselines:
         """Mean, variance, and weight of both."""
 
     def expected(self, key: str, others: Sequence[float]) -> float | None:
-        """Return the baseline of a reward beside others of its key; None where there is nothing to compare it with."""
+        """Return the baseline of a reward, given the other rewards of its key; None if there is nothing to compare."""
         mean, weight = self._means.get(key, (0.0, 0.0))
         total = weight + len(others)
         return None if total == 0 else (weight * mean + sum(others)) / total
@@ -189,7 +189,7 @@ class Baselines:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Baselines:
-        """Return what `state` gave."""
+        """Restore baselines from their `state`."""
         made = cls()
         made._means.update((str(key), (float(mean), float(weight))) for key, mean, weight in state["keys"])
         mean, variance, weight = map(float, state["all"])
@@ -203,7 +203,7 @@ _MOST_SOUGHT: Final = 65_536
 
 @dataclass(frozen=True)
 class Heading:
-    """What is remembered of a session that waits."""
+    """Facts of a waiting session that are kept in memory."""
 
     owner: str
     judged_at: float
@@ -259,7 +259,7 @@ class WaitingSessions:
         return sorted(self._unread, key=lambda rollout_id: self._unread[rollout_id])[:most]
 
     def keep(self, session: JudgedSession, judged_at: float) -> bool:
-        """Remember what was read of a session; return True if this differs from what was known."""
+        """Store the heading of a session; return True if it has changed."""
         rollout_id = session.record.rollout_id
         compared = [lesson for lesson in session.lessons if lesson.comparison is not None]
         heading = Heading(
@@ -369,11 +369,11 @@ class SessionChoice:
 
     taken: list[JudgedSession] = field(default_factory=list)
     skipped: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Reasons for which sessions are left out for good, by the ids of their rollouts and attempts."""
+    """Reasons for which sessions are skipped for good, by rollout and attempt id."""
 
 
 def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -> SessionChoice:
-    """Choose the sessions of which every lesson has something to be compared with, `most` at most.
+    """Choose up to `most` sessions whose every lesson can be compared.
 
     A comparison is taken whole, whatever `most` says, and a session of a new key is not taken alone. What else has
     nothing beside it waits.
@@ -406,7 +406,7 @@ def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -
 
 
 def advantages(lessons: Sequence[Lesson], baselines: Baselines) -> list[tuple[Lesson, float]]:
-    """Return each lesson with its advantage; see `baselines`. One that lost what it was compared with has none."""
+    """Return each lesson with its advantage (see `Baselines`); lessons that cannot be compared any more are dropped."""
     groups: dict[str, list[Lesson]] = {}
     for lesson in lessons:
         groups.setdefault(lesson.group, []).append(lesson)

@@ -1,4 +1,4 @@
-"""A reward model ready to score: its weights, its tokenizer, and the way in which batches go through it."""
+"""A loaded reward model, and the two ways of running a batch: padded rows or a token tree."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ScoringBatch:
     """Texts that go through the model together."""
 
     items: tuple[int, ...]
-    """Their places in what was planned."""
+    """Indices of the planned texts."""
     tokens: int
     """Tokens that are computed, padding among them."""
 
@@ -352,7 +352,7 @@ def _probe(config: Any) -> list[Rendered]:
 def load_scorer(
     model: str, *, device: str = "auto", dtype: Dtype = "auto", limits: TextLimits | None = None
 ) -> RewardModel:
-    """Load the reward model, ready to score. An adapter is added into float32 weights, and stays beside others.
+    """Load the reward model, ready to score. An adapter is merged into float32 weights, and kept apart from others.
 
     Raises:
         PolicyError: it cannot be loaded, or is no reward model; the message names the setting to change.

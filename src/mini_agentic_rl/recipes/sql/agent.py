@@ -150,7 +150,7 @@ def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
 
 
 def _settings(sampling: dict[str, Any]) -> ModelSettings:
-    """Return the sampling parameters of a resource; what the SDK has no name for goes along as it is."""
+    """Return the sampling parameters of a resource; those unknown to the SDK are passed on."""
     known = {name: value for name, value in sampling.items() if name in _SETTINGS}
     others = {name: value for name, value in sampling.items() if name not in _SETTINGS}
     return ModelSettings(**known, extra_args=others or None)

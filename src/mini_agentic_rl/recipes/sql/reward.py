@@ -22,7 +22,7 @@ from .tool import QueryError, QueryResult, SqlDatabase
 
 ABSOLUTE: Final = 0.005
 RELATIVE: Final = 1e-6
-"""Tolerances for numbers of which at least one is no integer."""
+"""Tolerances for numbers, unless both are integers."""
 
 
 def same_rows(gold: Sequence[Sequence[Cell]], other: Sequence[Sequence[Cell]], *, ordered: bool = False) -> bool:

@@ -26,7 +26,8 @@ _RANGE = re.compile(r"([a-z]) (\d+)-(\d+)")
 
 def read_toml(name: str) -> dict[str, Any]:
     """Return the content of a TOML file of this folder."""
-    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+    content: dict[str, Any] = tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+    return content
 
 
 NAMES: tuple[str, ...] = tuple(read_toml("scenes.toml")["names"].split())

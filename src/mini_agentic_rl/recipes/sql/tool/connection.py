@@ -104,7 +104,7 @@ def _first_word(sql: str) -> str:
 
 
 def _place(error: SqlglotError) -> str:
-    """Return the place at which sqlglot gave up, as far as it says."""
+    """Return the place of a syntax error if sqlglot reports it."""
     details = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
     near = str(details.get("highlight") or details.get("start_context") or "").strip()
     return f" near {near[-40:]!r}" if near else ""

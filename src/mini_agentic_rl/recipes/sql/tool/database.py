@@ -134,11 +134,10 @@ MOST_WAIT: Final = 60.0
 
 
 class SqlDatabase:
-    """A SQLite file behind processes of its own: one, unless several ask at once; it is started by the first query, and
-    again after each death.
+    """A SQLite file that worker processes query. The first query starts a worker; a dead one is replaced.
 
-    Threads may share it: a slow query delays slow ones alone (see `lanes`). Sent to another process, it starts
-    processes of its own there.
+    Thread-safe: a slow query delays only slow ones (see `Lane`). After unpickling in another process it starts workers
+    there.
 
     Args:
         path: the file.
