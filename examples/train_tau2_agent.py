@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from mini_agentic_rl import LLM, LoggingHook, MiniGRPO, Trainer
+from mini_agentic_rl import LLM, LoggingHook, MiniGRPO, NamedResources, Trainer
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.recipes.tau2 import DOMAINS, Tau2Agent, load_tau2
 
@@ -47,24 +47,20 @@ def main() -> None:
     parser.add_argument("--user-base-url", default=None, help="OpenAI-compatible endpoint of --user-model")
     parser.add_argument("--user-api-key", default=None)
     parser.add_argument("--user-sampling", type=json.loads, default={}, help='JSON, as in {"temperature": 0.7}')
-    parser.add_argument("--judge-model", default=None, help="for tasks that count assertions in natural language")
-    parser.add_argument("--judge-base-url", default=None, help="OpenAI-compatible endpoint of --judge-model")
-    parser.add_argument("--judge-api-key", default=None)
-    parser.add_argument("--judge-sampling", type=json.loads, default={}, help="JSON")
     parser.add_argument("--output-dir", default=None, help="folder for checkpoints and the adapter")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
-    resources = {}
-    for role in ("user", "judge"):
-        model, base_url, api_key = (getattr(options, f"{role}_{name}") for name in ("model", "base_url", "api_key"))
-        if (model is None) != (base_url is None):
-            parser.error(f"--{role}-model and --{role}-base-url go together")
-        if model is not None:
-            sampling = getattr(options, f"{role}_sampling")
-            resources[f"{role}_llm"] = LLM(
-                model=model, endpoint=base_url, api_key=api_key, sampling_parameters=sampling
-            )
+    resources: NamedResources = {}
+    if (options.user_model is None) != (options.user_base_url is None):
+        parser.error("--user-model and --user-base-url go together")
+    if options.user_model is not None:
+        resources["user_llm"] = LLM(
+            model=options.user_model,
+            endpoint=options.user_base_url,
+            api_key=options.user_api_key,
+            sampling_parameters=options.user_sampling,
+        )
 
     algorithm = MiniGRPO(
         options.model,

@@ -1,4 +1,4 @@
-"""The real suite, a real server, and a script that plays assistant, customer and judge. Nothing leaves this machine."""
+"""The real suite, a real server, and a script that plays assistant and customer. Nothing leaves this machine."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ class Stage:
         self.lines: dict[str | None, Sequence[str]] = {}
         self.said: dict[str | None, int] = {}
         self.store = InMemoryLightningStore()
-        self.sampler = ScriptedSampler(
-            tokenizer, self._next, context_length=context_length, adapters=("default", "judge"), tokens_per_delta=64
-        )
+        self.sampler = ScriptedSampler(tokenizer, self._next, context_length=context_length, tokens_per_delta=64)
         self.sampler.model_names[0] = "tiny-base"
         store = self.store if records else None
         self.server = MiniLLMServer(self.sampler, tokenizer, model_name="tiny", store=store)
@@ -65,9 +63,9 @@ class Stage:
         count = self.said[request.adapter] = self.said.get(request.adapter, 0) + 1
         return lines[min(count, len(lines)) - 1]
 
-    def play(self, task, *, assistant, user, judge=(), resources=None, **bounds):
+    def play(self, task, *, assistant, user, resources=None, **bounds):
         """Run one rollout; returns it and its spans."""
-        self.lines = {"default": assistant, None: user, "judge": judge}
+        self.lines = {"default": assistant, None: user}
         self.said.clear()
 
         async def run():

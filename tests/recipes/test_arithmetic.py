@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 from mini_agentic_rl.datasets import DatasetError, split_overlap
 from mini_agentic_rl.recipes.math import ArithmeticDataset
 from mini_agentic_rl.recipes.math.arithmetic import split_of_calculation
-from mini_agentic_rl.recipes.math.stories import LEVELS, STORIES, TRANSFER, Story
-from mini_agentic_rl.recipes.math.stories.grammar import shapes_of
-from mini_agentic_rl.recipes.math.stories.scenes import ASIDES, SCENES
+from mini_agentic_rl.recipes.math.stories import LEVELS, STORIES, TRANSFER
+from mini_agentic_rl.recipes.math.stories.grammar import ASIDES, SCENES, shapes_of
 from mini_agentic_rl.tools import calculate
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -48,9 +48,8 @@ def test_the_transfer_stories_share_no_seven_words_in_a_row_with_the_written_one
     assert (shared["same_but_numbers"], shared["with_ngram"]) == (0, 0)
 
 
-@pytest.mark.parametrize("story", [*STORIES, *TRANSFER], ids=lambda story: story.phrasings[0][:40])
-def test_a_written_story_has_an_answer_that_can_be_written_whatever_its_numbers(story: Story) -> None:
-    for seed in range(50):
+def test_a_written_story_has_an_answer_that_can_be_written_whatever_its_numbers() -> None:
+    for story, seed in itertools.product([*STORIES, *TRANSFER], range(8)):
         problem = story.tell(random.Random(seed), random.Random(seed))
         assert re.fullmatch(r"\d+(\.\d{1,2})?", calculate(problem.expression)), problem.question
         stated = set(NUMBER.findall(problem.question)) | set(NUMBER.findall(re.sub(r"{[a-e]}", "", story.expression)))

@@ -24,7 +24,7 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.types import Attempt, AttemptedRollout
 from recipes.test_math_agent import ScriptedServer, _server
 
-FAMILIES = ("countdown", "guess", "retrieval", "units", "wordle")
+FAMILIES = ("countdown", "guess", "retrieval", "units")
 SUM = "reasoning_gym:chain_sum?min_terms=2&max_terms=2"
 server = _server
 
@@ -95,7 +95,7 @@ async def test_an_environment_without_a_reward_is_named(rewards, complaint, serv
         await EnvironmentAgent(_Fixed(**rewards)).rollout_async({}, {"llm": server.llm()}, rollout)
 
 
-@pytest.mark.parametrize("name", ["countdown", "units", "guess", "wordle", "retrieval", SUM])
+@pytest.mark.parametrize("name", ["countdown", "units", SUM])
 def test_each_is_measured_imitated_and_reinforced(name, model, tmp_path):
     folder = tmp_path / "run"
     which = ("--dataset", name) if name == SUM else ("--agent", name)
@@ -120,8 +120,8 @@ def test_an_agent_and_its_tasks_are_found_by_either_name(model):
         with pytest.raises(UserError, match="leave one of the two out"):
             with_agent_defaults(TrainConfig(**given))
     asked = ("--size", "1", "--model", model, "--max-new-tokens", "4", "--json")
-    measured = json.loads(run("eval", "--dataset", "wordle:2", "--split", "transfer", *asked))
-    assert (measured["dataset"], measured["accuracy"][0]["count"]) == ("wordle:2", 1)
+    measured = json.loads(run("eval", "--dataset", "guess:2", "--split", "transfer", *asked))
+    assert (measured["dataset"], measured["accuracy"][0]["count"]) == ("guess:2", 1)
     shown = json.loads(
         run("dataset", "guess:1", "--split", "transfer", "--form", "sft", "--max-samples", "2", "--json")
     )

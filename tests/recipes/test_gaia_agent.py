@@ -11,17 +11,14 @@ from openai import BadRequestError
 
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
-from mini_agentic_rl import MiniGRPO, Trainer
 from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.recipes.gaia import FunctionTool, GaiaAgent, web_search_tool
 from mini_agentic_rl.recipes.gaia.agent import MAX_RESULT, PAGE, Toolbox, calculator_tool, read_file_tool
 from mini_agentic_rl.recipes.gaia.tasks import load_gaia
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer
-from tiny import tiny_model, tiny_tokenizer
 
 
 def call(name: str, **arguments) -> str:
@@ -169,28 +166,3 @@ def test_what_cannot_be_read_is_told_to_the_model(tmp_path, name, says):
     tmp_path.joinpath(name).write_bytes(b"\x89PNG\xff\xfe")
     with pytest.raises(ValueError, match=says):
         read_file_tool(tmp_path / name, name).run({})
-
-
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
-
-
-def test_two_steps_on_a_tiny_model_read_the_rewards(copy):
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(len(tokenizer))
-    model.config.max_position_embeddings = 4096
-    kept = Keep()
-    algorithm = MiniGRPO(
-        model, tokenizer, total_steps=2, tasks_per_step=1, samples_per_prompt=2, max_new_tokens=6, lora=None
-    )
-    Trainer(algorithm=algorithm, agent=GaiaAgent(max_turns=2), n_runners=2, logger=kept).fit(
-        train_dataset=load_gaia(copy, "all")
-    )
-    steps = [row for row in kept.rows if "groups/count" in row]
-    assert algorithm.summary["untrained"] == {}
-    assert len(steps) == 2
-    assert all({"reward/answered/mean", "reward/turns/mean"} <= set(step) for step in steps)

@@ -50,16 +50,14 @@ def run(*arguments):
     return result.stdout
 
 
-@pytest.mark.parametrize("proxy", [False, True])
-def test_a_fast_run_measures_imitates_and_reinforces(model, tmp_path, proxy):
+def test_a_fast_run_through_a_proxy_measures_imitates_and_reinforces(model, tmp_path):
     folder = tmp_path / "run"
-    options = ["--llm-proxy"] if proxy else []
-    told = run("train-sql", "--ci-fast", "--json", "--model", model, *TINY, *options, "--output-dir", folder)
+    told = run("train-sql", "--ci-fast", "--json", "--model", model, *TINY, "--llm-proxy", "--output-dir", folder)
     summary = json.loads(told)
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
     assert [row["count"] for row in summary["accuracy"]] == [4, 4, 4]
     assert summary["steps"] == 1
-    assert summary["untrained"] == {}  # each call was recorded with its tokens, also through the proxy
+    assert summary["untrained"] == {}  # each call was recorded with its tokens
     weights = folder / "adapter" / "adapter_model.safetensors"
     assert weights.stat().st_mode == (folder / "metrics.jsonl").stat().st_mode
     rows = read_metrics(folder / "metrics.jsonl")
@@ -141,10 +139,9 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
         asyncio.run(server.stop())
 
 
-@pytest.mark.parametrize("command", ["train", "train-sql"])
-def test_a_role_that_there_is_not_is_named(command, model, tmp_path, monkeypatch):
+def test_a_role_that_there_is_not_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setenv("AGL_CURRENT_ROLE", "conductor")
-    result = CliRunner().invoke(app, [command, "--model", model, "--output-dir", str(tmp_path / "run")])
+    result = CliRunner().invoke(app, ["train-sql", "--model", model, "--output-dir", str(tmp_path / "run")])
     assert result.exit_code == 2
     assert "AGL_CURRENT_ROLE='conductor': set it to algorithm, runner, both" in result.stderr
     assert not (tmp_path / "run").exists()

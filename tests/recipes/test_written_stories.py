@@ -10,7 +10,6 @@ import pytest
 
 from mini_agentic_rl.recipes.math.stories import LEVELS, STORIES, TRANSFER
 from mini_agentic_rl.recipes.math.stories.written import parse, read_written
-from mini_agentic_rl.tools import calculate
 
 KIND = "== (a-b)/c | a 20-98, b 2-9, c 3-7 | Subtract, then divide.\n"
 UNSEEN_OPERATIONS = re.compile(r"\b(average|mean of|percent|perimeter|fence)\b", re.IGNORECASE)
@@ -93,12 +92,6 @@ def test_thousands_of_wordings_are_written_and_none_twice() -> None:
 def test_operations_of_the_transfer_stories_are_in_no_written_one() -> None:
     assert not [wording for story in STORIES for wording in story.phrasings if UNSEEN_OPERATIONS.search(wording)]
     assert [wording for story in TRANSFER for wording in story.phrasings if UNSEEN_OPERATIONS.search(wording)]
-
-
-def test_every_written_kind_gives_an_answer_that_the_calculator_gives() -> None:
-    for story in read_written():
-        problem = story.tell(random.Random(5), random.Random(7))
-        assert re.fullmatch(r"\d+(\.\d{1,2})?", calculate(problem.expression)), problem.question
 
 
 def test_one_of_the_things_of_a_kind_is_told() -> None:

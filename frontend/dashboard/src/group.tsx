@@ -25,13 +25,11 @@ export function Groups({ run }: { run: Run }) {
   useEffect(() => {
     if (items.length <= 100) void load(null);
   }, [run.name, news]);
-  const reading = run.totals.indexed < run.totals.spans;
   return (
     <section>
       <h1>Groups of {run.name}</h1>
       {error && <p role="alert">{error}</p>}
-      {reading && <p class="muted" role="status">Groups are read from the spans: {number(run.totals.indexed)} of {number(run.totals.spans)} so far. They appear by themselves.</p>}
-      {known && !reading && items.length === 0 && <p class="muted">No group was sampled yet.</p>}
+      {known && items.length === 0 && <p class="muted">No group was sampled yet.</p>}
       <Scroll label="Groups">
         <table>
           <thead><tr><th>group</th><th>task</th><th class="n">rollouts</th><th class="n">mean reward</th><th>rewards</th></tr></thead>

@@ -117,7 +117,6 @@ export function Rollouts({ run, route }: { run: Run; route: Route }) {
       </div>
       <p class="muted" role="status">
         {loaded.error ? loaded.error.message : counted(items.length, loaded.ended, loading, given.length ? null : run.totals.rollouts)}
-        {run.totals.indexed < run.totals.spans && ` · rewards of ${number(run.totals.indexed)} of ${number(run.totals.spans)} spans are read`}
       </p>
       <div class="list" role="grid" aria-rowcount={loaded.ended ? items.length : -1} aria-label="Rollouts" tabIndex={0} onKeyDown={keys} ref={scroller}>
         <div role="rowgroup" class="inner" style={{ height: `${virtual.getTotalSize()}px` }}>

@@ -1,4 +1,4 @@
-// What the server sends; the Python side of each stands in `dashboard/app.py` and the views.
+// The JSON of the server; `dashboard/rollouts.py`, `sources.py` and `views.py` make it.
 export interface Run {
   name: string;
   state: "finished" | "unfinished" | "empty" | "store";
@@ -7,7 +7,7 @@ export interface Run {
   summary?: Record<string, any>;
   resumes?: { time: number; step: number }[];
   intervals?: { name: string; step: number; accuracy: number; low: number; high: number; count: number }[];
-  totals: { status: Record<string, number>; rollouts: number; spans: number; indexed: number };
+  totals: { status: Record<string, number>; rollouts: number; spans: number };
 }
 
 export interface Curves {
@@ -16,7 +16,6 @@ export interface Curves {
 }
 
 export interface RolloutRow {
-  number: number;
   id: string;
   status: string;
   mode: string | null;

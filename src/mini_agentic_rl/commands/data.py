@@ -62,7 +62,7 @@ class DatasetSettings(SeedSettings, JsonSettings):
 
     dataset: str = Field(default="arithmetic", json_schema_extra={"argument": True})
     """Data set: `arithmetic`, `medical`, `gsm_symbolic`, `gsm8k`, a family of tasks (`countdown`, `units`, `guess`,
-    `wordle`, `retrieval`, `reasoning_gym:NAME`), a file, a folder, `owner/name` on the Hub, or `module:function`."""
+    `retrieval`, `reasoning_gym:NAME`), a file, a folder, `owner/name` on the Hub, or `module:function`."""
     form: Literal["sft", "rl", "preference", "unpaired"] = "sft"
     """Form of training."""
     split: Literal["train", "val", "test", "transfer", "all"] = "train"

@@ -39,7 +39,7 @@ class TaskSettings(Settings):
     of a plugin."""
     agent: str = "units"
     """Agent: `units` (converts units, calculates, answers), `math` (arithmetic over stories, with a calculator), `sql`
-    (with the defaults of `train-sql`), `countdown`, `guess`, `wordle`, `retrieval` or `reasoning_gym` (each for the
+    (with the defaults of `train-sql`), `countdown`, `guess`, `retrieval` or `reasoning_gym` (each for the
     tasks of its name), the name of a plugin, or `module:ClassName` of your own LitAgent. The defaults shown are those
     of `units`; `--print-config` shows those of another agent."""
     dataset: str = "units"

@@ -55,9 +55,9 @@ def test_those_that_are_ready_are_those_that_a_look_at_all_would_choose(seed: in
         elif number > 200:
             key = f"owner/{draw.choice(groups[:3])}"
             baselines.add(key, 1.0)
-            waiting.reconsider([key])
         chosen = {one.record.rollout_id for one in choose(list(there.values()), baselines, 1000).taken}
-        assert set(waiting._ready) == chosen
+        _, lessons = waiting._groups()
+        assert {name for name, _ in waiting._ready(lessons)} == chosen
         assert chosen <= set(waiting.candidates(1000)) <= set(there)
         assert len(waiting) == len(there)
 

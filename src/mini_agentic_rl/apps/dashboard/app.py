@@ -245,14 +245,14 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
             if source is None:
                 raise NotServedError(request.method, request.url.path)
             try:
-                found = await view(source, request)
+                content = await view(source, request)
             except ValueError as error:
                 raise BadRequestError(str(error)) from error
             except UserError as error:
                 raise HttpError(str(error)) from error
-            if found is None:
+            if content is None:
                 raise NotServedError(request.method, request.url.path)
-            return found if isinstance(found, Response) else await asyncio.to_thread(_json, found)
+            return content if isinstance(content, Response) else await asyncio.to_thread(_json, content)
 
         return answer
 

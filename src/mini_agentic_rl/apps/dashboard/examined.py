@@ -37,8 +37,8 @@ class Examined:
     @property
     def healthy(self) -> tuple[str, ...]:
         """Names of the rules without findings."""
-        found = {finding.rule for finding in self.findings}
-        return tuple(rule.__name__ for rule in RULES if rule.__name__ not in found)
+        broken = {finding.rule for finding in self.findings}
+        return tuple(rule.__name__ for rule in RULES if rule.__name__ not in broken)
 
     def as_json(self) -> Mapping[str, Any]:
         """Return it as JSON values."""
@@ -122,7 +122,7 @@ def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
         rewards = [reward for reward in group["rewards"] if reward is not None]
         if group["step"] is not None and rewards:
             by_step.setdefault(group["step"], []).append(rewards)
-    found = []
+    steps = []
     for step, each in sorted(by_step.items()):
         all_of_step = np.array([reward for one in each for reward in one], np.float64)
         numbers = {
@@ -131,8 +131,8 @@ def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
             "reward/mean": float(all_of_step.mean()),
             "reward/std": float(all_of_step.std()),
         }
-        found.append(StepNumbers(step, numbers))
-    return found
+        steps.append(StepNumbers(step, numbers))
+    return steps
 
 
 # Conversations of a run's latest evaluation, for its report.

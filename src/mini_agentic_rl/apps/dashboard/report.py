@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import typer
 
@@ -14,9 +13,6 @@ from ...commands.doctor import DoctorSettings
 from ...commands.options import MEASURE, settings_command
 from ...config import Settings, restated
 from ...errors import UserError
-
-if TYPE_CHECKING:
-    from . import ShownRun
 
 
 class ReportSettings(Settings):
@@ -36,7 +32,7 @@ def write_report_of_run(settings: ReportSettings) -> None:
 
 async def _write(settings: ReportSettings) -> Path:
     from ...trainer import report_again
-    from . import close_sources, run_sources
+    from . import close_sources, run_sources, transcripts_of
 
     sources = run_sources([settings.run])
     try:
@@ -44,34 +40,17 @@ async def _write(settings: ReportSettings) -> Path:
         assert source.folder is not None  # it was made of one
         measured = source.facts().get("intervals") or []
         target = settings.output or source.folder.report_path
-        with _writing(target):
-            return report_again(source.folder, measured, await _transcripts(source), target)
+        transcripts: list[dict[str, Any]] = []
+        try:
+            transcripts = await transcripts_of(source)
+        except UserError as error:
+            typer.echo(f"without transcripts: {error}", err=True)
+        try:
+            return report_again(source.folder, measured, transcripts, target)
+        except OSError as error:
+            raise UserError(f"{target} cannot be written: {error.strerror}", setting="output") from error
     finally:
         await close_sources(sources)
-
-
-async def _transcripts(source: ShownRun) -> list[dict[str, Any]]:
-    """Return conversations for the report; none where the store cannot be read."""
-    from . import transcripts_of
-
-    try:
-        return await transcripts_of(source)
-    except UserError as error:
-        typer.echo(f"without transcripts: {error}", err=True)
-        return []
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Tell in one line that a file cannot be written.
-
-    Raises:
-        UserError: the block raised an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}", setting="output") from error
 
 
 def add_report_command(app: typer.Typer) -> None:

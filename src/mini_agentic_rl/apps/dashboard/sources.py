@@ -12,87 +12,64 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...errors import UserError
+from ...metrics import read_metrics
 from ...store import RUN_STORE_FILE, InMemoryLightningStore, LightningStore, SqlLightningStore
 from ...trainer import RunFolder, wilson_interval
 from .rollouts import StoreCounts
 from .views import TokenTexts, find_texts
 
-# The curves of a run, from its `metrics.jsonl`, which is read incrementally.
-
-
 _MAX_POINTS: Final = 2000
-"""Most points of one curve; longer curves are reduced to the least and the greatest point of each stretch."""
-_TAIL: Final = 256
+"""Points of one curve; longer curves are reduced to the least and the greatest point of each stretch."""
 _NO_METRICS: Final = ("time", "phase", "step")
 
 
 class Curves:
-    """The metrics of a run by name. Thread-safe.
+    """The metrics of a run by name, read again when the file changes. Thread-safe.
 
     Args:
-        path: The file, which may be missing.
+        path: The `metrics.jsonl` of the run, which may be missing.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._read = 0
-        self._tail = b""
-        self._series: dict[str, tuple[list[float], list[float | None]]] = {}
-        self._rows = 0
-        self._last: dict[str, Any] = {}
+        self._mark: tuple[int, int, int] | None = None
+        self._rows: list[dict[str, Any]] = []
 
     def view(self) -> dict[str, Any]:
         """Return `rows`, the `last` row's time, phase and step, and `series`: steps and values by name, with None for
         values that are not finite."""
-        with self._lock:
-            self._look()
-            series = {name: thinned(steps, values) for name, (steps, values) in self._series.items()}
-            return {"rows": self._rows, "last": dict(self._last), "series": series}
+        rows = self._read()
+        series: dict[str, tuple[list[float], list[float | None]]] = {}
+        for number, row in enumerate(rows, 1):
+            step = row.get("step")
+            for name, value in row.items():
+                if name not in _NO_METRICS and (value is None or isinstance(value, int | float)):
+                    steps, values = series.setdefault(name, ([], []))
+                    steps.append(float(step) if isinstance(step, int | float) else float(number))
+                    values.append(None if value is None or not math.isfinite(value) else float(value))
+        return {
+            "rows": len(rows),
+            "last": self.last(),
+            "series": {name: thinned(steps, values) for name, (steps, values) in series.items()},
+        }
 
     def last(self) -> dict[str, Any]:
         """Return time, phase and step of the last row; empty without rows."""
+        rows = self._read()
+        return {name: rows[-1].get(name) for name in _NO_METRICS} if rows else {}
+
+    def _read(self) -> list[dict[str, Any]]:
         with self._lock:
-            self._look()
-            return dict(self._last)
-
-    def _look(self) -> None:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(max(0, self._read - len(self._tail)))
-                if file.read(len(self._tail)) != self._tail:
-                    self._forget()  # a resumed run has truncated the file
-                    file.seek(0)
-                added = file.read()
-        except OSError:
-            self._forget()
-            return
-        whole = added[: added.rfind(b"\n") + 1]
-        for line in whole.splitlines():
-            self._add(line)
-        if whole:
-            self._read += len(whole)
-            self._tail = (self._tail + whole)[-_TAIL:]
-
-    def _add(self, line: bytes) -> None:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(row, dict):
-            return
-        self._rows += 1
-        step = row.get("step")
-        step = float(step) if isinstance(step, int | float) else float(self._rows)
-        self._last = {name: row.get(name) for name in _NO_METRICS}
-        for name, value in row.items():
-            if name not in _NO_METRICS and (value is None or isinstance(value, int | float)):
-                steps, values = self._series.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(None if value is None or not math.isfinite(value) else float(value))
+            try:
+                stat = self.path.stat()
+                mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                if mark != self._mark:
+                    self._rows = read_metrics(self.path)
+                    self._mark = mark
+            except OSError:
+                self._rows, self._mark = [], None
+            return self._rows
 
 
 def thinned(steps: Sequence[float], values: Sequence[float | None]) -> list[list[float | None]]:
@@ -245,16 +222,16 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
     Raises:
         UserError: one of them is not the folder of a run.
     """
-    found: list[ShownRun] = []
+    sources: list[ShownRun] = []
     for folder in folders:
         path = folder.expanduser()
         if not path.is_dir():
             raise UserError(f"{folder}: there is no such folder; name the folders of runs", setting="runs")
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
             raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
-        name = _free(path.resolve().name, [one.name for one in found])
-        found.append(ShownRun(name, path))
-    return found
+        name = _free(path.resolve().name, [one.name for one in sources])
+        sources.append(ShownRun(name, path))
+    return sources
 
 
 def store_source(store: LightningStore, name: str = "store", *, owned: bool = False) -> ShownRun:
@@ -282,12 +259,14 @@ def intervals_of(path: Path) -> list[dict[str, Any]]:
                 right.setdefault((str(row["evaluation"]), int(row["step"])), []).append(bool(row["correct"]))
             except (ValueError, KeyError, TypeError):
                 continue
-    found = []
+    intervals = []
     for (name, step), each in right.items():
         low, high = wilson_interval(sum(each), len(each))
         accuracy = sum(each) / len(each)
-        found.append({"name": name, "step": step, "accuracy": accuracy, "low": low, "high": high, "count": len(each)})
-    return found
+        intervals.append(
+            {"name": name, "step": step, "accuracy": accuracy, "low": low, "high": high, "count": len(each)}
+        )
+    return intervals
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
@@ -301,7 +280,7 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 def _read(read: Any) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = read()
+        content: dict[str, Any] = read()
     except UserError:  # damaged, or being written
         return {}
-    return found
+    return content

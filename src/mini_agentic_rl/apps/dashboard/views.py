@@ -74,7 +74,7 @@ def find_texts(folder: Path | None, config: Mapping[str, Any]) -> TokenTexts | N
 def _candidates(folder: Path | None, config: Mapping[str, Any]) -> Iterator[Path]:
     if folder is not None:
         yield folder / "adapter" / _FILE
-        yield from (found / _FILE for found in sorted(folder.glob("epoch_*"), reverse=True))
+        yield from (epoch / _FILE for epoch in sorted(folder.glob("epoch_*"), reverse=True))
     load = config.get("load")
     model = config.get("model") or (load.get("model") if isinstance(load, Mapping) else None)
     if not isinstance(model, str) or not model:
@@ -89,11 +89,11 @@ def _candidates(folder: Path | None, config: Mapping[str, Any]) -> Iterator[Path
         from huggingface_hub import try_to_load_from_cache
 
         try:
-            found = try_to_load_from_cache(model, _FILE)
+            cached = try_to_load_from_cache(model, _FILE)
         except ValueError:  # not a valid name on the hub
             return
-        if isinstance(found, str):
-            yield Path(found)
+        if isinstance(cached, str):
+            yield Path(cached)
 
 
 # A group: its rollouts by advantage, and its token tree.
@@ -194,8 +194,8 @@ def tree_view(
 
 def _answer(spans: Sequence[Span]) -> str:
     """Return the text of the last message of a rollout."""
-    found = conversations(spans, shown=_ANSWER)
-    messages = found[-1]["messages"] if found else []
+    shown = conversations(spans, shown=_ANSWER)
+    messages = shown[-1]["messages"] if shown else []
     return messages[-1]["content"]["text"] if messages else ""
 
 
@@ -259,12 +259,12 @@ def _attempt(attempt: Attempt, spans: Sequence[Span]) -> dict[str, Any]:
 
 def _rewards(spans: Sequence[Span]) -> list[dict[str, Any]]:
     """Return all rewards with their components; the last one is the rollout's."""
-    found = []
+    rewards = []
     for span in find_reward_spans(spans):
         parts = [{"name": one.name[:200], "value": one.value} for one in get_rewards_from_span(span)]
         scope = "rollout" if is_rollout_reward(span) else "call"
-        found.append({"attempt": span.attempt_id, "span": span.span_id, "scope": scope, "parts": parts})
-    return found
+        rewards.append({"attempt": span.attempt_id, "span": span.span_id, "scope": scope, "parts": parts})
+    return rewards
 
 
 def _span(span: Span) -> dict[str, Any]:
@@ -335,7 +335,7 @@ def tokens_view(spans: Sequence[Span], marked: Sequence[str], texts: TokenTexts 
 
 def _seen(spans: Sequence[Span]) -> SeenNumbers:
     """Return the learner's numbers of each call, by attempt and span id; the latest of several."""
-    found: SeenNumbers = {}
+    numbers: SeenNumbers = {}
     for span in spans:
         if span.name != AGL_LEARNER:
             continue
@@ -347,15 +347,15 @@ def _seen(spans: Sequence[Span]) -> SeenNumbers:
         at = 0
         for span_id, length in zip(ids or (), lengths or (), strict=False):
             pairs = zip((logprobs or ())[at : at + length], (entropies or ())[at : at + length], strict=False)
-            found[span.attempt_id, str(span_id)] = list(pairs)
+            numbers[span.attempt_id, str(span_id)] = list(pairs)
             at += length
-    return found
+    return numbers
 
 
 def _of_record(record: CompletionRecord, seen: SeenNumbers) -> Sequence[tuple[float, float]]:
     """Return the learner's numbers of the trained tokens of a call, in order; empty if their number differs."""
-    found = seen.get((record.attempt_id, str(record.metadata["span_id"])), ())
-    return found if len(found) == record.trained_tokens else ()
+    numbers = seen.get((record.attempt_id, str(record.metadata["span_id"])), ())
+    return numbers if len(numbers) == record.trained_tokens else ()
 
 
 def _rows(

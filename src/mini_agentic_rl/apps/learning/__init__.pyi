@@ -18,9 +18,7 @@ from .record import is_session as is_session
 from .record import latest_rewards as latest_rewards
 from .record import metadata_with as metadata_with
 from .record import read_record as read_record
-from .routes import conversation as conversation
 from .routes import session_gate as session_gate
-from .routes import told as told
 from .routes import transcript as transcript
 from .settings import USE_LOOP as USE_LOOP
 from .settings import LearnSettings as LearnSettings

@@ -10,8 +10,10 @@ from dataclasses import replace as changed
 from typing import Any, Final, TypeVar
 
 from ...gateway import SessionSettings
+from ...semconv import AGL_ANNOTATION
+from ...semconv import CompletionSpanAttributes as Call
 from ...store import LightningStore
-from ...types import Rollout, Span
+from ...types import PaginatedResult, Rollout, Span
 from .record import (
     ENDED_KEY,
     SESSION_KEY,
@@ -23,12 +25,7 @@ from .record import (
     UnknownSessionError,
     all_rewards,
     answer_of,
-    calls_from,
-    checked_key,
-    checked_task,
-    count_calls,
-    judgements_of,
-    last_call,
+    check_key_and_task,
     latest_rewards,
     owner_of,
     read_record,
@@ -39,9 +36,10 @@ from .record import (
 T = TypeVar("T")
 
 _LARGEST: Final = 1e9
-"""Of a number that is given: sums of many, and their squares, stay finite."""
+"""Largest absolute reward: sums and squares stay finite."""
 _MOST_REWARDS: Final = 1000
-"""For one session and its answers, those that others took the place of among them: all are read for each further."""
+"""Rewards of a session and its answers, replaced ones included: all are read for each further one."""
+_CALLS_PER_PAGE: Final = 8
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class SessionBook:
         consent: bool | None = None,
         task: Any = None,
     ) -> SessionRecord | None:
-        """Return the session of this id, which is begun if it is not there; None, and nothing is kept, without consent.
+        """Return the session of this id, opened if it does not exist; None without consent, and then nothing is stored.
 
         Args:
             api_key: whose it is.
@@ -89,25 +87,25 @@ class SessionBook:
         """
         owner, session_id = owner_of(api_key), secrets.token_hex(16) if session_id is None else session_id
         rollout_id = rollout_id_of(owner, session_id)
-        found = await self._find(rollout_id)
+        rollout = await self._find(rollout_id)
         if consent is False:
             return None
-        if found is not None:
-            return read_record(found)
+        if rollout is not None:
+            return read_record(rollout)
         if consent is None and self.settings.consent == "ask":
             return None
-        facts = {"id": session_id, "owner": owner, "key": checked_key(key)}
-        checked_task(task)
+        check_key_and_task(key, task)
+        facts = {"id": session_id, "owner": owner, "key": key}
         async with self._opening:  # two first calls of one session may come at once
-            found = await self._find(rollout_id)
-            if found is None:
+            rollout = await self._find(rollout_id)
+            if rollout is None:
                 try:
-                    found = await self.store.start_rollout(
+                    rollout = await self.store.start_rollout(
                         task, mode="train", metadata={SESSION_KEY: facts}, rollout_id=rollout_id
                     )
                 except ValueError:  # another process has begun it
-                    found = await self._find(rollout_id)
-        return None if found is None else read_record(found)
+                    rollout = await self._find(rollout_id)
+        return None if rollout is None else read_record(rollout)
 
     async def get(self, api_key: str, session_id: str) -> SessionRecord:
         """Return a session.
@@ -120,8 +118,8 @@ class SessionBook:
 
     async def owns(self, api_key: str, rollout_id: str) -> bool:
         """Return True if a rollout is not the session of another key."""
-        found = await self._find(rollout_id)
-        record = None if found is None else read_record(found)
+        rollout = await self._find(rollout_id)
+        record = None if rollout is None else read_record(rollout)
         return record is None or record.owner == owner_of(api_key)
 
     async def end(self, api_key: str, session_id: str) -> SessionRecord:
@@ -136,24 +134,34 @@ class SessionBook:
             await self._of_one_that_is_there([record], over)
         return await self.get(api_key, session_id)
 
-    def calls(self, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
-        """Yield the spans of a session's calls, in order, from a place on."""
-        return calls_from(self.store, record, offset)
+    async def calls(self, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
+        """Yield the spans of a session's calls in order, from `offset` on.
+
+        They are read in small pages, because each call contains the whole conversation before it.
+        """
+        while True:
+            page = await self._query_calls(record, limit=_CALLS_PER_PAGE, offset=offset)
+            for span in page:
+                yield span
+            if len(page) < _CALLS_PER_PAGE:
+                return
+            offset += len(page)
 
     async def last_call(self, record: SessionRecord) -> Span | None:
-        """Return the span of a session's last call; None where it has made none."""
-        return await last_call(self.store, record)
+        """Return the span of a session's last call; None before the first."""
+        page = await self._query_calls(record, sort_order="desc", limit=1)
+        return page[0] if page else None
 
     async def count_calls(self, record: SessionRecord) -> int:
-        """Return how many calls a session has made."""
-        return await count_calls(self.store, record)
+        """Return the number of calls that a session has made."""
+        return (await self._query_calls(record, limit=0)).total
 
     async def rewards(self, record: SessionRecord) -> dict[Answer | None, SessionReward]:
         """Return the rewards of a session and its answers."""
-        return latest_rewards(await judgements_of(self.store, record))
+        return latest_rewards(await self._annotations(record))
 
     async def judge(self, api_key: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
-        """Give a session, or one answer in it, a number that stands by itself.
+        """Give a session, or one answer in it, an absolute reward.
 
         Raises:
             UnknownSessionError: there is none of this id and key.
@@ -164,7 +172,7 @@ class SessionBook:
         return await self.get(api_key, judgement.session_id)
 
     async def compare(self, api_key: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
-        """Give sessions or answers numbers that mean something beside each other alone; return the comparison's id.
+        """Give sessions or answers scores that only compare them with each other; return the comparison's id.
 
         All of them are given, or none.
 
@@ -176,7 +184,7 @@ class SessionBook:
         return await self.compare_of(owner_of(api_key), judgements, replace=replace)
 
     async def compare_of(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
-        """Compare sessions of an owner, as the learner's judge does, who has no key; see `compare`."""
+        """Compare sessions of an owner, for the learner's judge, which has no API key; see `compare`."""
         about = [
             (judgement.session_id, None if judgement.answer is None else judgement.answer.of_the_call)
             for judgement in judgements
@@ -190,7 +198,7 @@ class SessionBook:
         return comparison
 
     async def delete(self, api_key: str, session_id: str) -> SessionRecord:
-        """Delete a session with its calls, tokens and rewards; what it was tells whether it had been learnt from.
+        """Delete a session with its calls, tokens and rewards; return its record before the deletion.
 
         Raises:
             UnknownSessionError: there is none of this id and key.
@@ -226,20 +234,18 @@ class SessionBook:
             await self._of_one_that_is_there([record], judged)
 
     async def _withdraw(self, given: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
-        """Take back what was recorded of a comparison that could not be recorded whole."""
+        """Withdraw the rewards of a comparison that could not be recorded completely."""
         spans = []
         for record, reward in given:
             number = 1 + max(
-                one.number
-                for one in all_rewards(await judgements_of(self.store, record))
-                if one.answer == reward.answer
+                one.number for one in all_rewards(await self._annotations(record)) if one.answer == reward.answer
             )
             withdrawn = changed(reward, number=number, withdraws=reward.number)
             spans.append(reward_span(record.rollout_id, record.attempt_id, withdrawn))
         await self.store.add_many_spans(spans)
 
     async def _of_one_that_is_there(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
-        """Return what a change of sessions returns.
+        """Await a change of sessions and return its result.
 
         Raises:
             UnknownSessionError: one of them was deleted meanwhile.
@@ -249,15 +255,15 @@ class SessionBook:
         except ValueError:
             for record in records:
                 rollout = await self._find(record.rollout_id)
-                found = None if rollout is None else read_record(rollout)
-                if found is None or found.attempt_id != record.attempt_id:
+                current = None if rollout is None else read_record(rollout)
+                if current is None or current.attempt_id != record.attempt_id:
                     raise UnknownSessionError(record.session_id) from None
             raise
 
     async def _next_reward(
         self, record: SessionRecord, judgement: Judgement, comparison: str | None, replace: bool
     ) -> SessionReward | None:
-        """Return what to record; None where it is recorded already."""
+        """Return the reward to record; None if the same reward is recorded already."""
         if record.learnt is not None or record.skipped is not None:
             why = (
                 f"learnt from it (version {record.learnt})"
@@ -268,7 +274,7 @@ class SessionBook:
                 f"the learner has {why}: what session {record.session_id!r} is given now would change nothing",
                 "session_learnt",
             )
-        spans = await judgements_of(self.store, record)
+        spans = await self._annotations(record)
         calls = await self.count_calls(record)
         if not calls:
             raise SessionConflictError(f"session {record.session_id!r} has made no call yet", "session_empty")
@@ -312,6 +318,13 @@ class SessionBook:
         if rollout is None or record is None:
             raise UnknownSessionError(session_id)
         return rollout, record
+
+    async def _query_calls(self, record: SessionRecord, **options: Any) -> PaginatedResult[Span]:
+        return await self.store.query_spans(record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, **options)
+
+    async def _annotations(self, record: SessionRecord) -> Sequence[Span]:
+        """Return the spans of a session that contain its rewards."""
+        return await self.store.query_spans(record.rollout_id, record.attempt_id, name=AGL_ANNOTATION)
 
     async def _find(self, rollout_id: str) -> Rollout | None:
         return await self.store.get_rollout_by_id(rollout_id)

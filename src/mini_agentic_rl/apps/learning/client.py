@@ -1,4 +1,4 @@
-"""The client of a gateway's sessions: open one, talk, and say later what it was worth."""
+"""The client of a gateway's sessions: open, end, reward, compare and delete them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Sessions:
     def open(
         self, session_id: str | None = None, *, key: str = "", consent: bool | None = None, task: Any = None
     ) -> Session:
-        """Return the session of this id, which is begun if it is not there.
+        """Return the session of this id, opened if it does not exist.
 
         Args:
             session_id: None has one made.
@@ -57,8 +57,8 @@ class Sessions:
             httpx.HTTPError: it cannot be reached.
         """
         sent = {"id": session_id, "key": key, "consent": consent, "task": task}
-        told = self._ask("POST", "/v1/sessions", sent)
-        return Session(self, told["id"], key, told["recorded"], self.root + told["path"])
+        content = self._ask("POST", "/v1/sessions", sent)
+        return Session(self, content["id"], key, content["recorded"], self.root + content["path"])
 
     def show(self, session_id: str, *, messages: bool = False) -> dict[str, Any]:
         """Return what the server knows of a session; with `messages` its conversation, call by call.
@@ -120,7 +120,7 @@ class Sessions:
         return str(self._ask("POST", "/v1/sessions/comparisons", sent)["id"])
 
     def score_group(self, scores: Mapping[str, float], *, replace: bool = False) -> str:
-        """Give sessions scores that mean something beside each other alone; return the id of the comparison.
+        """Give sessions scores that only compare them with each other; return the id of the comparison.
 
         Args:
             scores: by the ids of the sessions.
@@ -145,12 +145,12 @@ class Sessions:
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         answer = self._client.request(method, path, json=body)
         try:
-            told = answer.json()
+            content = answer.json()
         except ValueError:
-            told = {}
-        if answer.is_success and isinstance(told, dict):
-            return told
-        error = told.get("error") if isinstance(told, dict) else None
+            content = {}
+        if answer.is_success and isinstance(content, dict):
+            return content
+        error = content.get("error") if isinstance(content, dict) else None
         facts = error if isinstance(error, dict) else {}
         text = str(facts.get("message") or f"{self.root} answered {answer.status_code} to {method} {path}")
         code = str(facts.get("code") or "")
@@ -174,7 +174,7 @@ class Session:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that say at the plain address whose calls they are, for a client that serves many sessions."""
+        """Headers that assign calls at the plain URL to this session, for a client that serves many sessions."""
         consent = "yes" if self.recorded else "no"
         named = {"X-Session-Id": self.id, "X-Session-Consent": consent} if self.id is not None else {}
         return named | ({"X-Session-Key": self.key} if self.key else {})
@@ -204,7 +204,7 @@ def session(
     task: Any = None,
     api_key: str | None = None,
 ) -> Iterator[Session]:
-    """Open a session for a block, at whose end it is over; its reward may come in the block, or later.
+    """Open a session that ends with the block; its reward may be given in the block or later.
 
     The arguments are those of `Sessions` and of `Sessions.open`.
 

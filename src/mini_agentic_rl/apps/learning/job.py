@@ -69,14 +69,14 @@ async def _learn(settings: LearnSettings, folder: UseFolder, serving: dict[str, 
                 all_seen = ended is None or await ended.look()
                 if ended is not None and (count := await ended.judged()):
                     logger.info("%d sessions were judged", count)
-                found = await learner.turn()
-                if found is not None:
-                    taken = counted(int(found["sessions"]), "session")
-                    if found["lessons/with_signal"] == 0:
+                metrics_of_step = await learner.turn()
+                if metrics_of_step is not None:
+                    taken = counted(int(metrics_of_step["sessions"]), "session")
+                    if metrics_of_step["lessons/with_signal"] == 0:
                         logger.info("%s taught nothing: each was worth what was expected of it", taken)
                         continue
-                    steps, sessions = steps + 1, sessions + int(found["sessions"])
-                    logger.info("step %d: %s, now version %d", steps, taken, found["version"])
+                    steps, sessions = steps + 1, sessions + int(metrics_of_step["sessions"])
+                    logger.info("step %d: %s, now version %d", steps, taken, metrics_of_step["version"])
                 elif settings.once:
                     if all_seen:
                         break

@@ -1,4 +1,4 @@
-"""Judging: sessions that are over and that nobody has judged are scored beside each other, by their keys."""
+"""Judging: ended sessions without a reward are scored by a model in groups of one key."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ class EndedSessions:
         return False
 
     async def judged(self) -> int:
-        """Have the sessions scored of which enough were found, and return how many were. One without a call is nothing
-        to score.
+        """Score the groups that are complete, and return the number of scored sessions. Sessions without a call are
+        dropped.
 
         A judge that does not answer costs nothing but time: the sessions are there for the next try.
         """
         judged = 0
-        for (owner, key), found in list(self._waiting.items()):
-            while len(found) >= self._group_size:
-                group = list(found.values())[: self._group_size]
+        for (owner, key), records in list(self._waiting.items()):
+            while len(records) >= self._group_size:
+                group = list(records.values())[: self._group_size]
                 texts = [transcript(await self._book.last_call(record)) for record in group]
                 for record, text in zip(group, texts, strict=True):
                     if not text or all(texts):
-                        del found[record.rollout_id]
+                        del records[record.rollout_id]
                 if all(texts):
                     judged += await self._scored(owner, group, texts)
-            if not found:
+            if not records:
                 del self._waiting[owner, key]
         return judged
 

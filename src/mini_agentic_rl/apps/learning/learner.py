@@ -1,4 +1,4 @@
-"""The learner of sessions in use: takes those that were judged, steps, publishes, and says which it has learnt from.
+"""The learner from use: it takes judged sessions, makes a step, publishes the weights and marks the sessions.
 
 A session is claimed before its step and marked after it. The claim is what a deletion that comes meanwhile is told of;
 one that came before it is not used. The ids of a step stand in the version that it makes, so that a learner that was
@@ -30,15 +30,15 @@ from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...store import LightningStore
 from . import SessionRecord, UseFolder, metadata_with, read_record
 from .settings import UseSettings
-from .waiting import Baselines, JudgedSession, Lesson, WaitingSessions, advantages, attempts_of, choose, read_session
+from .waiting import Baselines, JudgedSession, Lesson, WaitingSessions, advantages, choose, read_session
 
 logger = logging.getLogger(__name__)
 
 _PAGE: Final = 256
 _READ_AT_ONCE: Final = 256
-"""Sessions whose calls are read before a look at whether they are enough."""
+"""Sessions that are read before the first look at whether they are enough."""
 _OVERLAP_SECONDS: Final = 60.0
-"""Sessions judged so long before the last look are looked at again: stores take some time to show what they took."""
+"""Overlap of two looks for judged sessions, because a store may show a write with a delay."""
 
 Learn = Callable[[Callable[[], dict[str, float]]], Awaitable[dict[str, float]]]
 """Runs a job that learns on the torch thread, between two steps of the sampler."""
@@ -90,22 +90,22 @@ class UseLearner:
         self._seen_until = 0.0
 
     async def resume(self) -> None:
-        """Go on from the newest version, if there is one: weights, optimizer, baselines, and what was not marked."""
-        found = self.folder.published()
-        if found is None:
+        """Continue from the newest version, if any: load weights, optimizer and baselines, and mark its sessions."""
+        published = self.folder.published()
+        if published is None:
             return
 
         def restore() -> None:
-            load_weights(self.policy.model, found.folder / "adapter", self._adapter)
-            self._learner.load_state(found.folder / "optimizer.pt")
+            load_weights(self.policy.model, published.folder / "adapter", self._adapter)
+            self._learner.load_state(published.folder / "optimizer.pt")
 
         await self.policy.run_async(restore)
-        state = read_json(found.folder / "state.json")
+        state = read_json(published.folder / "state.json")
         self.baselines = Baselines.of(state["baselines"])
         self._waiting = WaitingSessions(self.baselines)
         self._seen_until = state.get("judged_since", 0.0)
         for rollout_id, attempt_id in state["sessions"]:
-            await self._mark(rollout_id, attempt_id, learnt=found.version)
+            await self._mark(rollout_id, attempt_id, learnt=published.version)
 
     async def turn(self) -> dict[str, float] | None:
         """Take one step if enough sessions are ready; return its metrics, or None."""
@@ -125,7 +125,6 @@ class UseLearner:
         for lesson in lessons:
             if lesson.comparison is None:
                 self.baselines.add(lesson.group, lesson.value)
-                self._waiting.reconsider([lesson.group])
         metrics = {} if batch is None else await self._learn(lambda: take_steps(self._learner, batch, self._loop))
         after = self.policy.model.version(self._adapter)
         if after > version:
@@ -166,43 +165,43 @@ class UseLearner:
 
         Only sessions that are new, ready, or overdue are read: a step costs as much as its sessions, however many wait.
         """
-        settings = self.settings
+        settings, waiting = self.settings, self._waiting
         while True:
-            new, _ = await self._read(self._waiting.unread(_READ_AT_ONCE), version)
-            await self._leave_out(
-                {attempt: one.why_not for one in new if one.why_not for attempt in attempts_of([one])}
-            )
-            if self._waiting.all_read:
-                self._waiting.seek_the_others()
-            overdue = self._waiting.overdue(version, settings.max_age, time.time())
-            candidates = self._waiting.candidates(settings.max_sessions)
-            if not overdue and len(candidates) < settings.min_sessions:
-                if self._waiting.all_read:
-                    return None
+            batch = _READ_AT_ONCE
+            while not waiting.all_read:
+                new, _ = await self._read(waiting.unread(batch), version)
+                await self._leave_out({session.record.ids: session.why_not for session in new if session.why_not})
+                if len(waiting.candidates(settings.max_sessions)) >= settings.min_sessions:
+                    break
+                batch *= 2  # the more sessions wait, the longer it takes to look for candidates
+            if waiting.all_read and waiting.seek_the_others():
                 continue
+            overdue = waiting.overdue(version, settings.max_age, time.time())
+            candidates = waiting.candidates(settings.max_sessions)
+            if not overdue and len(candidates) < settings.min_sessions:
+                return None
             sessions, changed = await self._read(dict.fromkeys([*overdue, *candidates]), version)
             choice = choose(sessions, self.baselines, settings.max_sessions)
             await self._leave_out(choice.skipped)
             if len(choice.taken) >= settings.min_sessions:
                 return choice.taken
-            groups = {lesson.group for session in sessions for lesson in session.lessons}
-            if self._waiting.all_read and not (self._waiting.reconsider(groups) or changed or choice.skipped):
+            if waiting.all_read and not (changed or choice.skipped):
                 return None
 
     async def _read(self, rollout_ids: Collection[str], version: int) -> tuple[list[JudgedSession], bool]:
-        """Return sessions that wait, the one judged first at the head, and whether any of them is not what was known;
-        those that were deleted are forgotten."""
-        found: dict[str, tuple[float, SessionRecord]] = {}
+        """Read sessions in the order in which they were judged; also return True if any of them has changed. Deleted
+        sessions are forgotten."""
+        records: dict[str, tuple[float, SessionRecord]] = {}
         if rollout_ids:
             for rollout in await self.store.query_rollouts(rollout_id_in=list(rollout_ids)):
                 record = read_record(rollout)
                 if record is not None and record.status == "judged":
-                    found[rollout.rollout_id] = (rollout.end_time or 0.0, record)
-        for gone in [rollout_id for rollout_id in rollout_ids if rollout_id not in found]:
+                    records[rollout.rollout_id] = (rollout.end_time or 0.0, record)
+        for gone in [rollout_id for rollout_id in rollout_ids if rollout_id not in records]:
             self._waiting.forget(gone)
-        changed = len(found) < len(rollout_ids)
+        changed = len(records) < len(rollout_ids)
         sessions = []
-        for judged_at, record in sorted(found.values(), key=lambda one: one[0]):
+        for judged_at, record in sorted(records.values(), key=lambda one: one[0]):
             spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
             session = read_session(record, spans, self._trained, version, self.settings.max_age)
             sessions.append(session)
@@ -223,7 +222,7 @@ class UseLearner:
         waiting_since = self._waiting.since()
         state: dict[str, Any] = {
             "baselines": self.baselines.state(),
-            "sessions": attempts_of(taken),
+            "sessions": [session.record.ids for session in taken],
             # Where a learner that goes on from here begins to look.
             "judged_since": self._seen_until if waiting_since is None else min(waiting_since, self._seen_until),
         }
@@ -250,7 +249,7 @@ class UseLearner:
 
 
 def _batch(compared: Sequence[tuple[Lesson, float]], loop: GRPOSettings) -> TrainingBatch | None:
-    """Return what a step trains on: each lesson is a trajectory whose reward is its advantage."""
+    """Return the batch of a step: each lesson is a trajectory whose reward is its advantage."""
     groups = [
         Group(lesson.group, [Trajectory(lesson.record.rollout_id, lesson.records, advantage)])
         for lesson, advantage in compared

@@ -1,4 +1,4 @@
-"""The record of a session: what the metadata of its rollout say about it.
+"""The record of a session, stored in the metadata of its rollout, and its rewards, stored as spans.
 
 The id of the rollout follows from the owner's key and the session's id, so that a session is found without a search,
 the same from every process, and by nobody who has another key.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from ...emitter import get_reward_value
 from ...errors import UserError
 from ...semconv import AGL_ANNOTATION, LightningSpanAttributes
 from ...semconv import CompletionSpanAttributes as Call
-from ...store import LightningStore
 from ...types import Attributes, Rollout, Span, TraceStatus
 
 # Errors of sessions: each says what a person can do about it.
@@ -37,7 +36,7 @@ class SessionError(UserError):
 
 
 class SessionRequestError(SessionError):
-    """The request names something that there cannot be: an id, a number, an answer."""
+    """The request has an invalid id, number or answer."""
 
 
 class UnknownSessionError(SessionError):
@@ -52,13 +51,13 @@ class UnknownSessionError(SessionError):
 
 
 class SessionConflictError(SessionError):
-    """The session is in a state in which that cannot be done."""
+    """The state of the session does not allow the change."""
 
 
 SESSION_KEY: Final = "session"
-"""In a rollout's metadata: what it was opened with, and what the learner says of it."""
+"""Key of a rollout's metadata with the session's fields and the learner's marks."""
 ENDED_KEY: Final = "session_ended"
-"""In its attempt's metadata, which the learner does not write: neither undoes what the other says at the same time."""
+"""Key of the attempt's metadata, which the learner does not write, so that concurrent writes do not conflict."""
 KEY_LENGTH: Final = 500
 """Most characters of a key."""
 TASK_LENGTH: Final = 32 * 1024
@@ -90,6 +89,12 @@ class SessionRecord:
     """Version of the policy that has learnt from it."""
     skipped: str | None = None
     """Reason for which it will not be learnt from."""
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """The ids of its rollout and attempt. A session that is opened again after its deletion has the same rollout id
+        and another attempt."""
+        return self.rollout_id, self.attempt_id
 
     @property
     def status(self) -> str:
@@ -125,23 +130,14 @@ def is_session(rollout_id: str) -> bool:
     return rollout_id.startswith(_PREFIX)
 
 
-def checked_key(key: str) -> str:
-    """Return the key that sessions are compared under.
+def check_key_and_task(key: str, task: Any) -> None:
+    """Check the key that a session is compared under, and the task that is stored with it.
 
     Raises:
-        SessionRequestError: it is too long.
+        SessionRequestError: one of them is too long, or the task is no JSON.
     """
     if len(key) > KEY_LENGTH:
         raise SessionRequestError(f"a session's key has at most {KEY_LENGTH} characters", "session_key_invalid")
-    return key
-
-
-def checked_task(task: Any) -> None:
-    """Check what is to be kept beside a session: whoever looks through many sessions reads it of each.
-
-    Raises:
-        SessionRequestError: it is too long, or no JSON.
-    """
     try:
         length = len(json.dumps(task))
     except (TypeError, ValueError, RecursionError) as error:
@@ -207,7 +203,7 @@ class Answer:
 
     @property
     def call(self) -> str:
-        """Return what the ids of one response have in common in all dialects."""
+        """Return the part of the id that is the same in all dialects."""
         return self.response_id.rpartition("_")[2].rpartition("-")[2]
 
     @property
@@ -222,7 +218,7 @@ class SessionReward:
 
     value: float
     comparison: str | None
-    """Id of what it was compared in; None for a number that stands by itself."""
+    """Id of its comparison; None for an absolute reward."""
     answer: Answer | None
     number: int
     """1 for the first reward for the same thing."""
@@ -233,17 +229,17 @@ class SessionReward:
 
 
 def latest_rewards(spans: Sequence[Span]) -> dict[Answer | None, SessionReward]:
-    """Return the rewards that count among the spans of a session, by what they are for; None is the session."""
-    found: dict[Answer | None, SessionReward] = {}
+    """Return the valid rewards of a session by the answer that they are for; the key None is the session."""
+    latest: dict[Answer | None, SessionReward] = {}
     given = all_rewards(spans)
     gone = {
         (one.answer, number) for one in given if one.withdraws is not None for number in (one.number, one.withdraws)
     }
     for reward in given:
-        known = found.get(reward.answer)
+        known = latest.get(reward.answer)
         if (reward.answer, reward.number) not in gone and (known is None or reward.number > known.number):
-            found[reward.answer] = reward
-    return found
+            latest[reward.answer] = reward
+    return latest
 
 
 def all_rewards(spans: Sequence[Span]) -> list[SessionReward]:
@@ -296,45 +292,8 @@ def _read(span: Span) -> SessionReward | None:
     )
 
 
-# Calls of a session, a few at a time: each holds all that was said before it, so that together they have no bound.
-
-
-_PAGE: Final = 8
-
-
-async def count_calls(store: LightningStore, record: SessionRecord) -> int:
-    """Return how many calls a session has made."""
-    return (await store.query_spans(record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, limit=0)).total
-
-
-async def calls_from(store: LightningStore, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
-    """Yield the spans of a session's calls, in order, from a place on."""
-    while True:
-        page = await store.query_spans(
-            record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, limit=_PAGE, offset=offset
-        )
-        for span in page:
-            yield span
-        if len(page) < _PAGE:
-            return
-        offset += len(page)
-
-
-async def last_call(store: LightningStore, record: SessionRecord) -> Span | None:
-    """Return the span of a session's last call; None where it has made none."""
-    page = await store.query_spans(
-        record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, sort_order="desc", limit=1
-    )
-    return page[0] if page else None
-
-
-async def judgements_of(store: LightningStore, record: SessionRecord) -> list[Span]:
-    """Return the spans of a session among which its rewards are."""
-    return list(await store.query_spans(record.rollout_id, record.attempt_id, name=AGL_ANNOTATION))
-
-
 def answer_of(call: Span) -> Answer:
-    """Return which answer a call was given."""
+    """Return the answer of a call."""
     choice = call.attributes.get(Call.CHOICE_INDEX, 0)
     response_id = str(call.attributes.get(Call.RESPONSE_ID, ""))
     return Answer(response_id, int(choice) if isinstance(choice, int) else 0).of_the_call

@@ -1,7 +1,7 @@
-"""Sessions over HTTP: which session a call belongs to, and the requests that open, judge and delete sessions.
+"""Sessions over HTTP: the session of a call, and the requests that open, judge and delete sessions.
 
-A call says it by its headers, in any dialect: `X-Session-Id`, and where it begins one `X-Session-Key` and
-`X-Session-Consent`. Or it asks the URL of the session's rollout, which `POST /v1/sessions` tells.
+A call names its session by the header `X-Session-Id`, in any dialect; the first call also sends `X-Session-Key` and
+`X-Session-Consent`. Or it uses the URL of the session's rollout, which `POST /v1/sessions` returns.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from .record import (
     is_session,
 )
 
-# Sessions as they are shown: as JSON to whoever opened them, as text to a judge.
+# Sessions as JSON for clients, and as text for a judge.
 
 
 _MOST_CALLS: Final = 100
 _MOST_CHARACTERS: Final = 1_000_000
 
 
-def told(record: SessionRecord, rewards: Mapping[Answer | None, SessionReward], calls: int) -> dict[str, Any]:
+def session_json(record: SessionRecord, rewards: Mapping[Answer | None, SessionReward], calls: int) -> dict[str, Any]:
     """Return a session as JSON."""
     return {
         "object": "session",
@@ -80,7 +80,7 @@ def told(record: SessionRecord, rewards: Mapping[Answer | None, SessionReward], 
 
 
 def transcript(last: Span | None) -> str:
-    """Return a conversation as text: what its last call was shown, and what it answered; "" where there is none."""
+    """Return a conversation as text: the messages and the answer of its last call; "" without a call."""
     if last is None:
         return ""
     facts = last.attributes
@@ -121,7 +121,7 @@ _MOST_BYTES: Final = 128 * 1024
 
 
 class ConflictError(HttpError):
-    """Report that what is asked for contradicts what is there."""
+    """The request conflicts with the state of the session."""
 
     status = 409
     kind = "invalid_request_error"
@@ -197,7 +197,7 @@ class SessionGate:
         self.book = book
 
     async def caller(self, request: Request, key: str, caller: Caller) -> Caller:
-        """Return who makes a request, with the session that its headers name where its URL names no rollout.
+        """Return the caller of a request, with the session of its headers unless its URL names a rollout.
 
         Without consent it belongs to no session: it is answered, and nothing is kept.
 
@@ -207,13 +207,13 @@ class SessionGate:
             RecordingError: the store does not answer.
         """
         if caller.scope is not None:
-            if is_session(caller.scope[0]) and not await _asked(self.book.owns(key, caller.scope[0])):
+            if is_session(caller.scope[0]) and not await _translated(self.book.owns(key, caller.scope[0])):
                 raise NotFoundError("no session of this API key has this URL", code="session_unknown")
             return caller
         session_id = request.headers.get(ID_HEADER)
         if session_id is None:
             return caller
-        found = await _asked(
+        record = await _translated(
             self.book.open(
                 key,
                 session_id,
@@ -221,7 +221,7 @@ class SessionGate:
                 consent=_consent(request.headers.get(CONSENT_HEADER)),
             )
         )
-        scope = None if found is None else (found.rollout_id, found.attempt_id)
+        scope = None if record is None else (record.rollout_id, record.attempt_id)
         return Caller(scope, caller.agent, caller.traceparent)
 
     def add_routes(
@@ -237,47 +237,47 @@ class SessionGate:
         limit, seconds = min(limits.max_body_bytes, _MOST_BYTES), limits.max_body_seconds
 
         async def body(request: Request) -> dict[str, Any]:
-            return await read_json(request, limit, lambda sent: sent, within_seconds=seconds)
+            return await read_json(request, limit, lambda fields: fields, within_seconds=seconds)
 
         async def open_session(request: Request, key: str) -> Response:
-            asked = checked(OpenRequest, await body(request))
-            found = await _asked(book.open(key, asked.id, key=asked.key, consent=asked.consent, task=asked.task))
-            if found is None:
-                unkept = {"object": "session", "id": asked.id, "key": asked.key, "recorded": False, "path": "/v1"}
+            sent = checked(OpenRequest, await body(request))
+            record = await _translated(book.open(key, sent.id, key=sent.key, consent=sent.consent, task=sent.task))
+            if record is None:
+                unkept = {"object": "session", "id": sent.id, "key": sent.key, "recorded": False, "path": "/v1"}
                 return json_response(unkept)
-            path = f"/rollout/{found.rollout_id}/attempt/{found.attempt_id}/v1"
-            return json_response(await told_of(found) | {"recorded": True, "path": path}, 201)
+            path = f"/rollout/{record.rollout_id}/attempt/{record.attempt_id}/v1"
+            return json_response(await facts_of(record) | {"recorded": True, "path": path}, 201)
 
         async def show(request: Request, key: str) -> Response:
-            record = await _asked(book.get(key, request.path_params["id"]))
-            facts = await told_of(record)
+            record = await _translated(book.get(key, request.path_params["id"]))
+            facts = await facts_of(record)
             if request.query_params.get("messages") in _YES:
                 first = _place(request.query_params.get("first", "0"))
-                shown, more = await _asked(conversation(book.calls(record, first)))
+                shown, more = await _translated(conversation(book.calls(record, first)))
                 facts |= {"conversation": shown, "next": first + len(shown) if more else None}
             return json_response(facts)
 
-        async def told_of(record: SessionRecord) -> dict[str, Any]:
-            rewards, calls = await _asked(book.rewards(record)), await _asked(book.count_calls(record))
-            return told(record, rewards, calls)
+        async def facts_of(record: SessionRecord) -> dict[str, Any]:
+            rewards, calls = await _translated(book.rewards(record)), await _translated(book.count_calls(record))
+            return session_json(record, rewards, calls)
 
         async def end(request: Request, key: str) -> Response:
-            await read_body(request, limit, within_seconds=seconds)  # it says nothing, and is bounded all the same
-            return json_response(await told_of(await _asked(book.end(key, request.path_params["id"]))))
+            await read_body(request, limit, within_seconds=seconds)  # its content is ignored, its size is bounded
+            return json_response(await facts_of(await _translated(book.end(key, request.path_params["id"]))))
 
         async def reward(request: Request, key: str) -> Response:
-            asked = checked(RewardRequest, await body(request))
-            answer = None if asked.response_id is None else Answer(asked.response_id, asked.choice)
-            judgement = Judgement(request.path_params["id"], asked.reward, answer)
-            return json_response(await told_of(await _asked(book.judge(key, judgement, replace=asked.replace))))
+            sent = checked(RewardRequest, await body(request))
+            answer = None if sent.response_id is None else Answer(sent.response_id, sent.choice)
+            judgement = Judgement(request.path_params["id"], sent.reward, answer)
+            return json_response(await facts_of(await _translated(book.judge(key, judgement, replace=sent.replace))))
 
         async def compare(request: Request, key: str) -> Response:
-            asked = checked(ComparisonRequest, await body(request))
-            comparison = await _asked(book.compare(key, asked.judgements(), replace=asked.replace))
+            sent = checked(ComparisonRequest, await body(request))
+            comparison = await _translated(book.compare(key, sent.judgements(), replace=sent.replace))
             return json_response({"object": "comparison", "id": comparison}, 201)
 
         async def delete(request: Request, key: str) -> Response:
-            record = await _asked(book.delete(key, request.path_params["id"]))
+            record = await _translated(book.delete(key, request.path_params["id"]))
             forget((record.rollout_id, record.attempt_id), key)
             taken = record.learnt if record.learnt is not None else record.learning
             facts = {"object": "session", "id": record.session_id, "deleted": True, "learnt_in": taken}
@@ -297,7 +297,7 @@ class SessionGate:
 
 
 def session_gate(store: LightningStore, settings: SessionSettings) -> SessionGate:
-    """Return what a gateway asks about the sessions in a store."""
+    """Return the gate of a gateway for the sessions in a store."""
     return SessionGate(SessionBook(store, settings))
 
 
@@ -308,8 +308,8 @@ def _keyed(answer: Callable[[Request, str], Awaitable[Response]], admission: Adm
     return call
 
 
-async def _asked(work: Awaitable[T]) -> T:
-    """Return what the book answers; what it refuses becomes an answer that says why.
+async def _translated(work: Awaitable[T]) -> T:
+    """Return the result of the book; its errors become HTTP errors.
 
     Raises:
         HttpError: the book refuses, or the store does not answer.
@@ -330,10 +330,10 @@ async def _asked(work: Awaitable[T]) -> T:
 def _consent(header: str | None) -> bool | None:
     if header is None:
         return None
-    said = header.strip().lower()
-    if said not in (*_YES, *_NO):
+    answer = header.strip().lower()
+    if answer not in (*_YES, *_NO):
         raise BadRequestError(f"{CONSENT_HEADER}: say yes or no, not {header!r}", code="consent_invalid")
-    return said in _YES
+    return answer in _YES
 
 
 def _place(text: str) -> int:

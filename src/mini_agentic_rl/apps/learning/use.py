@@ -20,7 +20,7 @@ from ...policy import load_weights
 from ...store import LightningStore, LightningStoreThreaded, open_store
 from .record import is_session
 
-# The folder of a server that learns from use: its sessions, what it serves, and the versions that were learnt.
+# The folder of a server that learns from use.
 #
 # sessions.db       the store, where none is named
 # serving.json      what is served: model, adapter, name
@@ -66,12 +66,12 @@ class UseFolder:
         make_private_folder(self.path)
 
     def write_serving(self, facts: Mapping[str, Any]) -> None:
-        """Note what is served."""
+        """Write the served model, adapter and name."""
         self.make()
         write_json(self.path / "serving.json", facts)
 
     def read_serving(self) -> dict[str, Any]:
-        """Return what is served.
+        """Return the served model, adapter and name.
 
         Raises:
             UserError: no server has ever recorded sessions here.
@@ -201,29 +201,29 @@ def follow(served: ServedPolicy, folder: UseFolder) -> bool:
         UserError: its weights do not fit, or are damaged.
     """
     model = served.policy.model
-    found, adapter = folder.published(), model.adapters[0]
-    if found is None or found.version <= model.version(adapter):
+    published, adapter = folder.published(), model.adapters[0]
+    if published is None or published.version <= model.version(adapter):
         return False
 
     def take() -> None:
-        load_weights(model, found.folder / "adapter", adapter)
-        model.versions[adapter] = found.version
+        load_weights(model, published.folder / "adapter", adapter)
+        model.versions[adapter] = published.version
 
     served.policy.run(take)
-    logger.info("serving version %d of %s", found.version, folder.path)
+    logger.info("serving version %d of %s", published.version, folder.path)
     return True
 
 
 def _repeat(stop: threading.Event, name: str, seconds: float, job: Callable[[], object]) -> None:
-    told: str | None = None
+    last_error: str | None = None
     while not stop.is_set():
         try:
             job()
-            told = None
+            last_error = None
         except Exception as error:  # a folder or store out of order must not end the server
-            if str(error) != told:
+            if str(error) != last_error:
                 log_failure(logger, error, f"{name} of the sessions")
-            told = str(error)
+            last_error = str(error)
         stop.wait(seconds)
 
 

@@ -1,18 +1,16 @@
-"""The sessions that wait to be learnt from: what is remembered of each, and which can be compared with something.
+"""Judged sessions that wait to be learnt from: their lessons, baselines, and the choice of the next step's sessions.
 
-Each is read once, and again when its turn has come. A heading is kept of it meanwhile, so that a look at those that
-are ready takes no time for those that are not, however many there are.
+A session is read from the store when it has been judged, and again when it is learnt from. Between the two only a
+heading of it is kept in memory.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +23,7 @@ from ...tokens import GREEDY_BELOW, CompletionRecord
 from ...types import Span
 from . import Answer, SessionRecord, SessionReward, latest_rewards
 
-# Lessons: what can be learnt from a judged session, read from its spans.
+# Lessons: the calls of a judged session and the reward that they share.
 
 
 GRACE_SECONDS: Final = 60.0
@@ -44,7 +42,7 @@ class Lesson:
 
     @property
     def group(self) -> str:
-        """Return what its value is compared within: the comparison, or the owner's sessions of the key."""
+        """Return the id of its comparison, or the owner and key whose sessions it is compared with."""
         return self.comparison or f"{self.record.owner}/{self.record.key}"
 
 
@@ -60,7 +58,7 @@ class JudgedSession:
 def read_session(
     record: SessionRecord, spans: Sequence[Span], trained: TrainedCalls, version: int, max_age: int
 ) -> JudgedSession:
-    """Return what can be learnt from a session.
+    """Return the lessons of a session.
 
     Args:
         spans: all of the session.
@@ -69,9 +67,9 @@ def read_session(
         max_age: versions that the oldest call may be behind.
     """
     rewards = latest_rewards(spans)
-    found = [_lesson(record, spans, reward, rewards, trained) for reward in rewards.values()]
-    reasons = [why for lesson, why in found if lesson is None]
-    lessons = [lesson for lesson, _ in found if lesson is not None]
+    outcomes = [_lesson(record, spans, reward, rewards, trained) for reward in rewards.values()]
+    reasons = [why for lesson, why in outcomes if lesson is None]
+    lessons = [lesson for lesson, _ in outcomes if lesson is not None]
     if not lessons:
         return JudgedSession(record, why_not=reasons[0] if reasons else "it has no reward")
     age = version - min(call.version for lesson in lessons for call in lesson.records)
@@ -152,10 +150,14 @@ class Baselines:
         """Mean, variance, and weight of both."""
 
     def expected(self, key: str, others: Sequence[float]) -> float | None:
-        """Return the baseline of a reward beside others of its key; None where there is nothing to compare it with."""
+        """Return the baseline of a reward, given the other rewards of its key; None if there is nothing to compare."""
         mean, weight = self._means.get(key, (0.0, 0.0))
         total = weight + len(others)
         return None if total == 0 else (weight * mean + sum(others)) / total
+
+    def __contains__(self, key: str) -> bool:
+        """Return True if a reward of this key can be compared with earlier ones."""
+        return key in self._means
 
     def deviation(self, rewards: Sequence[float]) -> float:
         """Return the standard deviation of all rewards, these among them."""
@@ -187,7 +189,7 @@ class Baselines:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Baselines:
-        """Return what `state` gave."""
+        """Restore baselines from their `state`."""
         made = cls()
         made._means.update((str(key), (float(mean), float(weight))) for key, mean, weight in state["keys"])
         mean, variance, weight = map(float, state["all"])
@@ -196,12 +198,12 @@ class Baselines:
 
 
 _MOST_SOUGHT: Final = 65_536
-"""Comparisons of which is known that the others were sought."""
+"""Comparisons that `seek_the_others` remembers."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A session that waits, in short."""
+    """Facts of a waiting session that are kept in memory."""
 
     owner: str
     judged_at: float
@@ -209,180 +211,153 @@ class Heading:
     lessons: Mapping[str, int]
     """Number of its lessons in each group that it is compared within."""
     comparisons: frozenset[str]
-    """Those of the groups that are comparisons; the others are keys."""
+    """The groups that are comparisons; the others are keys."""
     oldest_version: int
     """Version that answered the oldest call."""
+    alone_until: float
+    """Time until which the rest of its comparisons may still arrive; 0 without a comparison."""
 
 
 class WaitingSessions:
-    """Sessions by the ids of their rollouts, and by what they are compared within.
+    """Judged sessions that wait to be learnt from, by the ids of their rollouts.
+
+    Every question looks at all headings, which takes milliseconds for thousands of sessions; the store is not asked.
 
     Args:
-        baselines: what rewards are compared with where they stand by themselves.
+        baselines: what rewards outside of comparisons are compared with.
     """
 
     def __init__(self, baselines: Baselines) -> None:
         self._baselines = baselines
         self._unread: dict[str, float] = {}
-        self._to_read: list[tuple[float, str]] = []
+        """Times at which the sessions that were not read yet were judged."""
         self._headings: dict[str, Heading] = {}
-        self._members: dict[str, dict[str, None]] = {}
-        self._lessons: Counter[str] = Counter()
-        self._ready: dict[str, None] = {}
-        self._by_time: list[tuple[float, str]] = []
-        self._by_age: list[tuple[int, str]] = []
-        self._alone_until: list[tuple[float, str]] = []
-        self._new_comparisons: set[str] = set()
         self._sought: set[str] = set()
+        self._grouped: tuple[dict[str, list[str]], Counter[str]] | None = None
+        """Result of `_groups`, until a heading changes."""
 
     def __len__(self) -> int:
         return len(self._unread) + len(self._headings)
 
     @property
     def all_read(self) -> bool:
-        """True if none waits to be read."""
+        """True if no session waits to be read."""
         return not self._unread
 
     def since(self) -> float | None:
-        """Return when the one that has waited longest was judged; None where none waits."""
-        while self._by_time:
-            judged_at, rollout_id = self._by_time[0]
-            if rollout_id in self._headings or rollout_id in self._unread:
-                return judged_at
-            heapq.heappop(self._by_time)
-        return None
+        """Return when the session that has waited longest was judged; None if none waits."""
+        times = [*self._unread.values(), *(heading.judged_at for heading in self._headings.values())]
+        return min(times, default=None)
 
     def note(self, rollout_id: str, judged_at: float) -> None:
         """Remember a session that has been judged; it is read later."""
-        if rollout_id not in self._headings and rollout_id not in self._unread:
-            self._unread[rollout_id] = judged_at
-            heapq.heappush(self._to_read, (judged_at, rollout_id))
-            heapq.heappush(self._by_time, (judged_at, rollout_id))
+        if rollout_id not in self._headings:
+            self._unread.setdefault(rollout_id, judged_at)
 
     def unread(self, most: int) -> list[str]:
-        """Return sessions that have not been read, those judged first at the head."""
-        found: list[str] = []
-        while self._to_read and len(found) < most:
-            judged_at, rollout_id = heapq.heappop(self._to_read)
-            if self._unread.get(rollout_id) == judged_at:
-                found.append(rollout_id)
-        return found
+        """Return up to `most` sessions that have not been read, in the order in which they were judged."""
+        return sorted(self._unread, key=lambda rollout_id: self._unread[rollout_id])[:most]
 
     def keep(self, session: JudgedSession, judged_at: float) -> bool:
-        """Remember what was read of a session; return True if it is not what was known."""
+        """Store the heading of a session; return True if it has changed."""
         rollout_id = session.record.rollout_id
-        lessons = session.lessons
+        compared = [lesson for lesson in session.lessons if lesson.comparison is not None]
         heading = Heading(
             owner=session.record.owner,
             judged_at=judged_at,
-            lessons=Counter(lesson.group for lesson in lessons),
-            comparisons=frozenset(lesson.group for lesson in lessons if lesson.comparison is not None),
-            oldest_version=min((call.version for lesson in lessons for call in lesson.records), default=0),
+            lessons=Counter(lesson.group for lesson in session.lessons),
+            comparisons=frozenset(lesson.group for lesson in compared),
+            oldest_version=min((call.version for lesson in session.lessons for call in lesson.records), default=0),
+            alone_until=max((lesson.judged_at + GRACE_SECONDS for lesson in compared), default=0.0),
         )
         self._unread.pop(rollout_id, None)
-        if self._headings.get(rollout_id) == heading:
-            return False
-        self.forget(rollout_id)
-        self._headings[rollout_id] = heading
-        for group in heading.lessons:
-            self._members.setdefault(group, {})[rollout_id] = None
-        self._lessons.update(heading.lessons)
-        heapq.heappush(self._by_age, (heading.oldest_version, rollout_id))
-        if heading.comparisons:
-            self._new_comparisons |= heading.comparisons - self._sought
-            until = max(lesson.judged_at for lesson in lessons if lesson.comparison is not None) + GRACE_SECONDS
-            heapq.heappush(self._alone_until, (until, rollout_id))
-        self.reconsider(heading.lessons)
-        return True
+        changed = self._headings.get(rollout_id) != heading
+        if changed:
+            self._headings[rollout_id] = heading
+            self._grouped = None
+        return changed
 
     def forget(self, rollout_id: str) -> None:
         """Forget a session."""
         self._unread.pop(rollout_id, None)
-        self._ready.pop(rollout_id, None)
-        heading = self._headings.pop(rollout_id, None)
-        if heading is None:
-            return
-        self._lessons.subtract(heading.lessons)
-        for group in heading.lessons:
-            members = self._members[group]
-            del members[rollout_id]
-            if not members:
-                del self._members[group], self._lessons[group]
-        self.reconsider(heading.lessons)
-
-    def reconsider(self, groups: Collection[str]) -> bool:
-        """Look again at which sessions of these groups are ready; return True if that has changed.
-
-        Whoever joins or leaves a group of three or more changes nothing for the others.
-        """
-        changed = False
-        for group in groups:
-            members = self._members.get(group, {})
-            for rollout_id in [*members] if len(members) <= 2 else [next(reversed(members))]:
-                heading = self._headings[rollout_id]
-                ready = all(self._is_complete(each, comparison=each in heading.comparisons) for each in heading.lessons)
-                if ready != (rollout_id in self._ready):
-                    changed = True
-                    if ready:
-                        self._ready[rollout_id] = None
-                    else:
-                        del self._ready[rollout_id]
-        return changed
+        if self._headings.pop(rollout_id, None) is not None:
+            self._grouped = None
 
     def candidates(self, most: int) -> list[str]:
-        """Return sessions that are ready, about `most`, each with those that it has to be learnt from together."""
-        found: dict[str, None] = {}
-        for rollout_id in self._ready:
-            if len(found) >= most:
+        """Return sessions that have something to be compared with, about `most`, each with those that it has to be
+        learnt from together."""
+        members, lessons = self._groups()
+        chosen: dict[str, None] = {}
+        for rollout_id, heading in self._ready(lessons):
+            if len(chosen) >= most:
                 break
-            found[rollout_id] = None
-            heading = self._headings[rollout_id]
+            chosen[rollout_id] = None
             for group in heading.lessons:
                 if group in heading.comparisons:
-                    found |= self._members[group]
-                elif self._baselines.expected(group, []) is None:
-                    found |= dict.fromkeys(islice(self._members[group], 2))
-        return list(found)
+                    chosen |= dict.fromkeys(members[group])
+                elif group not in self._baselines:
+                    chosen |= dict.fromkeys(members[group][:2])
+        return list(chosen)
 
     def overdue(self, version: int, max_age: int, now: float) -> list[str]:
-        """Return sessions that may have to be left out: answered by weights too old, or, once all are read, alone in a
-        comparison for too long. Each comes with all that it is compared with, and is named once."""
-        found: dict[str, None] = {}
-        while self._by_age and version - self._by_age[0][0] > max_age:
-            oldest, rollout_id = heapq.heappop(self._by_age)
-            heading = self._headings.get(rollout_id)
-            if heading is not None and heading.oldest_version == oldest:
-                found[rollout_id] = None
-        while self.all_read and self._alone_until and self._alone_until[0][0] < now:
-            _, rollout_id = heapq.heappop(self._alone_until)
-            heading = self._headings.get(rollout_id)
-            if heading is not None and any(self._lessons[group] < 2 for group in heading.comparisons):
-                found[rollout_id] = None
-        for rollout_id in list(found):
-            for group in self._headings[rollout_id].comparisons:
-                found |= self._members[group]
-        return list(found)
+        """Return sessions that may have to be left out, each with all that it is compared with.
 
-    def seek_the_others(self) -> None:
-        """Have the sessions of an owner read again where one of them is alone in a comparison, once for each: what it
-        is compared with may have been judged, and read, before."""
-        alone = {group for group in self._new_comparisons if self._lessons.get(group) == 1}
-        owners = {self._headings[rollout_id].owner for group in alone for rollout_id in self._members[group]}
-        self._new_comparisons.clear()
+        Their answers are of weights that are too old, or, once all sessions are read, they are alone in a comparison
+        for too long.
+        """
+        members, lessons = self._groups()
+        chosen: dict[str, None] = {}
+        for rollout_id, heading in self._headings.items():
+            is_old = bool(heading.lessons) and version - heading.oldest_version > max_age
+            waited = self.all_read and heading.alone_until < now
+            is_alone = waited and any(lessons[group] < 2 for group in heading.comparisons)
+            if is_old or is_alone:
+                chosen[rollout_id] = None
+                for group in heading.comparisons:
+                    chosen |= dict.fromkeys(members[group])
+        return list(chosen)
+
+    def seek_the_others(self) -> bool:
+        """Have all sessions of an owner read again if one of them is alone in a comparison, once for each comparison:
+        the others may have been read before they were compared. Return True if there are sessions to read."""
+        _, lessons = self._groups()
+        owners: set[str] = set()
         if len(self._sought) > _MOST_SOUGHT:
             self._sought.clear()
-        self._sought |= alone
+        for heading in self._headings.values():
+            alone = {group for group in heading.comparisons if lessons[group] == 1 and group not in self._sought}
+            if alone:
+                self._sought |= alone
+                owners.add(heading.owner)
         if not owners:
-            return
-        for rollout_id, heading in list(self._headings.items()):
-            if heading.owner in owners:
-                self.forget(rollout_id)
-                self.note(rollout_id, heading.judged_at)
+            return False
+        again = {name: heading.judged_at for name, heading in self._headings.items() if heading.owner in owners}
+        for rollout_id in again:
+            self.forget(rollout_id)
+        self._unread |= again
+        return True
 
-    def _is_complete(self, group: str, *, comparison: bool) -> bool:
-        """Return True if a session of a group has something beside it, or before it."""
-        several = self._lessons[group] > 1
-        return several or (not comparison and self._baselines.expected(group, []) is not None)
+    def _groups(self) -> tuple[dict[str, list[str]], Counter[str]]:
+        """Return the sessions of each group, and the number of their lessons in it."""
+        if self._grouped is not None:
+            return self._grouped
+        members: dict[str, list[str]] = {}
+        lessons: Counter[str] = Counter()
+        for rollout_id, heading in self._headings.items():
+            for group, count in heading.lessons.items():
+                members.setdefault(group, []).append(rollout_id)
+                lessons[group] += count
+        self._grouped = members, lessons
+        return self._grouped
+
+    def _ready(self, lessons: Mapping[str, int]) -> Iterator[tuple[str, Heading]]:
+        """Yield the sessions whose every lesson has another one or a baseline to be compared with."""
+        for rollout_id, heading in self._headings.items():
+            if heading.lessons and all(
+                lessons[group] > 1 or (group in self._baselines and group not in heading.comparisons)
+                for group in heading.lessons
+            ):
+                yield rollout_id, heading
 
 
 # The lessons that are complete, and their advantages.
@@ -394,11 +369,11 @@ class SessionChoice:
 
     taken: list[JudgedSession] = field(default_factory=list)
     skipped: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Reasons for which sessions are left out for good, by the ids of their rollouts and attempts."""
+    """Reasons for which sessions are skipped for good, by rollout and attempt id."""
 
 
 def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -> SessionChoice:
-    """Choose the sessions of which every lesson has something to be compared with, `most` at most.
+    """Choose up to `most` sessions whose every lesson can be compared.
 
     A comparison is taken whole, whatever `most` says, and a session of a new key is not taken alone. What else has
     nothing beside it waits.
@@ -407,54 +382,44 @@ def choose(sessions: Sequence[JudgedSession], baselines: Baselines, most: int) -
     groups: dict[str, list[Lesson]] = {}
     for session in sessions:
         if session.why_not is not None:
-            choice.skipped[_ids(session.record)] = session.why_not
+            choice.skipped[session.record.ids] = session.why_not
         for lesson in session.lessons:
             groups.setdefault(lesson.group, []).append(lesson)
     complete: dict[str, bool] = {}
     for name, lessons in groups.items():
         alone = len(lessons) < 2
-        complete[name] = not alone or (lessons[0].comparison is None and baselines.expected(name, []) is not None)
+        complete[name] = not alone or (lessons[0].comparison is None and name in baselines)
         if alone and lessons[0].comparison is not None and not is_recent(lessons[0]):
-            choice.skipped[_ids(lessons[0].record)] = "what it was compared with is gone"
+            choice.skipped[lessons[0].record.ids] = "what it was compared with is gone"
     begun: set[str] = set()
     of_new_keys: Counter[str] = Counter()
     for session in sessions:
         names = {lesson.group for lesson in session.lessons}
-        if _ids(session.record) in choice.skipped or not names or not all(complete[name] for name in names):
+        if session.record.ids in choice.skipped or not names or not all(complete[name] for name in names):
             continue
         if len(choice.taken) < most or begun & names or any(of_new_keys[name] == 1 for name in names):
             choice.taken.append(session)
             begun |= {lesson.group for lesson in session.lessons if lesson.comparison is not None}
             by_themselves = (lesson.group for lesson in session.lessons if lesson.comparison is None)
-            of_new_keys.update(name for name in by_themselves if baselines.expected(name, []) is None)
+            of_new_keys.update(name for name in by_themselves if name not in baselines)
     return choice
 
 
 def advantages(lessons: Sequence[Lesson], baselines: Baselines) -> list[tuple[Lesson, float]]:
-    """Return each lesson with its advantage; see `baselines`. One that lost what it was compared with has none."""
+    """Return each lesson with its advantage (see `Baselines`); lessons that cannot be compared any more are dropped."""
     groups: dict[str, list[Lesson]] = {}
     for lesson in lessons:
         groups.setdefault(lesson.group, []).append(lesson)
     deviation = baselines.deviation([lesson.value for lesson in lessons if lesson.comparison is None])
-    found: list[tuple[Lesson, float]] = []
+    with_advantages: list[tuple[Lesson, float]] = []
     for name, of_group in groups.items():
         values = [lesson.value for lesson in of_group]
         if of_group[0].comparison is not None:
             compared = group_normalized(np.array(values, np.float64))
-            found += [(lesson, float(value)) for lesson, value in zip(of_group, compared, strict=True)]
+            with_advantages += [(lesson, float(value)) for lesson, value in zip(of_group, compared, strict=True)]
             continue
         for index, lesson in enumerate(of_group):
             expected = baselines.expected(name, [*values[:index], *values[index + 1 :]])
             if expected is not None:
-                found.append((lesson, (lesson.value - expected) / (deviation + EPSILON)))
-    return found
-
-
-def attempts_of(sessions: Collection[JudgedSession]) -> list[tuple[str, str]]:
-    """Return the ids of the rollouts of sessions and of their attempts: a session that is opened again under the id of
-    one that was deleted has its rollout's id, and another attempt."""
-    return [_ids(session.record) for session in sessions]
-
-
-def _ids(record: SessionRecord) -> tuple[str, str]:
-    return record.rollout_id, record.attempt_id
+                with_advantages.append((lesson, (lesson.value - expected) / (deviation + EPSILON)))
+    return with_advantages

@@ -1,4 +1,4 @@
-"""The reward service: a reward model behind HTTP, which scores what many clients send in batches made on the way.
+"""The reward service: a reward model behind HTTP that scores texts of many clients in dynamic batches.
 
 `load_scorer` loads a `RewardModel` from what a person writes, and `ScoreServer` serves it. Both need torch, and are
 loaded when they are asked for; the settings are not.

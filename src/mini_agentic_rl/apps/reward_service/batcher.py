@@ -71,7 +71,7 @@ class Batcher:
         self._texts_per_second = 0.0
         self._requests = 0
         self._served: dict[int, int] = {}
-        """Tokens that each request that waits has had computed, beside those of others."""
+        """Tokens computed so far for each waiting request."""
 
     @property
     def computing(self) -> int:

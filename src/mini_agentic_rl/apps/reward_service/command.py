@@ -54,20 +54,11 @@ def open_score_server(settings: ScoreServerSettings) -> Iterator[ScoreServer]:
         thread.close()
 
 
-def score_job(settings: ScoreServerSettings) -> None:
-    """Serve scores until interrupted or terminated; requests under way are finished first.
-
-    Raises:
-        UserError: see `open_score_server`.
-    """
+def score_server(settings: ScoreServerSettings) -> None:
+    """Serve a reward model, which scores and compares answers, until Ctrl-C."""
     from ...commands import serve_until_stopped
 
     serve_until_stopped(open_score_server(settings))
-
-
-def score_server(settings: ScoreServerSettings) -> None:
-    """Serve a reward model, which scores and compares answers, until Ctrl-C."""
-    score_job(settings)
 
 
 def add_score_command(app: typer.Typer) -> None:

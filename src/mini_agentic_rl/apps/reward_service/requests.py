@@ -18,7 +18,7 @@ _MOST_FIELDS: Final = 100
 
 
 def _check_fields(text: Any) -> Any:
-    """Check that what may be a message does not have more fields than any has: each would be checked."""
+    """Refuse a message with more than `_MOST_FIELDS` fields, because each field is validated."""
     if isinstance(text, dict) and len(text) > _MOST_FIELDS:
         raise ValueError(f"a message has at most {_MOST_FIELDS} fields")
     return text
@@ -129,7 +129,7 @@ class ScoreBatchAnswer(BaseModel):
     tokens: list[int]
     """Number of tokens of each that were read."""
     truncated: list[bool]
-    """True for each of which a part was cut off."""
+    """True for each text that was cut."""
 
 
 class PairAnswer(BaseModel):
@@ -252,5 +252,5 @@ def _read(name: str, told: str, media: str) -> dict[str, Any]:
         "operationId": name,
         "summary": told,
         "security": [],
-        "responses": {"200": {"description": "So it is.", "content": {media: {"schema": schema}}}},
+        "responses": {"200": {"description": "Success.", "content": {media: {"schema": schema}}}},
     }

@@ -1,4 +1,4 @@
-"""A reward model ready to score: its weights, its tokenizer, and the way in which batches go through it."""
+"""A loaded reward model, and the two ways of running a batch: padded rows or a token tree."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ScoringBatch:
     """Texts that go through the model together."""
 
     items: tuple[int, ...]
-    """Their places in what was planned."""
+    """Indices of the planned texts."""
     tokens: int
     """Tokens that are computed, padding among them."""
 
@@ -115,8 +115,8 @@ class PaddedPass:
         device = self._model.device
         with self._padding_is(pad_id):
             logits_B1 = self._model(**{name: rows.to(device) for name, rows in inputs.items()}).logits
-        found: list[float] = logits_B1[:, 0].float().tolist()
-        return found
+        scores: list[float] = logits_B1[:, 0].float().tolist()
+        return scores
 
     @contextmanager
     def _padding_is(self, pad_id: int) -> Iterator[None]:
@@ -314,11 +314,11 @@ class RewardModel:
 
     def scores(self, texts: Sequence[Rendered]) -> list[float]:
         """Return the scores of any number of texts, in order."""
-        found = [0.0] * len(texts)
+        scores = [0.0] * len(texts)
         for batch in self.batches.plan(texts, len(texts), self.batch_tokens):
             for item, score in zip(batch.items, self.batches.scores([texts[i] for i in batch.items]), strict=True):
-                found[item] = score
-        return found
+                scores[item] = score
+        return scores
 
 
 def _pass_of(model: PreTrainedModel) -> ScoringPass:
@@ -352,7 +352,7 @@ def _probe(config: Any) -> list[Rendered]:
 def load_scorer(
     model: str, *, device: str = "auto", dtype: Dtype = "auto", limits: TextLimits | None = None
 ) -> RewardModel:
-    """Load the reward model, ready to score. An adapter is added into float32 weights, and stays beside others.
+    """Load the reward model, ready to score. An adapter is merged into float32 weights, and kept apart from others.
 
     Raises:
         PolicyError: it cannot be loaded, or is no reward model; the message names the setting to change.
@@ -365,10 +365,10 @@ def load_scorer(
         _check_is_scorer(config, model)
         if not _is_decoder(config):
             return _encoder(path, model, device, dtype, limits)
-    found, tokenizer = load_reward_model(model, device, dtype)
-    bare: Any = found
-    if isinstance(found, PeftModel):
-        bare = found.merge_and_unload() if bare.dtype == torch.float32 else found.get_base_model()
+    loaded, tokenizer = load_reward_model(model, device, dtype)
+    bare: Any = loaded
+    if isinstance(loaded, PeftModel):
+        bare = loaded.merge_and_unload() if bare.dtype == torch.float32 else loaded.get_base_model()
     return RewardModel(bare, tokenizer, model, limits, reading=_reading(model, tokenizer))
 
 
@@ -377,10 +377,10 @@ def _encoder(path: str, model: str, device: str, dtype: Dtype, limits: TextLimit
     tokenizer = load_tokenizer(path)
     try:
         with only_errors_of("transformers"):
-            found = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
+            scorer = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
     except Exception as error:  # of a damaged file it may be any
         raise _not_loaded(model, error) from error
-    return RewardModel(found.to(where), tokenizer, model, limits, reading=_reading(model, tokenizer))
+    return RewardModel(scorer.to(where), tokenizer, model, limits, reading=_reading(model, tokenizer))
 
 
 def _config(path: str, model: str) -> PretrainedConfig:
@@ -407,8 +407,8 @@ def _check_is_scorer(config: PretrainedConfig, model: str) -> None:
 
 
 def _is_decoder(config: PretrainedConfig) -> bool:
-    found = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
-    return found is not None and issubclass(found, GenericForSequenceClassification)
+    model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
+    return model_class is not None and issubclass(model_class, GenericForSequenceClassification)
 
 
 def _reading(model: str, tokenizer: Any) -> Reading:

@@ -99,13 +99,13 @@ class ScoringService:
     async def score_batch(self, request: ScoreBatchRequest) -> ScoreBatchAnswer:
         """Score many texts."""
         self._check_count(len(request.items))
-        found = await self._scored(
+        scored = await self._scored(
             [_Text(item.conversation(), item.tools, f"items[{n}]") for n, item in enumerate(request.items)]
         )
         return ScoreBatchAnswer(
-            scores=[score for score, _ in found],
-            tokens=[len(text.ids) for _, text in found],
-            truncated=[text.truncated for _, text in found],
+            scores=[score for score, _ in scored],
+            tokens=[len(text.ids) for _, text in scored],
+            truncated=[text.truncated for _, text in scored],
         )
 
     async def score_pair(self, request: PairRequest) -> PairAnswer:
@@ -116,14 +116,14 @@ class ScoringService:
     async def score_pair_batch(self, request: PairBatchRequest) -> PairBatchAnswer:
         """Compare many pairs."""
         self._check_count(len(request.items))
-        found = await self._scored(
+        scored = await self._scored(
             [
                 _Text(messages, item.tools, f"items[{n}]")
                 for n, item in enumerate(request.items)
                 for messages in item.conversations()
             ]
         )
-        return PairBatchAnswer(results=[_compared(*found[n : n + 2]) for n in range(0, len(found), 2)])
+        return PairBatchAnswer(results=[_compared(*scored[n : n + 2]) for n in range(0, len(scored), 2)])
 
     def close(self) -> None:
         """Stop rendering."""
@@ -278,8 +278,8 @@ def create_app(
                 lambda fields: checked(kind, fields),
                 within_seconds=admission.limits.max_body_seconds,
             )
-            found = await unless_disconnected(answer(body), request.receive)
-            return json_response(found.model_dump())
+            result = await unless_disconnected(answer(body), request.receive)
+            return json_response(result.model_dump())
 
         return serve
 

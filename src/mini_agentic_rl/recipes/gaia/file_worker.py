@@ -1,4 +1,4 @@
-"""The process that reads an attached file: it may take so much memory and time, and write nothing.
+"""The process that reads an attached file, with limits on memory and time, and without the right to write.
 
     python -m mini_agentic_rl.recipes.gaia.file_worker PATH
 
@@ -34,7 +34,7 @@ MAX_TEXT: Final = 20_000_000
 MAX_JSON_VALUES: Final = 1_000_000
 """JSON with more values is shown as it is."""
 MEMORY_MIB: Final = 768
-"""Memory that the process may take beyond what it has when it starts."""
+"""Memory limit of the process beyond its memory at the start, in MiB."""
 
 _FORBIDDEN: Final = tuple(
     word.encode(encoding) for word in ("<!DOCTYPE", "<!ENTITY") for encoding in ("ascii", "utf-16-le", "utf-16-be")
@@ -83,7 +83,7 @@ def _spreadsheet(path: Path) -> str:
 
 
 def _check_parts(parts: zipfile.ZipFile, name: str) -> None:
-    """Refuse what unpacks to too much, and markup that declares entities, which no spreadsheet program writes."""
+    """Refuse files that unpack to too much, and XML that declares entities, which no spreadsheet program writes."""
     members = parts.infolist()
     if len(members) > MAX_PARTS:
         raise ValueError(f"{name} consists of more than {MAX_PARTS} files")

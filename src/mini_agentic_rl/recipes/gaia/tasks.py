@@ -155,10 +155,10 @@ def final_answer(text: str) -> str | None:
 
     Emphasis around it and brackets that enclose it are taken off.
     """
-    found = _ANSWER.findall(text)
-    if not found:
+    answers = _ANSWER.findall(text)
+    if not answers:
         return None
-    answer = str(found[-1]).strip().strip("*`").strip()
+    answer = str(answers[-1]).strip().strip("*`").strip()
     if answer.startswith("[") and answer.endswith("]"):
         answer = answer[1:-1].strip()
     return answer or None

@@ -1,7 +1,6 @@
-"""Games and puzzles: `countdown`, `guess` and `wordle`."""
+"""Games and puzzles: `countdown` and `guess`."""
 
 from .countdown import Countdown
 from .guess import GuessTheNumber
-from .wordle import Wordle
 
-__all__ = ["Countdown", "GuessTheNumber", "Wordle"]
+__all__ = ["Countdown", "GuessTheNumber"]

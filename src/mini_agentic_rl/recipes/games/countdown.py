@@ -122,7 +122,7 @@ class _CountdownAttempt(Episode):
         """Return 1 for the target, `VALID` for an expression by the rules, whether it keeps to them, and whether the
         last expression of the whole text that does so reaches the target."""
         value = None if self._expression is None else value_of(self._expression, self._numbers)
-        values = (value_of(found, self._numbers) for found in reversed(_EXPRESSION.findall(self._text)))
+        values = (value_of(expression, self._numbers) for expression in reversed(_EXPRESSION.findall(self._text)))
         last = next((one for one in values if one is not None), None)
         return {
             "reward": 1.0 if value == self._target else VALID if value is not None else 0.0,

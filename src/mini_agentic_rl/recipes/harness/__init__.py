@@ -1,6 +1,6 @@
-"""Harnesses: agents that are commands, run once per rollout in a folder and a sandbox of their own.
+"""Harnesses: agents that are commands, run once per rollout in a new folder and a sandbox.
 
-`HarnessAgent` runs one; `HarnessSettings` say what, where, within which limits, and what it is worth.
+`HarnessAgent` runs a command by its `HarnessSettings`: command, sandbox, limits and reward.
 `load_task_folder` reads tasks with files and hidden tests. A function of yours for the reward gets a `HarnessResult`.
 """
 

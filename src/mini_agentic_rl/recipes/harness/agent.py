@@ -154,17 +154,17 @@ def _reward_function(name: str) -> Any:
     if ":" not in name:
         raise UserError(f"{name!r}: write module:function", setting="agent_reward")
     try:
-        found = load_object(name)
+        function = load_object(name)
     except Exception as error:  # the user's module may raise anything
         raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="agent_reward") from None
-    if not callable(found):
-        raise UserError(f"{name!r} is a {type(found).__name__}, not a function", setting="agent_reward")
-    return found
+    if not callable(function):
+        raise UserError(f"{name!r} is a {type(function).__name__}, not a function", setting="agent_reward")
+    return function
 
 
 def _facts(ended: Ended) -> dict[str, Any]:
-    found = {**{name: value for name, value in vars(ended).items() if name != "facts"}, **ended.facts}
-    return {name: without_secrets_within(value) for name, value in found.items()}
+    facts = {**{name: value for name, value in vars(ended).items() if name != "facts"}, **ended.facts}
+    return {name: without_secrets_within(value) for name, value in facts.items()}
 
 
 def _safe(name: str) -> str:

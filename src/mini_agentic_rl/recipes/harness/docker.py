@@ -38,10 +38,10 @@ class DockerSandbox:
         Raises:
             UserError: there is no `docker` here.
         """
-        found = shutil.which("docker")
-        if found is None:
+        program = shutil.which("docker")
+        if program is None:
             raise UserError("there is no `docker` command here; or take `sandbox=process`", setting="sandbox")
-        self._program = found
+        self._program = program
         self._network = network
         self._cpus = cpus
 

@@ -245,8 +245,8 @@ class KubernetesSandbox:
 
     async def _state(self, name: str, container: str) -> Mapping[str, Any]:
         status = (await self._described(name)).get("status", {})
-        found = {one["name"]: one.get("state", {}) for one in status.get("containerStatuses", [])}
-        return dict(found.get(container, {}))
+        states = {one["name"]: one.get("state", {}) for one in status.get("containerStatuses", [])}
+        return dict(states.get(container, {}))
 
     async def _described(self, name: str) -> dict[str, Any]:
         listed = await self._call("get", "pods", "--selector", f"mini-agentic-rl/run={name}", "--output", "json")

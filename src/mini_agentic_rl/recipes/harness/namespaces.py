@@ -1,4 +1,4 @@
-"""The sandbox of namespaces, by bubblewrap: its own processes, its own few files, and no network but the gateway.
+"""The sandbox of bubblewrap: Linux namespaces with few files and no network except the gateway.
 
 The command sees the system's programs, what it is given and its own folders, each under its usual path; homes, other
 folders and the processes of this computer are not there. On its loopback the gateway's port answers, through a socket
@@ -25,7 +25,7 @@ _LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 class BubblewrapSandbox:
-    """Runs commands in namespaces of their own."""
+    """Runs commands in new namespaces."""
 
     def __init__(self, network: str) -> None:
         """`network` is `closed` or `open`.
@@ -33,13 +33,13 @@ class BubblewrapSandbox:
         Raises:
             UserError: bubblewrap is not installed.
         """
-        found = shutil.which("bwrap")
-        if found is None:
+        program = shutil.which("bwrap")
+        if program is None:
             raise UserError(
                 "bubblewrap is not installed (`apt-get install bubblewrap`); or take `sandbox=process`",
                 setting="sandbox",
             )
-        self._program = found
+        self._program = program
         self._network = network
 
     async def run(self, confined: Confined) -> Ended:

@@ -127,22 +127,22 @@ async def _make_sure(process: asyncio.subprocess.Process, mark: str) -> None:
 def _read(report: bytes, program: str) -> Ended:
     if not report.endswith(b"\n"):
         raise HarnessError(f"{program}: its supervisor was killed; so was all that bore its mark")
-    found = json.loads(report)
-    if "error" in found:
-        raise HarnessError(f"the command cannot be run: {found['error']}")
-    if found["alive"]:
+    result = json.loads(report)
+    if "error" in result:
+        raise HarnessError(f"the command cannot be run: {result['error']}")
+    if result["alive"]:
         raise HarnessError(f"{program}: a process of it cannot be killed")
-    status = found["status"]
-    limit = found["ended_by"] or {_SIGXCPU: "cpu_seconds", _SIGXFSZ: "file"}.get(status)
+    status = result["status"]
+    limit = result["ended_by"] or {_SIGXCPU: "cpu_seconds", _SIGXFSZ: "file"}.get(status)
     return Ended(
         None if limit is not None else status,
         None if limit is None else _LIMITS[limit],
-        found["stdout"],
-        found["stderr"],
-        found["seconds"],
-        found["cpu_seconds"],
-        found["memory"],
-        found["left_behind"],
+        result["stdout"],
+        result["stderr"],
+        result["seconds"],
+        result["cpu_seconds"],
+        result["memory"],
+        result["left_behind"],
     )
 
 
@@ -278,16 +278,16 @@ def fill_test_folder(
 
 def added_modules(folder: Path, source: Path | None, changed: Sequence[str]) -> list[str]:
     """Return the Python modules in the test folder that the agent added, without their suffixes."""
-    found = set()
+    modules = set()
     for name in changed:
         parts = name.rstrip("/").split("/")
         for depth in range(1, len(parts) + 1):
             place = "/".join(parts[:depth])
             if (source is None or not os.path.lexists(source / place)) and os.path.lexists(folder / place):
-                found.add("/".join((*parts[: depth - 1], parts[depth - 1].partition(".")[0])))
+                modules.add("/".join((*parts[: depth - 1], parts[depth - 1].partition(".")[0])))
                 if parts[depth - 1].startswith("__init__."):
-                    found.add("/".join(parts[: depth - 1]))
-    return sorted(found - {""})
+                    modules.add("/".join(parts[: depth - 1]))
+    return sorted(modules - {""})
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -114,7 +114,7 @@ def split_words(command: str, setting: str) -> list[str]:
 
 def fill_words(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
     """Replace `{name}` in the words by its value; other braces are not changed."""
-    return [_NAMED.sub(lambda found: values.get(found[1], found[0]), word) for word in words]
+    return [_NAMED.sub(lambda match: values.get(match[1], match[0]), word) for word in words]
 
 
 def _absolute(word: str) -> str:

@@ -71,8 +71,8 @@ def readable_paths(words: Iterable[Sequence[str]], more: Iterable[Path], hidden:
         wanted += _parts(Path(prefix))
     wanted += _programs_on_path(tuple(os.get_exec_path()))
     for command in words:
-        found = shutil.which(command[0])
-        wanted += [] if found is None else _of_program(Path(found).absolute())
+        program = shutil.which(command[0])
+        wanted += [] if program is None else _of_program(Path(program).absolute())
         wanted += [Path(word) for word in command[1:] if os.path.isabs(word) and os.path.isfile(word)]
     paths: list[str] = []
     listed: list[str] = []

@@ -1,8 +1,8 @@
-"""A folder of tasks, a folder each: what is asked, the files to work on, and tests that the agent never sees.
+"""Tasks as folders: an instruction, files to work on, and hidden tests.
 
     tasks/
       fix-median/
-        instruction.md      what the agent is asked
+        instruction.md      the prompt
         task.toml           may be left out: limits, tests, protected files
         workspace/          copied to the agent's folder, without .git
         tests/              copied in once the agent has ended; `test.sh` is run, or the command of task.toml
@@ -51,7 +51,7 @@ class VerifierTable(_Table):
     command: str = ""
     """Test command; by default `sh tests/test.sh`, where there is one."""
     protected: Sequence[str] = ()
-    """Patterns of files, beside tests and what steers them, that the agent may not change."""
+    """Patterns of further files that the agent may not change."""
     results: Sequence[str] = ()
     """Patterns of the files of the agent that tests get; by default all that are not protected."""
 
@@ -86,13 +86,13 @@ def load_task_folder(path: Path, split: str, size: int | None, seed: int) -> Tas
     for folder in _folders(path):
         part = folder.parent.name if folder.parent != path else "all"
         parts.setdefault(part, []).append(_row(folder, path))
-    if split in parts:  # what is named so is so, though it be the only one
+    if split in parts:  # a folder of this name, even if it is the only one
         return choose(parts[split], size, seed)
     return choose(select(parts, split, lambda row: str(row["id"])), size, seed)
 
 
 def read_task_file(folder: Path) -> TaskFile:
-    """Return what the file of a task says; without one what holds for all.
+    """Return the content of a task's file; the defaults if there is none.
 
     Raises:
         DatasetError: it is no such file.
@@ -121,7 +121,7 @@ def _folders(path: Path) -> Any:
         if (child / INSTRUCTION).is_file():
             yield child
         elif child.name in _SPLITS and child.is_dir():
-            yield from (one for one in sorted(child.iterdir()) if (one / INSTRUCTION).is_file())
+            yield from (task for task in sorted(child.iterdir()) if (task / INSTRUCTION).is_file())
 
 
 def _row(folder: Path, root: Path) -> Row:

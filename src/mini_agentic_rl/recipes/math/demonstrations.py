@@ -100,9 +100,9 @@ def _steps(row: Mapping[str, Any], answer: str) -> list[tuple[str, str]]:
     except ValueError:
         return [(expression, answer)]
     steps = [line.partition("=")[0].replace(" ", "") for line in lines]
-    found = [(step, calculate(step)) for step in steps]
+    calculated = [(step, calculate(step)) for step in steps]
     shown = [line.partition("=")[2].strip() for line in lines]
-    return found if [result for _, result in found] == shown else [(expression, answer)]
+    return calculated if [result for _, result in calculated] == shown else [(expression, answer)]
 
 
 def _calls(solution: str, answer: str) -> list[Message]:

@@ -1,4 +1,4 @@
-"""The process that scores answers for `gym_score`: asked [source, answer], it answers [score, None or what is wrong].
+"""The process that scores answers: it receives [source, answer] and returns [score, error message or None].
 
 The scorers of reasoning-gym are its own; what they make of a hostile answer is not known, so the process gives up
 beforehand what no scorer needs: files to write, other processes, the network, foreign code.
@@ -17,7 +17,7 @@ from typing import Any, Final
 from ...processes import NotReadyError, confine, serve_answers
 
 MEMORY_MIB: Final = 1024
-"""Memory that the process may take beyond what it has when it starts."""
+"""Memory limit of the process beyond its memory at the start, in MiB."""
 
 _BATCH: Final = 50
 _FORBIDDEN: Final = (
@@ -29,7 +29,7 @@ _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEN
 
 
 def refuse_harm(event: str, arguments: tuple[Any, ...]) -> None:
-    """Raise PermissionError at what no scorer needs; an audit hook of this process, which nothing can take out again.
+    """Raise PermissionError for operations that no scorer needs. Installed as an audit hook, which cannot be removed.
 
     It bounds what an answer can do by accident or by a plain call; it is no sandbox against one that is made to break
     out of the interpreter.
@@ -52,7 +52,7 @@ def _dataset(generator: str, settings: str, seed: int) -> Any:
 
 
 def answer(question: Any) -> tuple[float, str | None]:
-    """Return the score of an answer, and what is wrong with its problem where it cannot be made."""
+    """Return the score of an answer, and an error message if its problem cannot be generated."""
     source, given = question
     try:
         dataset = _dataset(source["generator"], json.dumps(source["settings"]), source["seed"])
@@ -67,7 +67,7 @@ def answer(question: Any) -> tuple[float, str | None]:
 
 
 def _say_nothing() -> None:
-    """Send what is printed from here on nowhere: some problems print, and where that is a file, none may grow here."""
+    """Redirect output to the null device: some problems print, and output files must not grow."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
@@ -75,7 +75,7 @@ def _say_nothing() -> None:
 
 
 def prepare() -> Callable[[Any], tuple[float, str | None]]:
-    """Load the package, and give up what is not needed."""
+    """Load the package and drop all rights that scorers do not need."""
     try:
         import reasoning_gym  # noqa: F401  # loaded before the memory is bounded
     except ImportError as error:

@@ -106,13 +106,13 @@ class SqlAgent(LitAgent[Any]):
         queries = Queries(self.database)
         reply: str | None = None
         try:
-            found = await Runner.run(
+            result = await Runner.run(
                 self._sdk_agent(llm, rollout, queries),
                 question_of(task),
                 max_turns=self.max_turns,
                 run_config=RunConfig(tracing_disabled=True),  # the SDK would send its traces to OpenAI
             )
-            reply = str(found.final_output)
+            reply = str(result.final_output)
         except AgentsException:  # too many turns, or a call of a tool that there is not
             pass
         except BadRequestError as error:
@@ -150,7 +150,7 @@ def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
 
 
 def _settings(sampling: dict[str, Any]) -> ModelSettings:
-    """Return the sampling parameters of a resource; what the SDK has no name for goes along as it is."""
+    """Return the sampling parameters of a resource; those unknown to the SDK are passed on."""
     known = {name: value for name, value in sampling.items() if name in _SETTINGS}
     others = {name: value for name, value in sampling.items() if name not in _SETTINGS}
     return ModelSettings(**known, extra_args=others or None)

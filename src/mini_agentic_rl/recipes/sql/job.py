@@ -23,7 +23,7 @@ from ...trainer import DEFAULT_SERVER
 logger = logging.getLogger(__name__)
 
 PORTS = (DEFAULT_SERVER[1], 9999)
-"""Ports at which a store server that was started by hand is looked for: its usual one, and that of the guides."""
+"""Ports on which a running store server is looked for: the default, and the one of the guides."""
 _PROBE_SECONDS = 2.0
 _SERVER_VARIABLES = (LightningEnvVar.AGL_SERVER_HOST, LightningEnvVar.AGL_SERVER_PORT)
 

@@ -22,17 +22,17 @@ from .tool import QueryError, QueryResult, SqlDatabase
 
 ABSOLUTE: Final = 0.005
 RELATIVE: Final = 1e-6
-"""Tolerances for numbers of which at least one is no integer."""
+"""Tolerances for numbers, unless both are integers."""
 
 
-def same_rows(gold: Sequence[Sequence[Cell]], found: Sequence[Sequence[Cell]], *, ordered: bool = False) -> bool:
+def same_rows(gold: Sequence[Sequence[Cell]], other: Sequence[Sequence[Cell]], *, ordered: bool = False) -> bool:
     """Return True if two results are equal; columns are compared by position, not by name."""
-    if len(gold) != len(found):
+    if len(gold) != len(other):
         return False
     if not ordered:
-        gold, found = sorted(gold, key=_sort_key), sorted(found, key=_sort_key)
+        gold, other = sorted(gold, key=_sort_key), sorted(other, key=_sort_key)
     return all(
-        len(left) == len(right) and all(map(same_cell, left, right)) for left, right in zip(gold, found, strict=True)
+        len(left) == len(right) and all(map(same_cell, left, right)) for left, right in zip(gold, other, strict=True)
     )
 
 
@@ -46,19 +46,19 @@ def same_cell(left: Cell, right: Cell) -> bool:
 
 
 def execution_match(
-    task: Mapping[str, Any], sql: str, found: QueryResult, database: SqlDatabase, twin: SqlDatabase | None = None
+    task: Mapping[str, Any], sql: str, result: QueryResult, database: SqlDatabase, twin: SqlDatabase | None = None
 ) -> bool:
-    """Return True if the query `sql`, with the result `found` on `database`, matches the gold query of the task.
+    """Return True if the query `sql`, with the result `result` on `database`, matches the gold query of the task.
 
     `task` has the gold query as `sql`, and `ordered` true if the order of its rows counts.
 
     Raises:
         ValueError: the gold query is missing or does not run.
     """
-    if not found.tables or found.truncated:
+    if not result.tables or result.truncated:
         return False
     ordered = bool(task.get("ordered"))
-    if not same_rows(gold_result(task, database).rows, found.rows, ordered=ordered):
+    if not same_rows(gold_result(task, database).rows, result.rows, ordered=ordered):
         return False
     if twin is None:
         return True
@@ -203,7 +203,7 @@ def states_values(reply: str, rows: Sequence[Sequence[Cell]]) -> float:
     values = {cell_text(cell): cell for row in rows for cell in row if cell is not None}
     if not values or len(reply) > ROOM + 3 * sum(map(len, values)):
         return 0.0
-    numbers = [float(found.replace(",", "")) for found in _NUMBER.findall(in_ascii_numbers(reply))]
+    numbers = [float(number.replace(",", "")) for number in _NUMBER.findall(in_ascii_numbers(reply))]
     stated = sum(_states(reply, numbers, text, value) for text, value in values.items())
     return stated / len(values)
 

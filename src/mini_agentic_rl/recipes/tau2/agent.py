@@ -23,24 +23,21 @@ ASSISTANT_AGENT_ID: Final = "assistant_agent"
 USER_SIMULATOR_ID: Final = "user_simulator"
 
 USER_RESOURCE: Final = "user_llm"
-JUDGE_RESOURCE: Final = "judge_llm"
 
 USER_SAMPLING: Final[Mapping[str, Any]] = MappingProxyType({"temperature": 0.0, "max_tokens": 512})
-JUDGE_SAMPLING: Final[Mapping[str, Any]] = MappingProxyType({"temperature": 0.0, "max_tokens": 1024})
 
 
 class Tau2Agent(LitAgent[Any]):
     """Serves a simulated customer of tau2-bench; the reward is that of the suite's evaluator.
 
-    The assistant is the resource "llm" and the only one that is trained. The customer is the resource "user_llm"; where
-    there is none, the base model of the same server plays it, without the adapter that is trained. (Under full training
-    there is no base model left beside the trained one: give a "user_llm".) "judge_llm" judges assertions in natural
-    language, for tasks that count them. What these two sample with is their `sampling_parameters`, where they have any.
+    The resource "llm" is the assistant, which alone is trained. The resource "user_llm" plays the customer; without it
+    the base model of the same server does, without the adapter. (Full training leaves no base model: give a
+    "user_llm".) The `sampling_parameters` of a resource apply to its calls.
 
-    Each episode emits its reward together with `completed` (1 where it came to a proper end), `steps`, and the checks
-    behind the reward; an annotation says why it ended (`tau2.reason`). `rollout.output` tells hooks the same.
+    Each episode emits its reward together with `completed` (1 for a normal end), `steps`, and the checks behind the
+    reward. An annotation says why it ended (`tau2.reason`), and so does `rollout.output`.
 
-    A rollout is synchronous and has a thread of its own: the suite's orchestrator is.
+    A rollout is synchronous and runs in its own thread, because the suite's orchestrator blocks.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class Tau2Agent(LitAgent[Any]):
 
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm".
-            UserError: the row is none of `load_tau2`, or the task needs a judge and there is none.
+            UserError: the row is none of `load_tau2`, or its reward counts assertions in natural language.
             ScenarioTooLongError: policy and tools do not fit into the model's context.
             UserSimulatorError: the user gave nothing to go on with.
             openai.OpenAIError: an endpoint refused a call or could not be reached.
@@ -84,14 +81,8 @@ class Tau2Agent(LitAgent[Any]):
                 if isinstance(user_llm, LLM)
                 else Speaker(assistant.client, f"{llm.model}-base", USER_SIMULATOR_ID, USER_SAMPLING)
             )
-            judge_llm = resources.get(JUDGE_RESOURCE)
-            judge = (
-                self._speaker(clients, judge_llm, rollout, JUDGE_RESOURCE, JUDGE_SAMPLING)
-                if isinstance(judge_llm, LLM)
-                else None
-            )
             rollout.mark_agent_as_trainable(ASSISTANT_AGENT_ID)
-            outcome = play(tau2_task, domain, assistant=assistant, user=user, judge=judge, limits=self.limits)
+            outcome = play(tau2_task, domain, assistant=assistant, user=user, limits=self.limits)
         _report(outcome, rollout)
 
     def _speaker(

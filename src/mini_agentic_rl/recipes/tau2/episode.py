@@ -6,16 +6,13 @@ logs every step to standard error.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from ...emitter import operation
 from ...errors import MissingPackageError, UserError
-from ...semconv import AGL_REWARD
 from .speaker import EpisodeEndedError, MalformedCallError, Speaker, read_arguments
 
 try:
@@ -42,72 +39,15 @@ except ImportError as error:
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
-# The reward is that of the suite's evaluator. Most checks are exact: the final database, assertions on the environment,
-# expected actions, facts that the user must learn. Assertions in natural language need a judge; in the package's tasks
-# none counts towards the reward, but a user's task may have NL_ASSERTION in its `reward_basis`.
+def evaluate(simulation: SimulationRun, task: Task, domain: str) -> tuple[float, dict[str, float]]:
+    """Return the reward of the suite's evaluator (usually 0 or 1), and the result of each check that counts, by name.
 
-
-_INSTRUCTIONS = (
-    "You are given a conversation between a customer service assistant and a customer, and statements about it. Decide "
-    'of each statement whether it is true. Answer with JSON only: {"judgements": [true, false, ...]}, one for '
-    "each statement, in order."
-)
-
-
-class JudgeError(Exception):
-    """The judge's answer has no judgements: the rollout fails, instead of getting a reward of 0."""
-
-
-def evaluate(
-    simulation: SimulationRun, task: Task, domain: str, judge: Speaker | None
-) -> tuple[float, dict[str, float]]:
-    """Return the reward (usually 0 or 1), and the result of each kind of check that counts towards it, by name.
-
-    Raises:
-        UserError: the task counts assertions in natural language and there is no judge.
-        JudgeError: the judge gave no judgements.
+    The checks are exact: the final database, assertions on the environment, expected actions, facts that the user must
+    learn.
     """
-    criteria = task.evaluation_criteria
-    counts_nl = criteria is not None and RewardType.NL_ASSERTION in criteria.reward_basis
-    if counts_nl:
-        if judge is None:
-            raise UserError(
-                f"task {task.id} counts assertions in natural language, which a model has to judge: name one with "
-                '`judge_model`, or give the trainer a resource "judge_llm"'
-            )
-        exact = [kind for kind in criteria.reward_basis if kind != RewardType.NL_ASSERTION]
-        task = task.model_copy(update={"evaluation_criteria": criteria.model_copy(update={"reward_basis": exact})})
     info = evaluate_simulation(simulation, task, EvaluationType.ALL, solo_mode=False, domain=domain)
-    reward = float(info.reward)
     parts = {kind.value.lower(): float(value) for kind, value in (info.reward_breakdown or {}).items()}
-    if counts_nl and judge is not None:
-        kept = _judge(judge, simulation.messages, criteria.nl_assertions or [])
-        reward *= kept
-        parts[RewardType.NL_ASSERTION.value.lower()] = kept
-    return reward, parts
-
-
-def _judge(judge: Speaker, messages: Sequence[Any], assertions: Sequence[str]) -> float:
-    """Return 1 if every assertion is true of the conversation, else 0."""
-    if not assertions:
-        return 1.0
-    conversation = "\n".join(f"{message.role}: {message.content}" for message in messages if message.content)
-    statements = "\n".join(f"{number}. {text}" for number, text in enumerate(assertions, 1))
-    with operation(name=AGL_REWARD):
-        answer = judge.say(
-            [
-                {"role": "system", "content": _INSTRUCTIONS},
-                {"role": "user", "content": f"Conversation:\n{conversation}\n\nStatements:\n{statements}"},
-            ]
-        )
-    text = answer.content or ""
-    try:
-        judgements = json.loads(text[text.index("{") : text.rindex("}") + 1])["judgements"]
-    except (ValueError, KeyError, RecursionError) as error:
-        raise JudgeError(f"the judge ({judge.model}) gave no judgements: {text[:200]!r}") from error
-    if not isinstance(judgements, list) or len(judgements) != len(assertions):
-        raise JudgeError(f"the judge ({judge.model}) gave no judgement of each of {len(assertions)} statements")
-    return float(all(judgement is True for judgement in judgements))
+    return float(info.reward), parts
 
 
 # The assistant is trained, the simulated customer is not.
@@ -257,7 +197,8 @@ def read_row(row: Any) -> tuple[Task, str]:
     """Return the task and the domain of a row of `load_tau2`.
 
     Raises:
-        UserError: it is no such row, its JSON text is no task of the suite, or the domain is unknown.
+        UserError: it is no such row, its JSON text is no task of the suite, the domain is unknown, or the reward counts
+            assertions in natural language, which no check here can decide.
     """
     if not isinstance(row, Mapping) or not isinstance(row.get("data"), str):
         raise UserError('a tau2 row needs "data", the task as JSON text: make the rows with load_tau2')
@@ -265,14 +206,19 @@ def read_row(row: Any) -> tuple[Task, str]:
     if domain not in registry.get_domains():
         raise UserError(f'a tau2 row needs "domain", one of {", ".join(registry.get_domains())}, not {domain!r}')
     try:
-        return Task.model_validate_json(row["data"]), domain
+        task = Task.model_validate_json(row["data"])
     except ValueError as error:
         raise UserError(f'the "data" of a tau2 row is no task of the suite: {error}') from error
+    criteria = task.evaluation_criteria
+    if criteria is not None and RewardType.NL_ASSERTION in criteria.reward_basis:
+        raise UserError(
+            f"the reward of task {task.id} counts assertions in natural language, which are not supported: remove "
+            'NL_ASSERTION from the "reward_basis" of its "data"'
+        )
+    return task, domain
 
 
-def play(
-    task: Task, domain: str, *, assistant: Speaker, user: Speaker, judge: Speaker | None = None, limits: Limits
-) -> EpisodeOutcome:
+def play(task: Task, domain: str, *, assistant: Speaker, user: Speaker, limits: Limits) -> EpisodeOutcome:
     """Play and score one task. Blocks until it is over.
 
     Args:
@@ -280,14 +226,11 @@ def play(
         domain: domain of the environment and policy.
         assistant: the model that is trained.
         user: the model that plays the customer.
-        judge: the model that judges assertions in natural language; None if none counts.
         limits: limits of the episode.
 
     Raises:
-        UserError: the task needs a judge and there is none.
         ScenarioTooLongError: policy and tools, or the user's scenario, do not fit into the model's context.
         UserSimulatorError: the user gave no usable answer.
-        JudgeError: the judge gave no judgements.
         openai.OpenAIError: an endpoint refused a call or could not be reached.
     """
     environment: Environment = registry.get_env_constructor(domain)()
@@ -305,5 +248,5 @@ def play(
         simulation = orchestrator.run()
     except EpisodeEndedError as end:
         return EpisodeOutcome(0.0, end.reason, str(end), orchestrator.step_count)
-    reward, parts = evaluate(simulation, task, domain, judge)
+    reward, parts = evaluate(simulation, task, domain)
     return EpisodeOutcome(reward, simulation.termination_reason.value, steps=orchestrator.step_count, parts=parts)

@@ -92,11 +92,11 @@ def _splits(folder: Path, ids: list[str]) -> dict[str, list[str]]:
 
 def _read(path: Path, kind: type) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise DatasetError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(found, kind):
+    if not isinstance(content, kind):
         raise DatasetError(f"{path}: must hold a JSON {'array' if kind is list else 'object'}")
-    return found
+    return content

@@ -53,16 +53,16 @@ def adopt_orphans() -> None:
 
 def descendants() -> list[int]:
     """Return the process ids of all running descendants, the nearest first."""
-    found: list[int] = []
+    processes: list[int] = []
     parents = _parents() if not _has_children_files() else None
     waiting = [os.getpid()]
     while waiting:
         parent = waiting.pop(0)
         below = _children(parent) if parents is None else [pid for pid, above in parents.items() if above == parent]
-        fresh = [pid for pid in below if pid not in found]
-        found += fresh
+        fresh = [pid for pid in below if pid not in processes]
+        processes += fresh
         waiting += fresh
-    return found
+    return processes
 
 
 def usage(processes: list[int]) -> Usage:
@@ -111,9 +111,9 @@ def _opened(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
             if path.startswith(("pipe:", "socket:")):
                 held[path] = _PIPE if path.startswith("pipe:") else _SOCKET
             elif path.endswith(" (deleted)"):
-                found = os.stat(f"/proc/{pid}/fd/{name}")
-                if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
-                    unlinked[found.st_ino] = found.st_blocks * 512
+                file_stat = os.stat(f"/proc/{pid}/fd/{name}")
+                if stat.S_ISREG(file_stat.st_mode) and file_stat.st_nlink == 0:
+                    unlinked[file_stat.st_ino] = file_stat.st_blocks * 512
 
 
 def kill_all(leader: int, seconds: float) -> bool:
@@ -152,12 +152,12 @@ def _has_children_files() -> bool:
 
 
 def _children(parent: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{parent}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
-                found += [pid for pid in map(int, file.read().split()) if not _is_zombie(pid)]
-    return found
+                children += [pid for pid in map(int, file.read().split()) if not _is_zombie(pid)]
+    return children
 
 
 def _is_ending(pid: int) -> bool:
@@ -180,6 +180,6 @@ def _parents() -> dict[int, int]:
     with subprocess.Popen(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, text=True) as ps:
         assert ps.stdout is not None
         rows = [line.split() for line in ps.stdout]
-    found = {int(row[0]): int(row[1]) for row in rows if len(row) > 2 and not row[2].startswith("Z")}
-    found.pop(ps.pid, None)
-    return found
+    parents = {int(row[0]): int(row[1]) for row in rows if len(row) > 2 and not row[2].startswith("Z")}
+    parents.pop(ps.pid, None)
+    return parents

@@ -23,7 +23,7 @@ _SIGNALLED: Final = 128
 
 
 def main(arguments: list[str]) -> int:
-    """Run what the arguments say, and return its exit code; 128 and its number for a signal."""
+    """Run the command of the arguments and return its exit code, or 128 plus the number of its signal."""
     place = arguments.index("--")
     options, command = arguments[:place], arguments[place + 1 :]
     if "--relay" in options:

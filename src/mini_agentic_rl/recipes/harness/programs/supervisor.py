@@ -68,10 +68,10 @@ def _size(folder: str) -> float:
             return math.inf
         for name in (*below, *names):
             with contextlib.suppress(OSError):  # removed meanwhile
-                found = os.stat(name, dir_fd=opened, follow_symlinks=False)
-                total += max(_LEAST, found.st_blocks * _BLOCK)
-                if stat.S_ISDIR(found.st_mode) and found.st_mode & _OPEN != _OPEN:
-                    _open(name, opened, stat.S_IMODE(found.st_mode) | _OPEN)
+                entry_stat = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                total += max(_LEAST, entry_stat.st_blocks * _BLOCK)
+                if stat.S_ISDIR(entry_stat.st_mode) and entry_stat.st_mode & _OPEN != _OPEN:
+                    _open(name, opened, stat.S_IMODE(entry_stat.st_mode) | _OPEN)
     return total
 
 

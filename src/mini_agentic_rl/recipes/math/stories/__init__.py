@@ -1,7 +1,7 @@
-"""The stories of the arithmetic problems, made by a grammar and written as a whole, and those that measure transfer.
+"""The stories of the arithmetic problems.
 
-A problem is told by a `compose`d story (`grammar`, set in the `scenes`), or by a `Story` that was written as a whole:
-thousands stand as text in `texts/`. Those of `transfer` are never trained on.
+A story is either composed of clauses (`grammar.py`, words in `scenes.toml`) or written as a whole (`written.py`,
+thousands of wordings in `texts/`). The stories in `transfer.toml` are never trained on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from .grammar import compose
-from .scenes import TRANSFER, Problem, Story
+from .story import TRANSFER, Problem, Story
 from .written import read_written
 
 __all__ = ["LEVELS", "STORIES", "TRANSFER", "Problem", "Story", "draw_problem"]

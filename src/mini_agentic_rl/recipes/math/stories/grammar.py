@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, TypeAlias
 
-from .scenes import ASIDES, NAMES, SCENES, Problem, Scene
+from .story import NAMES, Problem, read_toml
 
 Beginning: TypeAlias = Literal["has", "packed"]
 Event: TypeAlias = Literal["gain", "loss", "packs", "times", "part"]
@@ -43,6 +43,27 @@ _LARGEST = 999_999
 """Largest answer."""
 _WORDS = 60
 """Words of the longest question."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The words of one setting; `scenes.toml` describes the fields."""
+
+    items: tuple[str, ...]
+    has: tuple[str, ...]
+    packed: tuple[str, ...]
+    gains: tuple[str, ...]
+    losses: tuple[str, ...]
+    packs: tuple[str, ...]
+    count: tuple[str, ...]
+    share: tuple[tuple[str, str], ...] = ()
+    price: tuple[tuple[str, str], ...] = ()
+
+
+_WORDS_OF_SCENES = read_toml("scenes.toml")
+SCENES = tuple(Scene(**{name: tuple(words) for name, words in scene.items()}) for scene in _WORDS_OF_SCENES["scenes"])
+ASIDES = tuple(_WORDS_OF_SCENES["asides"])
+"""Clauses with a number that the answer does not need."""
 
 
 @dataclass(frozen=True)

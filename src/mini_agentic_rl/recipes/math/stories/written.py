@@ -23,7 +23,7 @@ from functools import cached_property
 from importlib.resources import files
 
 from ..worked import Operation, operations, results
-from .scenes import Operand, Story
+from .story import Operand, Story
 
 _KIND = re.compile(r"== *([^|]+?) *\| *([^|]+?) *\| *([^|]+?)(?: *\| things: ([^|]+))?")
 _RANGE = re.compile(r"([a-e]) (\d+(?:\.\d\d)?)-(\d+(?:\.\d\d)?)(?: by (\d+))?")
@@ -90,12 +90,12 @@ class FittingNumbers:
     def _fit(self, drawn: Sequence[Operand]) -> bool:
         given = {one.letter: Fraction(number) for one, number in zip(self.ranges, drawn, strict=True)}
         try:
-            found = results(self._steps, named=given)
+            values = results(self._steps, named=given)
         except ZeroDivisionError:
             return False
         return all(
             value > 1 and (value * (100 if amount else 1)).denominator == 1
-            for value, amount in zip(found, self._amounts, strict=True)
+            for value, amount in zip(values, self._amounts, strict=True)
         )
 
     @cached_property
@@ -106,14 +106,14 @@ class FittingNumbers:
     def _amounts(self) -> list[bool]:
         """Return for each operation whether its result is an amount of money, which may have cents."""
         prices = {one.letter: one.is_price for one in self.ranges}
-        found: list[bool] = []
+        amounts: list[bool] = []
         for step in self._steps:
             left, right = (
-                found[side] if isinstance(side, int) else prices.get(str(side), False)
+                amounts[side] if isinstance(side, int) else prices.get(str(side), False)
                 for side in (step.left, step.right)
             )
-            found.append(left and not right if step.symbol == "/" else left or right)
-        return found
+            amounts.append(left and not right if step.symbol == "/" else left or right)
+        return amounts
 
 
 def read_written() -> tuple[Story, ...]:

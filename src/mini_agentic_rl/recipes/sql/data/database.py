@@ -15,6 +15,7 @@ import random
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -91,15 +92,15 @@ def disease_names(rng: random.Random, count: int) -> list[Name]:
 
 
 def _names(rng: random.Random, count: int, syllables: int, endings: Parts) -> list[Name]:
-    found: dict[str, str] = {}
+    chinese_by_english: dict[str, str] = {}
     chinese: set[str] = set()
     for en, zh in _drawn(rng, syllables, endings):
-        if en not in found and zh not in chinese:
-            found[en] = zh
+        if en not in chinese_by_english and zh not in chinese:
+            chinese_by_english[en] = zh
             chinese.add(zh)
-        if len(found) == count:
+        if len(chinese_by_english) == count:
             break
-    return [Name(en, zh) for en, zh in found.items()]
+    return [Name(en, zh) for en, zh in chinese_by_english.items()]
 
 
 def _drawn(rng: random.Random, syllables: int, endings: Parts) -> Iterator[tuple[str, str]]:
@@ -159,68 +160,7 @@ DISEASES: Final = 150
 YEARS: Final = (1990, 2024)
 """First and last year of approval."""
 
-SCHEMA: Final = f"""
-CREATE TABLE meta (  -- {NOTICE} {NOTICE_ZH}
-  key TEXT PRIMARY KEY,
-  value TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE drug (  -- invented drugs 虚构药品
-  id INTEGER PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
-  name_zh TEXT NOT NULL UNIQUE,
-  class TEXT NOT NULL,
-  class_zh TEXT NOT NULL,
-  form TEXT NOT NULL,  -- how it is given 剂型
-  form_zh TEXT NOT NULL,
-  price REAL NOT NULL,  -- of one pack 每盒价格
-  year INTEGER NOT NULL  -- of approval 批准年份
-);
-CREATE TABLE disease (  -- invented diseases 虚构疾病
-  id INTEGER PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
-  name_zh TEXT NOT NULL UNIQUE,
-  department TEXT NOT NULL,
-  department_zh TEXT NOT NULL,
-  severity INTEGER NOT NULL  -- 1 (mild 轻) to 5 (grave 重)
-);
-CREATE TABLE symptom (
-  id INTEGER PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
-  name_zh TEXT NOT NULL UNIQUE
-);
-CREATE TABLE disease_symptom (
-  disease_id INTEGER NOT NULL REFERENCES disease(id),
-  symptom_id INTEGER NOT NULL REFERENCES symptom(id),
-  PRIMARY KEY (disease_id, symptom_id)
-) WITHOUT ROWID;
-CREATE TABLE indication (  -- what a drug is given for 适应症
-  drug_id INTEGER NOT NULL REFERENCES drug(id),
-  disease_id INTEGER NOT NULL REFERENCES disease(id),
-  line INTEGER NOT NULL,  -- 1 first choice 首选, 2, 3
-  PRIMARY KEY (drug_id, disease_id)
-) WITHOUT ROWID;
-CREATE TABLE contraindication (  -- what a drug must not be given with 禁忌症
-  drug_id INTEGER NOT NULL REFERENCES drug(id),
-  disease_id INTEGER NOT NULL REFERENCES disease(id),
-  PRIMARY KEY (drug_id, disease_id)
-) WITHOUT ROWID;
-CREATE TABLE interaction (  -- both directions are there 药物相互作用
-  drug_id INTEGER NOT NULL REFERENCES drug(id),
-  other_id INTEGER NOT NULL REFERENCES drug(id),
-  severity INTEGER NOT NULL,  -- 1 to 3
-  PRIMARY KEY (drug_id, other_id)
-) WITHOUT ROWID;
-CREATE TABLE dosage (
-  drug_id INTEGER NOT NULL REFERENCES drug(id),
-  age_group TEXT NOT NULL,  -- {", ".join(AGE_GROUPS)}
-  mg REAL NOT NULL,
-  times_per_day INTEGER NOT NULL,
-  PRIMARY KEY (drug_id, age_group)
-) WITHOUT ROWID;
-CREATE INDEX indication_disease ON indication(disease_id);
-CREATE INDEX contraindication_disease ON contraindication(disease_id);
-CREATE INDEX disease_symptom_symptom ON disease_symptom(symptom_id);
-"""
+SCHEMA: Final = files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:

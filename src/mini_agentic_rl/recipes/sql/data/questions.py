@@ -51,11 +51,11 @@ def schema_text(connection: sqlite3.Connection, leave_out: Collection[str] = ())
 
 def table_names(connection: sqlite3.Connection) -> list[str]:
     """Return the tables and views in the order of creation, without those of SQLite."""
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
         "ORDER BY rowid"
     )
-    return [str(name) for (name,) in found]
+    return [str(name) for (name,) in rows]
 
 
 def quoted(name: str) -> str:

@@ -62,12 +62,12 @@ def check_statement(sql: str, limits: QueryLimits) -> None:
         hint = "; call schema to see tables and columns" if word in ("PRAGMA", "EXPLAIN", "DESCRIBE", "SHOW") else ""
         raise QueryError(f"{word} is not allowed: {_INSTEAD}{hint}" if word else f"this is no query: {_INSTEAD}")
     try:
-        statements = [found for found in sqlglot.parse(sql, dialect="sqlite") if found is not None]
+        statements = [statement for statement in sqlglot.parse(sql, dialect="sqlite") if statement is not None]
     except RecursionError:
         raise QueryError("the query is nested too deeply; write it in a simpler way") from None
     except SqlglotError as error:
         raise QueryError(f"syntax error{_place(error)}; write one SQLite SELECT statement") from None
-    statements = [found for found in statements if not isinstance(found, exp.Semicolon)]
+    statements = [statement for statement in statements if not isinstance(statement, exp.Semicolon)]
     if len(statements) != 1:
         raise QueryError(f"these are {len(statements)} statements; send one SELECT statement at a time")
     _check_tree(statements[0])
@@ -104,9 +104,9 @@ def _first_word(sql: str) -> str:
 
 
 def _place(error: SqlglotError) -> str:
-    """Return the place at which sqlglot gave up, as far as it says."""
-    found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
-    near = str(found.get("highlight") or found.get("start_context") or "").strip()
+    """Return the place of a syntax error if sqlglot reports it."""
+    details = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+    near = str(details.get("highlight") or details.get("start_context") or "").strip()
     return f" near {near[-40:]!r}" if near else ""
 
 

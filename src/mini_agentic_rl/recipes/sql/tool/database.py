@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -123,52 +123,8 @@ class Lane:
 
 logger = logging.getLogger(__name__)
 
-
-_SAMPLES = 3
-
-
-def compact_schema(path: Path, leave_out: Sequence[str] = ()) -> str:
-    """Return one line per table, such as `drug(id,name,price)`.
-
-    Raises:
-        SqlToolError: there is no such file, or it is no SQLite database.
-    """
-    with _opened(path) as connection:
-        return schema_text(connection, leave_out)
-
-
-def describe(path: Path, table: str | None = None) -> str:
-    """Return the definition of a table, its comments included, and its first rows; without a table, the names of all.
-
-    Raises:
-        SqlToolError: there is no such file, or it is no SQLite database.
-    """
-    with _opened(path) as connection:
-        names = table_names(connection)
-        if table is None:
-            return f"tables: {', '.join(names)}"
-        known = {name.lower(): name for name in names}
-        name = known.get(table.strip().lower())
-        if name is None:
-            return f"error: there is no table {table[:40]}; there are {', '.join(names)}"
-        (made,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
-        rows = connection.execute(f"SELECT * FROM {quoted(name)} LIMIT {_SAMPLES}").fetchall()
-        return "\n".join([str(made), "First rows:", *(" | ".join(map(str, row)) for row in rows)])
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a read-only connection that is closed at the end of the block."""
-    try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    except sqlite3.Error as error:
-        raise SqlToolError(f"database {path} cannot be opened: {error}") from error
-    try:
-        yield connection
-    except sqlite3.DatabaseError as error:
-        raise SqlToolError(f"database {path} cannot be read: {error}") from error
-    finally:
-        connection.close()
+_SAMPLES: Final = 3
+"""Rows of a table that `describe` shows."""
 
 
 GRACE: Final = 2.0
@@ -178,11 +134,10 @@ MOST_WAIT: Final = 60.0
 
 
 class SqlDatabase:
-    """A SQLite file behind processes of its own: one, unless several ask at once; it is started by the first query, and
-    again after each death.
+    """A SQLite file that worker processes query. The first query starts a worker; a dead one is replaced.
 
-    Threads may share it: a slow query delays slow ones alone (see `lanes`). Sent to another process, it starts
-    processes of its own there.
+    Thread-safe: a slow query delays only slow ones (see `Lane`). After unpickling in another process it starts workers
+    there.
 
     Args:
         path: the file.
@@ -234,20 +189,45 @@ class SqlDatabase:
             raise QueryError("the query was too much for the database; write it in a simpler way") from None
         return reply
 
-    def answer(self, sql: str) -> str:
-        """Return the result of a query as text for a model: its rows, or "error: …"."""
-        try:
-            return self.query(sql).text()
-        except QueryError as error:
-            return f"error: {error}"
-
     def describe(self, table: str | None = None) -> str:
-        """Return a table's definition and first rows, or the names of all tables."""
-        return describe(self.path, table)
+        """Return a table's definition and first rows; without a table, the names of all.
+
+        Raises:
+            SqlToolError: there is no such file, or it is no SQLite database.
+        """
+        with self._opened() as connection:
+            names = table_names(connection)
+            if table is None:
+                return f"tables: {', '.join(names)}"
+            name = next((name for name in names if name.lower() == table.strip().lower()), None)
+            if name is None:
+                return f"error: there is no table {table[:40]}; there are {', '.join(names)}"
+            (made,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+            rows = connection.execute(f"SELECT * FROM {quoted(name)} LIMIT {_SAMPLES}").fetchall()
+        return "\n".join([str(made), "First rows:", *(" | ".join(map(str, row)) for row in rows)])
 
     def compact_schema(self, *leave_out: str) -> str:
-        """Return one line a table, without those named."""
-        return compact_schema(self.path, leave_out)
+        """Return one line per table, such as `drug(id,name,price)`, without the tables `leave_out`.
+
+        Raises:
+            SqlToolError: there is no such file, or it is no SQLite database.
+        """
+        with self._opened() as connection:
+            return schema_text(connection, leave_out)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Yield a read-only connection that is closed at the end of the block."""
+        try:
+            connection = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)
+        except sqlite3.Error as error:
+            raise SqlToolError(f"database {self.path} cannot be opened: {error}") from error
+        try:
+            yield connection
+        except sqlite3.DatabaseError as error:
+            raise SqlToolError(f"database {self.path} cannot be read: {error}") from error
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """End the processes; the next query starts one again."""

@@ -1,4 +1,4 @@
-"""One query: how much it may be, and what comes of it: rows, or one line that says what to do instead."""
+"""Limits of a query, its result, its errors, and the SQLite authorizer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_TEXT = 1200
 
 
 class QueryError(Exception):
-    """A query that was refused or failed; the text is for the agent that wrote it and says what to do instead."""
+    """A query was refused or failed; the message tells the agent what to write instead."""
 
 
 class SqlToolError(UserError):
@@ -53,7 +53,7 @@ class QueryResult:
     columns: tuple[str, ...]
     """Names of the columns."""
     rows: tuple[tuple[Cell, ...], ...]
-    """The rows, in the order in which they came."""
+    """The rows, in their order."""
     truncated: bool = False
     """True if rows are left out."""
     tables: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ class QueryResult:
         return text
 
 
-# The second gate: what SQLite is about to do while it compiles a query, asked one action at a time.
+# The second gate: SQLite asks the authorizer for each action while it compiles a query.
 #
 # A query may call functions that only compute, from what a table holds, something of its size. Not among them: what
 # loads code or files (`load_extension`), what makes long values out of nothing (`printf`, `zeroblob`, `randomblob`,

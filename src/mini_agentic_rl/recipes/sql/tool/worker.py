@@ -21,16 +21,16 @@ from .query import QueryError, QueryLimits, SqlToolError
 def answer(connection: ReadOnlyConnection, question: dict[str, Any]) -> dict[str, Any]:
     """Run a query for at most so many seconds, and return its rows or its refusal, as JSON."""
     try:
-        found = connection.run(question["sql"], question["seconds"])
+        result = connection.run(question["sql"], question["seconds"])
     except QueryError as error:
         return {"error": str(error), "late": connection.was_late}
     except (MemoryError, RecursionError):
         return {"error": "the query is too large; write it in a simpler way"}
     return {
-        "columns": found.columns,
-        "rows": found.rows,
-        "truncated": found.truncated,
-        "tables": sorted(found.tables),
+        "columns": result.columns,
+        "rows": result.rows,
+        "truncated": result.truncated,
+        "tables": sorted(result.tables),
     }
 
 
