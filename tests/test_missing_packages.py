@@ -72,9 +72,9 @@ def _spreadsheet():
 
 
 def _written_rows():
-    from mini_agentic_rl.post_training import SFTSettings, train_sft
+    from mini_agentic_rl.post_training import DPOSettings, train_dpo
 
-    return train_sft(SFTSettings())
+    return train_dpo(DPOSettings())
 
 
 def _trl_backend():

@@ -51,12 +51,6 @@ def _commands(command, name=""):
         yield from _commands(one, f"{name} {part}".strip())
 
 
-def test_the_help_of_a_command_shows_at_most_thirty_options_and_the_long_help_at_most_110():
-    for name, options in _commands(get_command(app)):
-        assert sum(not option.hidden for option in options) < 30, name  # --help is one more
-        assert len(options) < 110, name
-
-
 def test_a_setting_without_an_option_is_set_in_a_file(tmp_path):
     (tmp_path / "train.yaml").write_text("patience: 3")
     assert "patience: 3" in _page("train", "--config", str(tmp_path / "train.yaml"), "--print-config")

@@ -11,14 +11,12 @@ from transformers import TrainerCallback
 from mini_agentic_rl.post_training import (
     DPOSettings,
     KTOSettings,
-    SFTSettings,
     head_tiles,
     run,
     train_dpo,
     train_kto,
-    train_sft,
 )
-from post_training.samples import conversations, pairs, quick, verdicts
+from post_training.samples import pairs, quick, verdicts
 
 
 class Gradients(TrainerCallback):
@@ -46,9 +44,8 @@ def _gradients(train, settings, rows):
         (train_dpo, DPOSettings, pairs, {"gradient_accumulation_steps": 2, "batch_size": 2}),
         (train_dpo, DPOSettings, pairs, {"use_lora": False, "learning_rate": 1e-3}),
         (train_kto, KTOSettings, verdicts, {}),
-        (train_sft, SFTSettings, conversations, {}),
     ],
-    ids=["dpo", "dpo, checkpointing and dropout", "dpo, accumulation", "dpo, all weights", "kto", "sft"],
+    ids=["dpo", "dpo, checkpointing and dropout", "dpo, accumulation", "dpo, all weights", "kto"],
 )
 def test_gradients_are_those_of_trls_own_head(train, settings_class, rows, changes, tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(head_tiles, "_SMALLEST", 70)

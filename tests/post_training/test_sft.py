@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.policy import load_model
-from mini_agentic_rl.post_training import SFTSettings, train_sft
-from post_training.samples import conversations, quick
+from mini_agentic_rl.policy import Learner, load_model
+from mini_agentic_rl.post_training import DPOSettings, SFTSettings, train_dpo, train_sft
+from post_training.samples import conversations, pairs, quick
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -23,13 +22,18 @@ class Killed(BaseException):
     """What no handler of a library catches."""
 
 
-class KillAt(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
+def kill_after(steps, monkeypatch):
+    """Kill the training after so many optimizer steps of its process."""
+    taken = []
+    step = Learner.optim_step
 
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
+    def optim_step(self):
+        if len(taken) == steps:
             raise Killed
+        taken.append(1)
+        return step(self)
+
+    monkeypatch.setattr(Learner, "optim_step", optim_step)
 
 
 def weights(folder):
@@ -84,12 +88,14 @@ def test_packed_conversations_do_not_see_each_other(tiny_folder, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder, tmp_path):
+def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder, tmp_path, monkeypatch):
     options = {"num_epochs": 3, "checkpoint_every": 2}
     train_sft(quick(SFTSettings, tiny_folder, tmp_path / "whole", **options), train_rows=conversations())
     out = tmp_path / "killed"
-    with pytest.raises(Killed):
-        train_sft(quick(SFTSettings, tiny_folder, out, **options), train_rows=conversations(), callbacks=[KillAt(5)])
+    with monkeypatch.context() as patch:
+        kill_after(5, patch)
+        with pytest.raises(Killed):
+            train_sft(quick(SFTSettings, tiny_folder, out, **options), train_rows=conversations())
     torn = out / "checkpoints" / "checkpoint-5"
     torn.mkdir()
     (torn / ADAPTER).write_bytes(b"half of it")
@@ -183,5 +189,4 @@ def test_settings_that_contradict_each_other_are_refused():
 def test_without_trl_the_extra_is_named(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"mini-agentic-rl\[trl\]"):
-        train_sft(quick(SFTSettings, tiny_folder, tmp_path / "run"), train_rows=conversations())
-    assert "trl" in sys.modules
+        train_dpo(quick(DPOSettings, tiny_folder, tmp_path / "run"), train_rows=pairs())

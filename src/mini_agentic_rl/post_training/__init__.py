@@ -1,7 +1,7 @@
-"""Training on written data, by TRL: supervised fine-tuning, preferences, and reward models.
+"""Training on written data: supervised fine-tuning on our learner; preferences and reward models on TRL.
 
 Each method is a settings class and one function: `train_sft(SFTSettings(model="embedded", dataset="gsm8k"))`. The
-functions need torch and TRL (the `trl` extra), which are loaded when a function is first asked for.
+functions load torch, and all but `train_sft` also TRL (the `trl` extra), when they are first used.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The methods: SFT, DPO, KTO, ORPO and reward models, each a trainer of TRL on rows of token ids.
+"""DPO, KTO, ORPO and reward models, each a trainer of TRL on rows of token ids.
 
 Examples are passed as `train_rows` and `eval_rows`, or read from `settings.dataset`. Every `train_…` function returns
 the summary of the run; further arguments and errors are those of `run_method`.
@@ -13,35 +13,9 @@ from typing import Any
 from ..gateway import ChatRenderer
 from ..trainer import accuracy_row
 from .models import load_for_training
-from .rows import IGNORED, Example, TokenRows, preference_rows, sft_rows, unpaired_rows
+from .rows import IGNORED, Example, TokenRows, preference_rows, unpaired_rows
 from .run import Callbacks, Method, Rows, TrlParts, run_method
-from .settings import DPOSettings, KTOSettings, ORPOSettings, RewardModelSettings, SFTSettings
-
-
-def train_sft(
-    settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
-) -> dict[str, Any]:
-    """Supervised fine-tuning: the mean of -log p over the assistant's tokens of an optimizer step.
-
-    Rows have `messages`, and optionally `tools`.
-    """
-    return run_method(SFT, settings, train_rows, eval_rows, callbacks)
-
-
-def _sft_parts(settings: SFTSettings) -> TrlParts:
-    from trl import SFTConfig, SFTTrainer
-
-    # the rows have labels, so TRL neither renders nor masks anything
-    packing = {"packing": settings.packing, "packing_strategy": "bfd", "eval_packing": False}
-    return SFTTrainer, SFTConfig, {"max_length": settings.max_length, **packing}
-
-
-SFT: Method[SFTSettings] = Method(
-    "sft",
-    "sft",
-    lambda renderer, examples, settings: sft_rows(renderer, examples, settings.max_length),
-    _sft_parts,
-)
+from .settings import DPOSettings, KTOSettings, ORPOSettings, RewardModelSettings
 
 
 def train_dpo(

@@ -77,11 +77,35 @@ def load_causal(settings: PostTrainingSettings) -> TrainedModel:
     if folder is None:
         lora = lora_config(settings, task_type="CAUSAL_LM") if settings.use_lora else None
         return TrainedModel(bare, tokenizer, lora, device, dtype)
-    if task_of(folder) != "CAUSAL_LM":
-        raise UserError(
-            f"{settings.model} is a reward model, which writes no answers: give another model", setting="model"
-        )
+    refuse_reward_model(settings.model, folder)
     return TrainedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+
+
+def refuse_reward_model(model: str, adapter: Path) -> None:
+    """Raise a `UserError` if the adapter of a model to be fine-tuned is that of a reward model."""
+    if task_of(adapter) != "CAUSAL_LM":
+        raise UserError(f"{model} is a reward model, which writes no answers: give another model", setting="model")
+
+
+def refuse_weights(settings: PostTrainingSettings, device: torch.device) -> None:
+    """Refuse weights that cannot be trained as the settings say.
+
+    Raises:
+        UserError: whole weights of an adapter are to be trained, or quantised ones without a CUDA device.
+        MissingPackageError: the package for quantised weights is not installed.
+    """
+    if not settings.use_lora and adapter_folder(settings.model) is not None:
+        raise UserError(
+            f"{settings.model} is an adapter, but without `use_lora` whole weights are trained: "
+            "merge it into its base first",
+            setting="model",
+        )
+    if settings.quantization != "none":
+        quantization_config(settings.quantization, torch.float32)  # raises without its package
+        if device.type != "cuda":
+            raise UserError(
+                f"{settings.quantization} needs a CUDA device: use `quantization=none` here", setting="quantization"
+            )
 
 
 def _with_adapter(model: Any, folder: Path, **options: Any) -> Any:
@@ -119,22 +143,13 @@ def load_bare(
             f"{settings.device}: choose the card with CUDA_VISIBLE_DEVICES, and `device=cuda`", setting="device"
         )
     dtype = resolve_dtype(settings.dtype, device)
-    if not settings.use_lora and adapter_folder(settings.model) is not None:
-        raise UserError(
-            f"{settings.model} is an adapter, but without `use_lora` whole weights are trained: "
-            "merge it into its base first",
-            setting="model",
-        )
+    refuse_weights(settings, device)
     path = resolve_model(settings.model)
     if Path(path).is_dir():
         path = str(Path(path).resolve())  # the adapter remembers it, and may be loaded in another working directory
     if settings.quantization != "none":
-        quantized = quantization_config(settings.quantization, dtype)
-        if device.type != "cuda":
-            raise UserError(
-                f"{settings.quantization} needs a CUDA device: use `quantization=none` here", setting="quantization"
-            )
-        options |= {"quantization_config": quantized, "device_map": {"": 0}}
+        config = quantization_config(settings.quantization, dtype)
+        options |= {"quantization_config": config, "device_map": {"": 0}}
     disable_progress_bar()
     weight_dtype = dtype if settings.use_lora else torch.float32
     try:

@@ -1,4 +1,4 @@
-"""One run of any method.
+"""One run of a method of TRL.
 
     read examples -> tokenise -> load model -> evaluate -> [steps, epoch_N/, checkpoints]* -> evaluate -> save
 
@@ -113,7 +113,7 @@ def _training_arguments(
 
 
 @contextmanager
-def _quiet_libraries() -> Iterator[None]:
+def quiet_libraries() -> Iterator[None]:
     """Silence TRL's usage report to the Hub, progress bars and library notices for the duration of a block."""
     reported, shown = constants.HF_HUB_DISABLE_TELEMETRY, not datasets.are_progress_bars_disabled()
     constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -128,7 +128,7 @@ def _quiet_libraries() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-_EVALUATED_TRAINING_ROWS = 64
+EVALUATED_TRAINING_ROWS = 64
 """Training rows that the loss is measured on where nothing is held out."""
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "trl")
 
@@ -150,7 +150,7 @@ def run_method(
     if importlib.util.find_spec("trl") is None:
         raise MissingPackageError("training on written rows", "trl", extra="trl")
     check_loggers(settings.loggers)
-    with _quiet_libraries():
+    with quiet_libraries():
         return _run(method, settings, train_rows, eval_rows, callbacks)
 
 
@@ -166,7 +166,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
     evaluated_rows = method.tokenise(renderer, held_out, settings).rows
     has_held_out = bool(evaluated_rows)
     if not has_held_out:
-        evaluated_rows = rows.rows[:_EVALUATED_TRAINING_ROWS]
+        evaluated_rows = rows.rows[:EVALUATED_TRAINING_ROWS]
     processes = PartialState(cpu=device.type == "cpu")
 
     def load_and_train(run: RecordedRun) -> dict[str, Any]:

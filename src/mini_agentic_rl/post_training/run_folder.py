@@ -31,7 +31,8 @@ from ..policy import ADAPTER_CONFIG, ThreadCount
 from ..trainer import RunFolder, RunState
 from .models import RUN_FILE
 
-_LAST_WRITTEN = "trainer_state.json"
+STATE_FILE = "trainer_state.json"
+"""Progress of a run; the last file of a checkpoint to be written."""
 _KEPT = 2
 """Checkpoints that stay, beside the best."""
 _RESULT_FILES = "result.json"
@@ -54,6 +55,9 @@ class PostTrainingFolder(RunFolder):
                 shutil.rmtree(checkpoint)
         return state
 
+    def checkpoint_path(self, step: int) -> Path:
+        return self.checkpoints_path / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
     def refuse_model(self, model: str) -> None:
         """Refuse to train into a folder that holds a model.
 
@@ -69,7 +73,7 @@ class PostTrainingFolder(RunFolder):
     def is_whole(self, checkpoint: Path) -> bool:
         """Return True if the last file of a checkpoint was written."""
         try:
-            return bool(json.loads((checkpoint / _LAST_WRITTEN).read_text(encoding="utf-8")))
+            return bool(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return False
 

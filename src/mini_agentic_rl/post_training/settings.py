@@ -133,7 +133,8 @@ class SFTSettings(PostTrainingSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {**PostTrainingSettings.panels, "Method": ("packing",)}
 
     packing: bool = False
-    """Put several conversations into one row of `max_length` tokens, without attention between them."""
+    """Count several conversations of together at most `max_length` tokens as one example of a batch; none attends to
+    another."""
 
 
 class ReferenceSettings(PostTrainingSettings):

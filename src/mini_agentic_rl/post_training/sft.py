@@ -1,0 +1,423 @@
+"""Supervised fine-tuning on the policy's learner, which reinforcement learning uses too.
+
+    L = 1/N * sum over the N assistant tokens of an optimizer step of -log p(token | all before it)
+
+The conversations of a forward-backward pass are inserted into one token tree: a system prompt that they share is
+computed once, nothing is padded, and no conversation attends to another. A killed run continues from its last complete
+checkpoint with the same order of examples, optimizer and random state. Started by `torchrun` or `accelerate launch`,
+each process computes its share of every step, and the first one writes.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+from ..algorithm.seeds import derive_seed
+from ..algorithm.sft import negative_log_likelihood
+from ..files import DamagedFileError, damage, read_json, write_json
+from ..gateway import ChatRenderer, load_tokenizer
+from ..metrics import EVAL, check_loggers, rows_until
+from ..policy import (
+    EMBEDDED_NAMES,
+    Learner,
+    LearnerSettings,
+    LoraSettings,
+    LossInputs,
+    PolicyModel,
+    adapter_folder,
+    count_parameters,
+    load_model,
+    load_weights,
+    resolve_device,
+    save_weights,
+    write_state,
+)
+from ..policy.rank_group import RankGroup
+from ..processes import deferred_interrupt, peak_memory_bytes
+from ..tokens import CompletionRecord, TokenTree, pack
+from ..trainer import RecordedRun, RunState, record_run
+from .models import refuse_reward_model, refuse_weights
+from .rows import IGNORED, report_losses, sft_rows
+from .run import EVALUATED_TRAINING_ROWS, Rows, quiet_libraries, read_examples
+from .run_folder import STATE_FILE, PostTrainingFolder
+from .settings import SFTSettings
+
+_OPTIMIZER: Final = "optimizer.pt"
+_RANDOM: Final = "random.pt"
+_PACKAGES: Final = ("mini-agentic-rl", "torch", "transformers", "peft")
+
+Row = dict[str, Any]
+"""`input_ids` and `labels` of a conversation."""
+Example = list[Row]
+"""The conversations that count as one example of a batch: one, or with `packing` several."""
+
+
+def train_sft(settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows = None) -> dict[str, Any]:
+    """Fine-tune a model on conversations, and return the summary of the run.
+
+    Args:
+        train_rows: conversations with `messages`, and optionally `tools`; None reads `settings.dataset`.
+        eval_rows: held-out conversations; None holds out `settings.eval_fraction` of the others.
+
+    Raises:
+        UserError: a setting cannot work, or the output folder holds something else.
+    """
+    check_loggers(settings.loggers)
+    started = time.perf_counter()
+    device = resolve_device(settings.device)
+    folder = PostTrainingFolder(settings.output_dir)
+    folder.refuse_model(settings.model)
+    renderer = ChatRenderer(load_tokenizer(settings.model))
+    with quiet_libraries():
+        train, held_out = read_examples(settings, "sft", train_rows, eval_rows)
+    rows = sft_rows(renderer, train, settings.max_length)
+    report_losses(rows)
+    evaluated_rows = sft_rows(renderer, held_out, settings.max_length).rows
+    has_held_out = bool(evaluated_rows)
+    if not has_held_out:
+        evaluated_rows = rows.rows[:EVALUATED_TRAINING_ROWS]
+    processes = PartialState(cpu=device.type == "cpu")
+
+    def train_and_measure(run: RecordedRun) -> dict[str, Any]:
+        run.logger.phase("loading the model")
+        examples = packed_examples(rows.rows, settings.max_length) if settings.packing else [[row] for row in rows.rows]
+        training = _Training(
+            settings, run, folder, processes, examples, evaluated_rows if has_held_out else [], tokens=rows.tokens
+        )
+        parameters = count_parameters(training.model.base, training.learner.parameters)
+        run.logger.note(str(parameters))
+        seconds = {"loading": time.perf_counter() - started}
+
+        def measure(phase: str) -> dict[str, float]:
+            since = time.perf_counter()
+            metrics = training.evaluate(evaluated_rows, phase)
+            seconds[phase] = time.perf_counter() - since
+            return metrics
+
+        before = measure("measuring before")
+        if not run.is_resumed:
+            run.logger.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
+        since = time.perf_counter()
+        training.run()
+        seconds["training"] = time.perf_counter() - since
+        after = training.last_evaluation or measure("measuring after")
+        epochs = training.step / training.steps_per_epoch
+        summary: dict[str, Any] = {
+            "method": "sft",
+            "model": settings.model,
+            "dataset": settings.dataset if train_rows is None else None,
+            "output_dir": str(settings.output_dir),
+            "examples": {"train": len(train), "held_out": len(held_out)},
+            "shortened": rows.shortened,
+            "dropped": dict(rows.dropped),
+            "measured_on": "held-out examples" if has_held_out else "training examples",
+            "before": before,
+            "after": after,
+            "steps": training.step,
+            "epochs": round(epochs, 3),
+            "tokens": round(rows.tokens * epochs),
+            "parameters": {"trained": parameters.trained, "all": parameters.total},
+            "peak_memory_bytes": peak_memory_bytes(),
+            "versions": {package: metadata.version(package) for package in _PACKAGES},
+            "seconds": {**seconds, "this process": time.perf_counter() - started},
+            "seed": settings.seed,
+        }
+        if processes.is_main_process:
+            folder.save_trained(training.save_model)
+        return summary
+
+    def first_state(state: RunState) -> RunState:
+        """Return in every process the state of the folder that the first one found."""
+        states = [state]
+        if processes.num_processes > 1:
+            broadcast_object_list(states)
+        return states[0]
+
+    summary = record_run(
+        folder,
+        settings,
+        settings.model_dump(mode="json"),
+        train_and_measure,
+        rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
+        is_writer=processes.is_main_process,
+        agree=first_state,
+    )
+    processes.wait_for_everyone()
+    return summary
+
+
+class _Training:
+    """The model, its learner, and the state of the loop."""
+
+    def __init__(
+        self,
+        settings: SFTSettings,
+        run: RecordedRun,
+        folder: PostTrainingFolder,
+        processes: PartialState,
+        examples: Sequence[Example],
+        held_out: Sequence[Row],
+        *,
+        tokens: int,
+    ) -> None:
+        """
+        Args:
+            held_out: conversations that are evaluated during the training; may be empty.
+            tokens: number of token ids in all examples.
+        """
+        self._settings = settings
+        self._run = run
+        self._folder = folder
+        self._is_writer = processes.is_main_process
+        self._examples = examples
+        self._held_out = held_out
+        self._tokens = tokens
+        self._batch = settings.batch_size
+        self._tokenizer = load_tokenizer(settings.model)
+        self.model = _load(settings)
+        self._group: RankGroup | None = None
+        if processes.num_processes > 1:
+            all_ranks = dist.new_group()
+            self._group = RankGroup(processes.process_index, processes.num_processes, self.model.device, all_ranks)
+        self._rank, self._ranks = processes.process_index, processes.num_processes
+
+        self._examples_per_step = settings.batch_size * settings.gradient_accumulation_steps * self._ranks
+        self.steps_per_epoch = math.ceil(len(examples) / self._examples_per_step)
+        self._total_steps = settings.max_steps or settings.num_epochs * self.steps_per_epoch
+        self.learner = Learner(
+            self.model,
+            LearnerSettings(
+                learning_rate=settings.learning_rate,
+                weight_decay=settings.weight_decay,
+                betas=(0.9, 0.999),
+                warmup_steps=settings.warmup_steps,
+                schedule=settings.lr_schedule,
+                total_steps=self._total_steps,
+                optimizer="adamw",
+                checkpointing=settings.gradient_checkpointing,
+            ),
+            group=self._group,
+        )
+        self.step = 0
+        """Number of finished optimizer steps."""
+        self.last_evaluation: dict[str, float] | None = None
+        """Metrics of the present weights on the held-out conversations; None if they were not measured."""
+        self._best: tuple[float, int] | None = None
+        """Lowest held-out loss and its step, under early stopping."""
+        self._evaluations_since_best = 0
+        if run.checkpoint is not None:
+            self._load_checkpoint(run.checkpoint[1])
+
+    def run(self) -> None:
+        """Take the optimizer steps that are left, and end with the weights that are kept."""
+        settings, logger = self._settings, self._run.logger
+        logger.phase("training", self._total_steps - self.step)
+        stop = threading.Event()
+        losses: list[float] = []
+        last_log, last_logged_step = time.perf_counter(), self.step
+        stops_early = False
+        with deferred_interrupt(stop):
+            while self.step < self._total_steps and not stops_early and not stop.is_set():
+                metrics = self._train_step()
+                losses.append(metrics.pop("loss"))
+                logger.advance()
+                if self.step % settings.logging_steps == 0 or self.step in (1, self._total_steps):
+                    now = time.perf_counter()
+                    tokens = self._tokens * (self.step - last_logged_step) / self.steps_per_epoch
+                    speed = {"tokens_per_second": tokens / max(now - last_log, 1e-9)}
+                    logger.log({"loss": float(np.mean(losses)), **metrics, **speed}, step=self.step)
+                    losses, last_log, last_logged_step = [], now, self.step
+                if stop.is_set():
+                    logger.note("interrupted: writing a checkpoint")
+                    self._save_checkpoint()
+                    break
+                if self._is_due(settings.eval_every) and self._held_out:
+                    stops_early = self._evaluate_held_out()
+                stopping = settings.early_stopping_patience is not None
+                if self._is_due(settings.eval_every if stopping else settings.checkpoint_every):
+                    self._save_checkpoint()
+                if self.step % self.steps_per_epoch == 0 and self._is_writer:
+                    self._folder.save_epoch(self.step // self.steps_per_epoch, self.save_model)
+        if self._best is not None and self._best[1] != self.step:
+            load_weights(self.model, self._folder.checkpoint_path(self._best[1]))
+            self.last_evaluation = None
+
+    def evaluate(self, rows: Sequence[Row], phase: str) -> dict[str, float]:
+        """Return `loss` and `entropy` on conversations, in nats a token."""
+        batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
+        if phase:
+            self._run.logger.phase(phase, len(batches))
+        terms = sum(map(_trained_tokens, rows))
+        sums = {"loss": 0.0, "entropy": 0.0}
+        for batch in batches:
+            self._add_pass(sums, batch[self._rank :: self._ranks], terms, gradient=False)
+            if phase:
+                self._run.logger.advance()
+        return self._summed(sums)
+
+    def save_model(self, path: Path) -> None:
+        """Write the adapter or all weights, and the tokenizer, into a folder."""
+        save_weights(self.model, path)
+        self._tokenizer.save_pretrained(path)
+
+    def _train_step(self) -> dict[str, float]:
+        epoch, step = divmod(self.step, self.steps_per_epoch)
+        rng = np.random.default_rng(derive_seed(self._settings.seed, "sft", epoch))
+        order = rng.permutation(len(self._examples))[step * self._examples_per_step :][: self._examples_per_step]
+        examples = [self._examples[index] for index in order]
+        terms = sum(_trained_tokens(row) for example in examples for row in example)
+        sums = {"loss": 0.0, "entropy": 0.0}
+        own_examples = examples[self._rank :: self._ranks]
+        for start in range(0, len(own_examples), self._batch):
+            batch = [row for example in own_examples[start : start + self._batch] for row in example]
+            self._add_pass(sums, batch, terms, gradient=True)
+        metrics = self._summed(sums)
+        taken = self.learner.optim_step()
+        self.step += 1
+        self.last_evaluation = None
+        return {**metrics, "gradient_norm": taken["grad_norm"], "learning_rate": taken["learning_rate"]}
+
+    def _add_pass(self, sums: dict[str, float], rows: Sequence[Row], terms: int, *, gradient: bool) -> None:
+        """Add the metrics of conversations to `sums`, and their gradients to the learner's; each token weighs
+        1 / `terms`."""
+        if not rows:
+            return
+        packed = pack([conversation_tree(rows)])
+        inputs = LossInputs(torch.full((packed.term_count,), 1 / terms))
+        metrics = self.learner.forward_backward(packed, negative_log_likelihood, inputs, gradient=gradient)
+        for name in sums:
+            sums[name] += metrics[name]
+
+    def _summed(self, sums: dict[str, float]) -> dict[str, float]:
+        """Return the sums over all ranks."""
+        if self._group is None:
+            return sums
+        values = torch.tensor(list(sums.values()), device=self._group.device)
+        dist.all_reduce(values, group=self._group.process_group)
+        return dict(zip(sums, values.tolist(), strict=True))
+
+    def _is_due(self, every: int | None) -> bool:
+        """Return True at each `every`th step; None is after each epoch. The last step is always due."""
+        return self.step % (every or self.steps_per_epoch) == 0 or self.step == self._total_steps
+
+    def _evaluate_held_out(self) -> bool:
+        """Measure and log the held-out loss; return True if the training is to stop early."""
+        metrics = self.evaluate(self._held_out, "")
+        self.last_evaluation = metrics
+        self._run.logger.log({f"{name}{EVAL}": value for name, value in metrics.items()}, step=self.step)
+        if self._settings.early_stopping_patience is None:
+            return False
+        if self._best is None or metrics["loss"] < self._best[0]:
+            self._best = (metrics["loss"], self.step)
+            self._evaluations_since_best = 0
+        else:
+            self._evaluations_since_best += 1
+        return self._evaluations_since_best >= self._settings.early_stopping_patience
+
+    def _save_checkpoint(self) -> None:
+        """Write weights, optimizer, random state and progress; drop older checkpoints, except the best one."""
+        if not self._is_writer:
+            return
+
+        def write(path: Path) -> None:
+            save_weights(self.model, path)
+            self.learner.save_state(path / _OPTIMIZER)
+            cuda = torch.cuda.get_rng_state() if self.model.device.type == "cuda" else None
+            write_state(path / _RANDOM, {"cpu": torch.get_rng_state(), "cuda": cuda})
+            best = None if self._best is None else list(self._best)
+            state = {"step": self.step, "best": best, "evaluations_since_best": self._evaluations_since_best}
+            write_json(path / STATE_FILE, state)
+
+        self._folder.save_checkpoint(self.step, write, keep=() if self._best is None else (self._best[1],))
+
+    def _load_checkpoint(self, path: Path) -> None:
+        """Continue from a checkpoint.
+
+        Raises:
+            DamagedFileError: it cannot be read.
+        """
+        try:
+            load_weights(self.model, path)
+            self.learner.load_state(path / _OPTIMIZER)
+            random = torch.load(path / _RANDOM, weights_only=True)
+            torch.set_rng_state(random["cpu"])
+            if random["cuda"] is not None and self.model.device.type == "cuda":
+                torch.cuda.set_rng_state(random["cuda"])
+            state = read_json(path / STATE_FILE)
+            self.step = int(state["step"])
+            self._best = None if state["best"] is None else (float(state["best"][0]), int(state["best"][1]))
+            self._evaluations_since_best = int(state["evaluations_since_best"])
+        except Exception as error:  # of pickles, archives and tensors
+            advice = "delete that checkpoint, and `resume` goes on from the one before"
+            raise DamagedFileError(damage(path, error, advice), setting="resume") from error
+
+
+def _load(settings: SFTSettings) -> PolicyModel:
+    """Return the model with the adapter, or the weights, to train.
+
+    Raises:
+        UserError: it cannot be loaded, or not in this way.
+    """
+    refuse_weights(settings, resolve_device(settings.device))
+    folder = adapter_folder(settings.model)
+    if folder is not None:
+        refuse_reward_model(settings.model, folder)
+    model = settings.model
+    if model not in EMBEDDED_NAMES and Path(model).expanduser().is_dir():
+        model = str(Path(model).expanduser().resolve())  # the adapter may be loaded in another working directory
+    lora = LoraSettings(r=settings.lora_r, alpha=settings.lora_alpha, dropout=settings.lora_dropout)
+    return load_model(
+        model,
+        lora=lora if settings.use_lora else None,
+        dtype=settings.dtype if settings.use_lora else "float32",
+        device=settings.device,
+        quantization=settings.quantization,
+        seed=settings.seed,
+    )
+
+
+def conversation_tree(rows: Sequence[Row]) -> TokenTree:
+    """Return a tree of conversations, whose terms are the tokens with a label."""
+    tree = TokenTree()
+    for index, row in enumerate(rows):
+        ids = np.array(row["input_ids"], np.int64)
+        is_trained = np.array(row["labels"]) != IGNORED
+        is_trained[0] = False  # nothing predicts the first token
+        edges = np.flatnonzero(np.diff(is_trained, append=False)) + 1
+        for start, stop in edges.reshape(-1, 2).tolist():
+            tree.insert(CompletionRecord(ids[:start], ids[start:stop], np.zeros(stop - start, np.float32)), index)
+    return tree
+
+
+def packed_examples(rows: Sequence[Row], max_length: int) -> list[Example]:
+    """Return the rows in groups of at most `max_length` tokens, by best-fit decreasing."""
+    groups: list[Example] = []
+    free: list[int] = []
+    for row in sorted(rows, key=lambda row: -len(row["input_ids"])):
+        size = len(row["input_ids"])
+        fitting = [(left, index) for index, left in enumerate(free) if left >= size]
+        if fitting:
+            index = min(fitting)[1]
+        else:
+            index = len(groups)
+            groups.append([])
+            free.append(max_length)
+        groups[index].append(row)
+        free[index] -= size
+    return groups
+
+
+def _trained_tokens(row: Row) -> int:
+    return sum(label != IGNORED for label in row["labels"][1:])
