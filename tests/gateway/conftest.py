@@ -21,6 +21,21 @@ def store():
     return InMemoryLightningStore()
 
 
+@pytest.fixture(scope="session")
+def _ok():
+    tokenizer = small_tokenizer()
+    sampler = ScriptedSampler(tokenizer, ["ok"])
+    with MiniLLMServer(sampler, tokenizer, model_name="tiny") as server:
+        yield server, sampler
+
+
+@pytest.fixture
+def ok(_ok):
+    """A server that says "ok", shared by tests that leave no trace in it but `sampler.requests`; and its sampler."""
+    _ok[1].requests.clear()
+    return _ok
+
+
 @pytest.fixture
 def serve(tokenizer):
     """Start a server that says the given texts; all are stopped at the end."""

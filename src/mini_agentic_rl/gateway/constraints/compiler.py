@@ -199,10 +199,8 @@ class ConstraintCompiler:
         return rule, outcome
 
     async def _outcome(self, rule: AnswerRule, vocabulary: Vocabulary) -> TrialOutcome:
-        if self._trials is None:
-            self._trials = GrammarTrials(vocabulary.definition, vocabulary.ends, self._limits)
-        text = await asyncio.get_running_loop().run_in_executor(self._quick, _text, rule, vocabulary)
-        schemas = [(schema_with_options(value), value is rule.value or value.strict) for value in _values(rule)]
+        assert self._trials is not None
+        schemas, text = await asyncio.get_running_loop().run_in_executor(self._quick, _trial, rule, vocabulary)
         patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
         try:
             return await asyncio.wait_for(self._trials.ask(schemas, text), patience)
@@ -217,6 +215,7 @@ class ConstraintCompiler:
         if self._vocabulary is None:
             try:
                 self._vocabulary = Vocabulary(self._tokenizer, self._end_ids)
+                self._trials = GrammarTrials(self._vocabulary.definition, self._vocabulary.ends, self._limits)
             except UnreadableTokenizerError as error:
                 logger.warning("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
                 self._vocabulary = error
@@ -248,6 +247,12 @@ def _loosened(rule: AnswerRule, indices: Sequence[int]) -> AnswerRule:
             for index, call in enumerate(rule.calls, first)
         ),
     )
+
+
+def _trial(rule: AnswerRule, vocabulary: Vocabulary) -> tuple[list[tuple[str, bool]], str]:
+    """Return the schemas of a form, each with True if it must compile, and its grammar."""
+    schemas = [(schema_with_options(value), value is rule.value or value.strict) for value in _values(rule)]
+    return schemas, _text(rule, vocabulary)
 
 
 def _text(rule: AnswerRule, vocabulary: Vocabulary) -> str:

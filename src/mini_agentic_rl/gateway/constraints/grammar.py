@@ -213,9 +213,11 @@ class Vocabulary:
         if not self.ends:
             raise UnreadableTokenizerError("it has no token that ends an answer")
         try:
-            core = copy(tokenizer.backend_tokenizer)
-            core.no_padding()
-            core.no_truncation()
+            core = tokenizer.backend_tokenizer
+            if core.padding is not None or core.truncation is not None:
+                core = copy(core)  # it takes half a second
+                core.no_padding()
+                core.no_truncation()
             self.definition: str = core.to_str()
             """Megabytes of JSON from which another process creates a `LLTokenizer`."""
             self.tokens = LLTokenizer(self.definition, eos_token=self.ends)

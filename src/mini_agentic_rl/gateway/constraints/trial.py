@@ -126,7 +126,7 @@ class _ForkingWorker:
     quick_seconds = QUICK_SECONDS
 
     def __init__(self, setup: dict[str, Any]) -> None:
-        self._setup = json.dumps(setup).encode()
+        self._setup = setup
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -142,7 +142,7 @@ class _ForkingWorker:
     def close(self) -> None:
         with self._lock:
             if self._process is not None:
-                self._kill()
+                self._kill_process()
             self._process = None
 
     def _control_of_running(self) -> socket.socket:
@@ -156,16 +156,17 @@ class _ForkingWorker:
                         stdin=worker_end,
                         env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},  # a fork has one thread
                     )
-                self._kill = weakref.finalize(self, _kill, self._process, self._control)
+                self._kill_process = weakref.finalize(self, _kill, self._process, self._control)
+                setup = json.dumps(self._setup).encode()
                 with suppress(OSError):  # it has ended: the exchange finds that out
-                    self._control.sendall(len(self._setup).to_bytes(8, "big") + self._setup)
+                    self._control.sendall(len(setup).to_bytes(8, "big") + setup)
             return self._control
 
     def _end(self, control: socket.socket) -> None:
         """End the process of this socket, unless another one has replaced it."""
         with self._lock:
             if control is self._control:
-                self._kill()
+                self._kill_process()
 
     async def _exchange(self, control: socket.socket, trial: dict[str, Any]) -> bytes:
         """Return the outcome of a trial; empty if the process has ended."""

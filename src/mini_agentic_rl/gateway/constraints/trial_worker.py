@@ -89,9 +89,10 @@ def supervise(connection: socket.socket, tokens: LLTokenizer) -> None:
     os.close(write_end)
     pause = None if MEMORY_IS_BOUNDED else _MEMORY_CHECK_SECONDS
     memory_before = 0 if MEMORY_IS_BOUNDED else _memory(supervisor)
-    while answer not in (ready := select.select([answer, connection], [], [], pause)[0]):
+    client = connection.fileno()
+    while answer not in (ready := select.select([answer, client], [], [], pause)[0]):
         oversized = not MEMORY_IS_BOUNDED and _memory(pid) - memory_before > trial["mib"] << 20
-        if connection in ready or oversized:
+        if client in ready or oversized:
             os.kill(pid, signal.SIGKILL)
             break
     with open(answer, "rb") as file:
