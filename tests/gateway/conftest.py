@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+
 import pytest
 
+from mini_agentic_rl.gateway.constraints import compiler
+from mini_agentic_rl.gateway.constraints.trial import GrammarTrials
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.gateway.settings import GrammarLimits
 from mini_agentic_rl.store import InMemoryLightningStore
 
 from .scripted import ScriptedSampler
@@ -36,9 +42,25 @@ def ok(_ok):
     return _ok
 
 
+@cache
+def _trials(tokenizer: str, end_ids: tuple[int, ...], seconds: float, mib: int) -> GrammarTrials:
+    return GrammarTrials(tokenizer, end_ids, GrammarLimits(max_grammar_seconds=seconds, max_grammar_mib=mib))
+
+
+class SharedTrials:
+    """`GrammarTrials` whose process outlives the server: starting one for each test would take half a second."""
+
+    def __init__(self, tokenizer: str, end_ids: Sequence[int], limits: GrammarLimits) -> None:
+        self.ask = _trials(tokenizer, tuple(end_ids), limits.max_grammar_seconds, limits.max_grammar_mib).ask
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture
-def serve(tokenizer):
+def serve(tokenizer, monkeypatch):
     """Start a server that says the given texts; all are stopped at the end."""
+    monkeypatch.setattr(compiler, "GrammarTrials", SharedTrials)
     running = []
 
     def start(answers, *, store=None, api_key=None, api_keys=(), limits=None, port=0, tool_format="auto", **scripted):
