@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +116,8 @@ class GrammarTrials:
 
 
 class _ForkingWorker:
-    """The worker process, which runs each trial in a fork. A trial has a pair of sockets: the worker is sent one of
-    them, and the other brings the trial and takes its outcome.
+    """The worker process, which runs each trial in a fork. For each trial this process makes a pair of sockets, sends
+    one of them to the worker, writes the trial to the other, and reads its outcome from there.
 
     Args:
         setup: the tokenizer and the limits.
@@ -129,6 +129,7 @@ class _ForkingWorker:
         self._setup = setup
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._kill_process: Callable[[], object] = lambda: None
 
     async def run(self, trial: dict[str, Any]) -> TrialOutcome:
         for _ in range(2):  # perhaps the worker ended before this trial: a new one answers
@@ -141,14 +142,16 @@ class _ForkingWorker:
 
     def close(self) -> None:
         with self._lock:
-            if self._process is not None:
-                self._kill_process()
+            self._kill_process()
             self._process = None
 
     def _control_of_running(self) -> socket.socket:
         """Return the socket through which the process takes sockets of trials; start it if it does not run."""
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            if self._process is not None and self._process.poll() is not None:
+                self._kill_process()  # closes its socket
+                self._process = None
+            if self._process is None:
                 self._control, worker_end = socket.socketpair()
                 with worker_end:
                     self._process = start_child(
