@@ -122,16 +122,16 @@ async def test_calls_of_an_async_client_go_to_their_own_attempts(rollouts, quest
 
 async def test_a_call_that_the_sdk_tries_again_is_named_again(rollouts, questions, monkeypatch) -> None:
     client = openai.OpenAI(base_url=rollouts.server.endpoint, api_key="none")
-    preparation = rollouts.server.service.preparation
-    make, failures = preparation.make, []
+    service = rollouts.server.service
+    prepare, failures = service.prepare, []
 
     async def fails_first(*args: Any) -> Any:
         if not failures:
             failures.append(args)
             raise HttpError("not yet")
-        return await make(*args)
+        return await prepare(*args)
 
-    monkeypatch.setattr(preparation, "make", fails_first)
+    monkeypatch.setattr(service, "prepare", fails_first)
     found = await rollouts.run(
         Async(lambda text: asyncio.to_thread(client.chat.completions.create, **_body(text))), ["a"]
     )

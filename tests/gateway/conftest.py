@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
 import pytest
 
+from mini_agentic_rl.gateway.constraints import compiler
+from mini_agentic_rl.gateway.constraints.trial import GrammarTrials
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.gateway.settings import GrammarLimits
 from mini_agentic_rl.store import InMemoryLightningStore
 
 from .scripted import ScriptedSampler
@@ -21,9 +29,50 @@ def store():
     return InMemoryLightningStore()
 
 
+@pytest.fixture(scope="session")
+def _ok():
+    tokenizer = small_tokenizer()
+    sampler = ScriptedSampler(tokenizer, ["ok"])
+    with MiniLLMServer(sampler, tokenizer, model_name="tiny") as server:
+        yield server, sampler
+
+
 @pytest.fixture
-def serve(tokenizer):
+def ok(_ok):
+    """A server that says "ok", shared by tests that leave no trace in it but `sampler.requests`; and its sampler."""
+    _ok[1].requests.clear()
+    return _ok
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_ssl_context():
+    """Load the system's certificates once and not for each client, which takes 25 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        for package in filter(find_spec, ("httpx", "httpx2")):  # the SDKs use one or the other
+            module = import_module(f"{package}._transports.default")
+            patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
+        yield
+
+
+@cache
+def _trials(tokenizer: str, end_ids: tuple[int, ...], seconds: float, mib: int) -> GrammarTrials:
+    return GrammarTrials(tokenizer, end_ids, GrammarLimits(max_grammar_seconds=seconds, max_grammar_mib=mib))
+
+
+class SharedTrials:
+    """`GrammarTrials` whose process outlives the server: starting one for each test would take half a second."""
+
+    def __init__(self, tokenizer: str, end_ids: Sequence[int], limits: GrammarLimits) -> None:
+        self.ask = _trials(tokenizer, tuple(end_ids), limits.max_grammar_seconds, limits.max_grammar_mib).ask
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def serve(tokenizer, monkeypatch):
     """Start a server that says the given texts; all are stopped at the end."""
+    monkeypatch.setattr(compiler, "GrammarTrials", SharedTrials)
     running = []
 
     def start(answers, *, store=None, api_key=None, api_keys=(), limits=None, port=0, tool_format="auto", **scripted):

@@ -6,7 +6,13 @@ import pytest
 from transformers import AutoTokenizer
 
 from mini_agentic_rl.commands import TrainConfig, train_job
-from mini_agentic_rl.gateway import ChatRenderer, ServedPolicy, keep_tool_format, load_tokenizer
+from mini_agentic_rl.gateway import (
+    ChatRenderer,
+    ServedPolicy,
+    keep_tool_format,
+    load_tokenizer,
+    save_kept_tokenizer,
+)
 
 from .small_tokenizer import CHATML_TOOLS, small_tokenizer
 
@@ -35,19 +41,28 @@ def test_a_form_that_this_version_does_not_know_is_as_none() -> None:
     assert ChatRenderer(tokenizer).tool_format.name == "hermes"
 
 
-@pytest.mark.parametrize(("chosen", "name"), [("compact", "pythonic"), ("auto", "hermes")])
-def test_what_a_run_has_trained_is_served_in_its_form(tiny_folder, tmp_path, chosen: str, name: str) -> None:
-    train_job(TrainConfig(model=tiny_folder, output_dir=tmp_path, tool_format=chosen, checkpoint_every=1, **RUN))
+def test_what_a_run_has_trained_is_served_in_its_form(tiny_folder, tmp_path) -> None:
+    train_job(TrainConfig(model=tiny_folder, output_dir=tmp_path, tool_format="compact", checkpoint_every=1, **RUN))
     for adapter in (tmp_path / "adapter", tmp_path / "checkpoints" / "step_1" / "adapter"):
-        assert (adapter / "tokenizer_config.json").is_file() == (chosen == "compact")
         served = ServedPolicy.load(tiny_folder, adapter=adapter)
         try:
             served.serve()
             assert served.server is not None
-            assert served.server.renderer.tool_format.name == name
+            assert served.server.renderer.tool_format.name == "pythonic"
         finally:
             served.close()
-    assert ChatRenderer(load_tokenizer(str(tmp_path))).tool_format.name == name
+    assert ChatRenderer(load_tokenizer(str(tmp_path))).tool_format.name == "pythonic"
+
+
+def test_only_a_tokenizer_with_a_form_is_saved_beside_the_weights(tmp_path) -> None:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    tokenizer = small_tokenizer()
+    save_kept_tokenizer(tokenizer, tmp_path)
+    assert not (tmp_path / "adapter" / "tokenizer_config.json").exists()
+    keep_tool_format(tokenizer, "compact")
+    save_kept_tokenizer(tokenizer, tmp_path)
+    assert (tmp_path / "adapter" / "tokenizer_config.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_requests_are_counted_by_dialect_and_outcome(serve):
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_goes_away_is_a_cancelled_request(serve, stream):
     server, sampler = serve(["word " * 1000], delay=0.02)
-    assert bool(ask_and_leave(server.endpoint, BODY | {"stream": stream})) == stream
+    assert bool(ask_and_leave(server.endpoint, BODY | {"stream": stream}, begun=lambda: sampler.requests)) == stream
     _until(server, ("requests_total", "chat/completions", "cancelled"), 1)
     assert sampler.closed_early == 1
 

@@ -276,10 +276,10 @@ class ApiKeys:
             return ANYBODY
         given = self._given(headers).encode("latin-1")  # ASGI servers decode headers so
         # Compare with all keys, each in constant time, so that the time says nothing about a key.
-        found = [key for key in self._keys if hmac.compare_digest(given, key.encode())]
-        if not found:
+        matching = [key for key in self._keys if hmac.compare_digest(given, key.encode())]
+        if not matching:
             raise AuthenticationError(f"wrong or missing API key: send it as {self._hint}", code="invalid_api_key")
-        return found[0]
+        return matching[0]
 
     def _given(self, headers: Mapping[str, str]) -> str:
         authorization = headers.get("authorization", "")

@@ -152,13 +152,13 @@ def checked(model: type[BodyT], value: Mapping[str, Any]) -> BodyT:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        paths = [_path(each, value) for each in found]
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        paths = [_path(each, value) for each in errors]
         # A union reports an error for each member. Choose the member that was validated furthest, or has this type.
         alternatives = [index for index, path in enumerate(paths) if path[: len(paths[0])] == paths[0]]
-        meant = max(alternatives, key=lambda index: (len(paths[index]), not found[index]["type"].endswith("_type")))
-        param = "".join(paths[meant]).removeprefix(".")
-        message = found[meant]["msg"].removeprefix("Value error, ")
+        chosen = max(alternatives, key=lambda index: (len(paths[index]), not errors[index]["type"].endswith("_type")))
+        param = "".join(paths[chosen]).removeprefix(".")
+        message = errors[chosen]["msg"].removeprefix("Value error, ")
         if not param:
             raise BadRequestError(f"the body is not a valid request: {message}") from None
         raise BadRequestError(f"{param}: {message}", param=param) from None

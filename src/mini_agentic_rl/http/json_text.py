@@ -177,10 +177,10 @@ class _Walk:
             return self._scalar(start)
         if depth >= self._max_depth:
             raise _too_deep(self._max_depth)
-        found = self._tried(start, "", start + _PIECE, "", self._max_depth - depth)
-        if found is None:  # it is longer than a piece, or no JSON
+        result = self._tried(start, "", start + _PIECE, "", self._max_depth - depth)
+        if result is None:  # it is longer than a piece, or no JSON
             return self._object(start, depth + 1) if first == "{" else self._array(start, depth + 1)
-        return found[0], start + found[1]
+        return result[0], start + result[1]
 
     def _tried(self, start: int, opening: str, cut: int, closing: str, levels: int) -> tuple[Any, int] | None:
         """Return the value at the begin of a piece of the text between two marks, and its length; None if there is no
@@ -189,22 +189,22 @@ class _Walk:
             return None
         piece = f"{opening}{self._text[start:cut]}{closing}"
         try:
-            found = self._read(piece, 0)
+            result = self._read(piece, 0)
         except RecursionError:
             raise _too_deep(self._max_depth) from None
         except ValueError:
             self._next_try = start + _APART
             return None
-        if _may_be_deep(piece) and _depth_is_beyond(levels, found[0]):
+        if _may_be_deep(piece) and _depth_is_beyond(levels, result[0]):
             raise _too_deep(self._max_depth)
-        return found
+        return result
 
     def _scalar(self, start: int) -> tuple[Any, int]:
-        found = _SCALAR.match(self._text, start, start + _LONGEST_NUMBER)
-        if found is None:
+        match = _SCALAR.match(self._text, start, start + _LONGEST_NUMBER)
+        if match is None:
             raise self._expected("value", start)
         try:
-            value, length = self._read(found.group(), 0)
+            value, length = self._read(match.group(), 0)
         except json.JSONDecodeError:
             raise self._expected("value", start) from None
         return value, start + length
@@ -273,13 +273,13 @@ class _Walk:
         cut = self._text.rfind(end, at, at + _PIECE) + len(end) - 1
         if cut <= at:
             return None
-        found = self._tried(at, opening, cut, closing, self._max_depth - depth + 1)
+        result = self._tried(at, opening, cut, closing, self._max_depth - depth + 1)
         # The last bracket is that of the piece, or of the array or object itself, which ends before the cut.
-        return (found[0], at + found[1] - 2) if found is not None and found[0] else None
+        return (result[0], at + result[1] - 2) if result is not None and result[0] else None
 
     def _after_space(self, at: int) -> int:
-        found = _SPACE.match(self._text, at)
-        return at if found is None else found.end()
+        space = _SPACE.match(self._text, at)
+        return at if space is None else space.end()
 
     def _expected(self, what: str, at: int) -> ValueError:
         return ValueError(f"expected {what}: char {at}")
@@ -370,19 +370,19 @@ def size_of(value: Any, most: int) -> int:
     """Return the approximate length of the JSON text of a value; counting stops soon after `most`."""
     size, rest = 0, [value]
     while rest and size <= most:
-        one = rest.pop()
-        if isinstance(one, BaseModel):
-            one = vars(one)
-        if isinstance(one, str):
-            size += len(one)
-        elif isinstance(one, dict):
-            size += 16 * len(one)
+        item = rest.pop()
+        if isinstance(item, BaseModel):
+            item = vars(item)
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, dict):
+            size += 16 * len(item)
             if size <= most:
-                rest += one.values()
-        elif isinstance(one, list | tuple):
-            size += 8 * len(one)
+                rest += item.values()
+        elif isinstance(item, list | tuple):
+            size += 8 * len(item)
             if size <= most:
-                rest += one
+                rest += item
     return size
 
 
@@ -413,14 +413,14 @@ def _parts_of_list(value: Sequence[Any], write: Callable[[Any], bytes]) -> Itera
         if _NUMBERS.issuperset(map(type, part)) or size_of(part, AT_ONCE) <= AT_ONCE:
             yield write(part)[1:-1]
         else:
-            yield from (in_steps(one, write) for one in part)
+            yield from (in_steps(item, write) for item in part)
 
 
 def _parts_of_object(value: Mapping[Any, Any], write: Callable[[Any], bytes]) -> Iterator[bytes]:
     items = iter(value.items())
     while part := dict(islice(items, _STEP)):
         if size_of(part, AT_ONCE) > AT_ONCE:
-            for name, one in part.items():
-                yield write({name: None})[1:-5] + in_steps(one, write)
+            for name, item in part.items():
+                yield write({name: None})[1:-5] + in_steps(item, write)
         else:
             yield write(part)[1:-1]

@@ -98,7 +98,7 @@ class ServerThread:
             return self
         listener = _listen(self.host, self._wanted_port)
         self._bound_port = int(listener.getsockname()[1])
-        own = {
+        bounds = {
             "most": most_connections(),
             "ending": set(),
             "next_out": deque(),
@@ -109,7 +109,7 @@ class ServerThread:
             uvicorn.Config(
                 self._app,
                 loop="asyncio",
-                http=type("Connection", (BoundedConnection,), own | self._bounds),
+                http=type("Connection", (BoundedConnection,), bounds | self._bounds),
                 ws="none",
                 lifespan="auto",
                 access_log=False,

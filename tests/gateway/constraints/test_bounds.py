@@ -8,9 +8,7 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
@@ -18,7 +16,6 @@ import pytest
 
 from mini_agentic_rl.gateway.constraints import compiler as compiler_module
 from mini_agentic_rl.gateway.constraints import grammar as grammar_module
-from mini_agentic_rl.gateway.constraints import trial
 from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
 from mini_agentic_rl.gateway.constraints.rules import MAX_SCHEMA_SIZE
 from mini_agentic_rl.gateway.settings import GrammarLimits
@@ -264,13 +261,3 @@ async def test_the_first_token_costs_the_copies_of_a_grammar_nothing():
             assert ids_of(begin().allowed(VOCABULARY))
         times.append(time.thread_time() - began)
     assert min(times) < 0.25
-
-
-def test_a_process_whose_answer_is_cut_short_is_ended_and_fails_what_waits_for_it():
-    program = "print('{\"id\": 1, ', flush=True); import time; time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    waiting: Future[trial.Verdict] = Future()
-    with pytest.raises(ValueError, match="property name"):
-        trial._read(process, {1: waiting}, threading.Event())
-    assert isinstance(waiting.exception(1), trial.NoTrialError)
-    assert process.wait(10) == -9

@@ -49,9 +49,9 @@ def tokenizer():
     return tiny_tokenizer()
 
 
-@pytest.fixture(scope="module", params=[0, 37], ids=["vocabulary as the tokenizer's", "padded head"])
-def policy(request, tokenizer):
-    model = tiny_model(len(tokenizer) + request.param)
+@pytest.fixture(scope="module")
+def policy(tokenizer):
+    model = tiny_model(len(tokenizer) + 37)  # a padded head: more logits than the tokenizer has tokens
     policy = Policy(load_model(model, lora=LoraSettings()), BLOCKS)
     yield policy
     policy.close()
@@ -76,19 +76,19 @@ def client(server):
     return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
 
 
-def test_fifty_seeds_give_fifty_answers_of_the_form(client):
+def test_each_seed_gives_another_answer_of_the_form(client):
     def ask(seed):
         return client.chat.completions.parse(
             model="tiny", messages=QUESTION, response_format=Plan, seed=seed, max_tokens=400
         )
 
     said = set()
-    with ThreadPoolExecutor(25) as pool:
-        for answer in pool.map(ask, range(50)):
+    with ThreadPoolExecutor(12) as pool:
+        for answer in pool.map(ask, range(25)):
             assert answer.choices[0].finish_reason == "stop"
             assert isinstance(answer.choices[0].message.parsed, Plan)
             said.add(answer.choices[0].message.content)
-    assert len(said) == 50
+    assert len(said) == 25
 
 
 NUMBER = {

@@ -138,19 +138,6 @@ def test_every_option_has_its_field_in_the_chat_request():
     }
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [
-        ({"type": "auto"}, "auto"),
-        ({"type": "none"}, "none"),
-        ({"type": "any"}, "required"),
-        ({"type": "tool", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
-    ],
-)
-def test_tool_choice_is_chats(choice, expected):
-    assert chat_of(tools=[{"name": "f", "input_schema": {}}], tool_choice=choice)["tool_choice"] == expected
-
-
 @pytest.mark.parametrize("say", [CALLS, REASONED])
 def test_an_upstreams_pieces_make_the_blocks_that_it_gives_whole(say):
     events = events_of(AnthropicDialect().open(ASKED, None), chunks(say))

@@ -160,8 +160,8 @@ async def test_the_stop_reason_is_told(serve, stream, said, options, reason, seq
         ({"messages": [{"role": "user", "content": "x" * 5000}]}, "maximum context length"),
     ],
 )
-def test_a_bad_value_is_refused_in_anthropics_shape(serve, options, named):
-    server, sampler = serve(["ok"])
+def test_a_bad_value_is_refused_in_anthropics_shape(ok, options, named):
+    server, sampler = ok
     with pytest.raises(anthropic.BadRequestError, match=named) as caught:
         client_of(server).messages.create(**ASKED | options)
     assert caught.value.body["type"] == "error"
@@ -184,8 +184,8 @@ def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatc
     assert caught.value.body["error"]["type"] == "api_error"
 
 
-def test_models_are_listed_in_anthropics_shape(serve):
-    server, _ = serve(["ok"])
+def test_models_are_listed_in_anthropics_shape(ok):
+    server, _ = ok
     client = client_of(server)
     listed = list(client.models.list())
     assert [(model.type, model.id, model.display_name) for model in listed] == [

@@ -40,7 +40,7 @@ _REQUESTS = st.fixed_dictionaries({}, optional=dict.fromkeys(_OPTIONS.split(), _
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(body=_REQUESTS | st.dictionaries(_FIELDS, _VALUES, max_size=4))
 def test_any_object_is_a_chat_request_or_an_error_of_the_client(path, body):
     dialect = DIALECTS[path]
@@ -60,7 +60,7 @@ def _error_of(dialect, sent):
     return None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(content=st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
 def test_any_bytes_are_an_object_or_an_error_of_the_client(content):
     body = None

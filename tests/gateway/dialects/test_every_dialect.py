@@ -123,16 +123,16 @@ def test_tool_choice_none_neither_offers_nor_reads_tools(serve, tokenizer, words
 
 @EVERY
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b'{"model": 3}', b'{"model": "tiny"}'])
-def test_a_body_that_is_no_request_is_refused(serve, words, body):
-    server, _ = serve(["ok"])
+def test_a_body_that_is_no_request_is_refused(ok, words, body):
+    server, _ = ok
     answer = httpx.post(f"{server.endpoint}{words.path}", content=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
 @TRANSLATED
-def test_the_tokens_of_a_prompt_are_counted_without_an_answer(serve, words):
-    server, sampler = serve(["ok"])
+def test_the_tokens_of_a_prompt_are_counted_without_an_answer(ok, words):
+    server, sampler = ok
     path, left_out = words.counting
     asked = {**words.asked, **words.system, "tools": [words.tool]}
     counted = post(server, path, **{name: value for name, value in asked.items() if name not in left_out})

@@ -272,37 +272,21 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"functions": [{"name": "f"}]}, "functions"),
         ({"stop": ["a", ""]}, "stop[1]"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
     ],
 )
-def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param):
-    server, sampler = serve(["ok"])
+def test_a_bad_value_is_refused_with_the_name_of_its_field(ok, options, param):
+    server, sampler = ok
     with pytest.raises(openai.BadRequestError) as caught:
         client_of(server).chat.completions.create(**{"model": "tiny", "messages": QUESTION} | options)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
     assert not sampler.requests
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"stop": ["a", "b", "c", "d", "e"]}, "stop: List should have at most 4 items"),
-        (
-            {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
-            "tools[0].type: chat completions serve tools of type",
-        ),
-        ({"functions": [{"name": "f"}]}, "functions is not served here: send tools"),
-    ],
-)
-def test_a_refusal_says_what_is_wrong_with_the_field_and_where_it_is(serve, options, said):
-    server, _ = serve(["ok"])
-    with pytest.raises(openai.BadRequestError) as caught:
-        client_of(server).chat.completions.create(**{"model": "tiny", "messages": QUESTION} | options)
-    assert caught.value.body["message"].startswith(said)
 
 
 def test_a_prompt_beyond_the_context_is_refused_and_a_long_answer_is_bounded(serve):

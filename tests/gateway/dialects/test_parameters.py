@@ -132,8 +132,8 @@ def test_anthropics_budget_for_thinking_chooses_the_effort(serve, asked, effort)
         (ANTHROPIC, {"output_config": {"task_budget": {"total": 9}}}, "output_config.task_budget"),
     ],
 )
-def test_what_has_no_effect_within_a_field_is_named_too(serve, words, asked, named):
-    server, _ = serve(["ok"])
+def test_what_has_no_effect_within_a_field_is_named_too(ok, words, asked, named):
+    server, _ = ok
     answer = post(server, words.path, **{**words.asked, **asked})
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-ignored-parameters"] == named
@@ -149,8 +149,8 @@ def test_a_conversation_goes_on_from_calls_with_the_same_settings_only(serve):
 
 
 @pytest.mark.parametrize("name", ["chat_template", "messages", "tools", "add_generation_prompt", "tokenize"])
-def test_a_setting_cannot_take_the_place_of_what_the_server_renders(serve, name):
-    server, _ = serve(["ok"])
+def test_a_setting_cannot_take_the_place_of_what_the_server_renders(ok, name):
+    server, _ = ok
     answer = post(server, **BODY, chat_template_kwargs={name: "x"})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == f"chat_template_kwargs.{name}"
@@ -196,8 +196,8 @@ def test_what_has_no_effect_is_named_in_a_header_and_once_in_the_log(serve, capl
     ],
     ids=lambda asked: next(iter(asked)),
 )
-def test_a_known_parameter_that_is_not_served_is_refused_by_name(serve, words, asked):
-    server, sampler = serve(["ok"])
+def test_a_known_parameter_that_is_not_served_is_refused_by_name(ok, words, asked):
+    server, sampler = ok
     answer = post(server, words.path, **words.asked, **asked)
     assert answer.status_code == 400
     assert next(iter(asked)) in answer.json()["error"]["message"]
@@ -205,8 +205,8 @@ def test_a_known_parameter_that_is_not_served_is_refused_by_name(serve, words, a
 
 
 @EVERY
-def test_known_parameters_that_ask_for_nothing_are_taken(serve, words):
-    server, _ = serve(["ok"])
+def test_known_parameters_that_ask_for_nothing_are_taken(ok, words):
+    server, _ = ok
     nothing = {"prompt_logprobs": None, "use_beam_search": False, "skip_special_tokens": True, "typical_p": 1.0}
     more = {"mirostat": 0, "bad_words": [], "modalities": ["text"], "cache_prompt": True, "user": "u"}
     answer = post(server, words.path, **words.asked, **nothing, **more)
@@ -228,16 +228,16 @@ def test_known_parameters_that_ask_for_nothing_are_taken(serve, words):
         ({"continue_final_message": True, "add_generation_prompt": True, "messages": BEGUN}, "continue_final_message"),
     ],
 )
-def test_a_parameter_with_a_bad_value_is_refused(serve, asked, param):
-    server, sampler = serve(["ok"])
+def test_a_parameter_with_a_bad_value_is_refused(ok, asked, param):
+    server, sampler = ok
     answer = post(server, **(BODY | asked))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert not sampler.requests
 
 
 @EVERY
-def test_sampling_options_of_other_servers_reach_the_sampler(serve, words):
-    server, sampler = serve(["ok"])
+def test_sampling_options_of_other_servers_reach_the_sampler(ok, words):
+    server, sampler = ok
     options = {"stop_token_ids": [7], "min_tokens": 3, "repetition_penalty": 1.3, "presence_penalty": 0.5}
     assert post(server, words.path, **words.asked, **options).is_success
     sampling = sampler.requests[0].sampling
@@ -307,8 +307,8 @@ def with_tool(words, **changed):
         (CHAT, [{"type": "custom", "custom": {"name": "apply_patch"}}]),
     ],
 )
-def test_tools_of_other_kinds_are_left_out_beside_functions_and_named(serve, words, others):
-    server, sampler = serve(["ok"])
+def test_tools_of_other_kinds_are_left_out_beside_functions_and_named(ok, words, others):
+    server, sampler = ok
     answer = post(server, words.path, **words.asked, tools=[*others, words.tool])
     assert answer.status_code == 200, answer.text
     kinds = ", ".join(f"tools[{at}] ({tool['type']})" for at, tool in enumerate(others))
@@ -321,8 +321,8 @@ def test_tools_of_other_kinds_are_left_out_beside_functions_and_named(serve, wor
     ("words", "at"),
     [(CHAT, "tools[1].function.name"), (RESPONSES, "tools[1].name"), (ANTHROPIC, "tools[1].name")],
 )
-def test_a_tools_name_may_have_128_characters_and_errors_name_it_in_the_dialects_words(serve, words, at):
-    server, _ = serve(["ok"])
+def test_a_tools_name_may_have_128_characters_and_errors_name_it_in_the_dialects_words(ok, words, at):
+    server, _ = ok
 
     def named(length):
         tool = {**words.tool, "name": "x" * length}

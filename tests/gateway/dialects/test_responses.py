@@ -167,14 +167,6 @@ def test_every_option_has_its_field_in_the_chat_request():
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [({}, None), ({"format": {"type": "text"}}, None), ({"format": {"type": "json_object"}}, {"type": "json_object"})],
-)
-def test_plain_forms_of_text_are_chats(text, expected):
-    assert chat_of("hi", text=text).get("response_format") == expected
-
-
 @pytest.mark.parametrize("say", [CALLS, REASONED])
 def test_an_upstreams_pieces_make_the_answer_that_it_gives_whole(say):
     exchange = ResponsesDialect().open(ASKED, None)

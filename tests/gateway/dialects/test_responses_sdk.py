@@ -230,8 +230,8 @@ async def test_parse_reads_calls_and_structured_text(serve):
     assert all(request.constraint is not None for request in sampler.requests)
 
 
-def test_only_the_allowed_tools_are_shown(serve, tokenizer):
-    server, sampler = serve(["ok"])
+def test_only_the_allowed_tools_are_shown(ok, tokenizer):
+    server, sampler = ok
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "calculate"}]}
     client_of(server).responses.create(
         model="tiny", input="12+30?", tools=[{"type": "function", "name": "look_up"}, CALCULATE], tool_choice=allowed
@@ -241,8 +241,8 @@ def test_only_the_allowed_tools_are_shown(serve, tokenizer):
     assert "look_up" not in prompt
 
 
-def test_a_response_can_be_fetched_and_deleted(serve):
-    server, _ = serve(["ok"])
+def test_a_response_can_be_fetched_and_deleted(ok):
+    server, _ = ok
     client = client_of(server)
     answer = client.responses.create(model="tiny", input="12+30?")
     assert client.responses.retrieve(answer.id).to_dict() == answer.to_dict()
@@ -295,8 +295,8 @@ async def test_a_previous_response_that_is_not_kept_is_openais_error(serve, stor
         ({"input": "x" * 5000}, "input"),
     ],
 )
-def test_a_bad_value_is_refused_with_the_name_of_its_field(serve, options, param):
-    server, sampler = serve(["ok"])
+def test_a_bad_value_is_refused_with_the_name_of_its_field(ok, options, param):
+    server, sampler = ok
     with pytest.raises(openai.BadRequestError) as caught:
         client_of(server).responses.create(**{"model": "tiny", "input": "12+30?"} | options)
     assert caught.value.param == param

@@ -194,7 +194,7 @@ async def test_a_client_that_goes_away_ends_the_upstreams_work(upstream, proxyin
     server = upstream(lambda body: [chunk("4")] * 200, delay=0.02)
     proxy = await proxying({"base_url": server.url})
     url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
-    await asyncio.to_thread(ask_and_leave, url, BODY | {"stream": stream})
+    await asyncio.to_thread(ask_and_leave, url, BODY | {"stream": stream}, begun=lambda: server.bodies)
     for _ in range(200):
         if server.broken_off and proxy.admission.active == 0:
             break

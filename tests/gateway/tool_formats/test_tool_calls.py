@@ -123,7 +123,7 @@ every_format = pytest.mark.parametrize("tool_format", ALL, ids=label)
 
 
 @every_format
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=14), cuts=st.lists(st.integers(1, 9), max_size=60))
 def test_pieces_do_not_depend_on_how_the_text_arrives(tool_format, fragments, cuts):
     text = "".join(fragments)
@@ -165,7 +165,7 @@ def strings_in(value):
 
 
 @every_format
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     calls=st.lists(
         st.tuples(st.sampled_from(["f", "look_up", "mcp.get_x"]), st.dictionaries(strings, values, max_size=4)),

@@ -15,13 +15,13 @@ from ...tokens import CompletionRecord, Delivery, SamplingParams, TokenRequest
 from ..constraints.compiler import ConstraintCompiler
 from ..constraints.rules import answer_rule
 from ..dialects import Caller, CallScope, ChatRequest
-from ..errors import NotFoundError, TooManyMessagesError, UnknownModelError
+from ..errors import TooManyMessagesError, UnknownModelError
 from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
-from ..settings import GrammarLimits
+from ..settings import GatewayLimits
 from .choice import Choice
-from .record import KnownAttempts, RolloutBudgets
+from .record import RolloutAttempts
 from .remember import ConversationMemory, Prompt
 
 _MAX_ID = 2**31
@@ -75,8 +75,7 @@ class Preparation:
         model_name: public name of the model.
         default_adapter: the adapter behind that name; None is the base model.
         store: records calls under a rollout's URL; without a store such URLs are refused.
-        budgets: limits of each attempt; None sets no limit.
-        grammars: limits of compiling a grammar.
+        limits: limits of rollouts, and of compiling a grammar.
     """
 
     def __init__(
@@ -84,22 +83,20 @@ class Preparation:
         sampler: Sampler,
         renderer: ChatRenderer,
         model_name: str,
-        default_adapter: str | None = "default",
-        store: LightningStore | None = None,
-        budgets: RolloutBudgets | None = None,
-        grammars: GrammarLimits | None = None,
+        default_adapter: str | None,
+        store: LightningStore | None,
+        limits: GatewayLimits,
     ) -> None:
         self.sampler = sampler
         self.renderer = renderer
         self.model_name = model_name
         self.store = store
-        self.budgets = budgets
         self.memory = ConversationMemory(renderer)
         """The served calls, from whose recorded ids conversations continue."""
         self.expert_prefixes: dict[str, Sequence[CompletionRecord]] = {}
         self._default_adapter = default_adapter
-        self._attempts = None if store is None else KnownAttempts(store, self.expert_prefixes)
-        self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=grammars)
+        self.attempts = RolloutAttempts(limits, lambda: store, self.expert_prefixes)
+        self._constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=limits)
 
     def close(self) -> None:
         """Stop the process that tries grammars; the next grammar starts it again."""
@@ -110,7 +107,7 @@ class Preparation:
         """Names of the served models."""
         return list(dict.fromkeys([self.model_name, *self.sampler.model_names]))
 
-    async def make(self, request: ChatRequest, caller: Caller, key: str = "") -> PreparedChat:
+    async def prepare(self, request: ChatRequest, caller: Caller, key: str = "") -> PreparedChat:
         """Prepare a request. A call without a seed takes one of its rollout, if that has a seed.
 
         Args:
@@ -127,11 +124,7 @@ class Preparation:
             RolloutBudgetError: the attempt has used up its calls or tokens.
         """
         adapter, scope = self._adapter(request.model), caller.scope
-        if scope is not None and self.store is None:
-            message = "this server records no rollouts: ask it at /v1, or start it with a store"
-            raise NotFoundError(message, code="no_store")
-        if self._attempts is not None:
-            await self._attempts.check(scope)
+        await self.attempts.check(scope)
 
         # Render.
         self._check_count(request)
@@ -165,15 +158,14 @@ class Preparation:
         if room < 1:
             raise ContextLengthError(len(prompt_ids), self.sampler.context_length)
         self._check_ids(request)
-        left = None if self.budgets is None else await self.budgets.begin(scope, len(prompt_ids))
+        left = await self.attempts.begin(scope, len(prompt_ids))
         if left is not None:
             room = max(1, min(room, left // request.choices))
 
-        seed, recorded = request.seed, None
-        if self._attempts is not None:
-            seed = self._attempts.next_seed(scope) if seed is None else seed
-            if request.choices == 1 and not request.top_logprobs:
-                recorded = self._attempts.next_recorded(scope, prompt_ids)
+        seed = self.attempts.next_seed(scope) if request.seed is None else request.seed
+        recorded = None
+        if request.choices == 1 and not request.top_logprobs:
+            recorded = self.attempts.next_recorded(scope, prompt_ids)
         # If the text may end the answer, no token should be sampled after that.
         ends_itself = bool(request.stop_strings) or one_call
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"

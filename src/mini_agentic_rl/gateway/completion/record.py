@@ -17,7 +17,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +37,7 @@ from ...semconv import CompletionSpanAttributes as Attr
 from ...store import LightningStore
 from ...tokens import CompletionRecord, SamplingParams
 from ...types import Attempt, OtelResource, Rollout, Span, TraceStatus
-from ..dialects import CallScope
+from ..dialects import Caller, CallScope
 from ..errors import NotFoundError, RecordingError, RolloutBudgetError
 from ..settings import RolloutLimits
 
@@ -45,10 +45,8 @@ logger = logging.getLogger(__name__)
 
 TOKENS_HELP: Final = "Tokens of prompts, those of them found in a cache, and tokens sampled."
 """Help of the metric that counts tokens."""
-_MAX_BUDGETS: Final = 65_536
-"""Attempts whose usage is counted; the least recently used is dropped first."""
-_MAX_ATTEMPTS: Final = 4096
-"""Attempts that are known; the earliest is dropped first."""
+_MAX_ATTEMPTS: Final = 65_536
+"""Attempts that are known; the least recently used is dropped first."""
 
 
 def _unknown_attempt(reason: object) -> NotFoundError:
@@ -60,57 +58,89 @@ def _not_recorded(reason: object) -> RecordingError:
 
 
 @dataclass
-class _KnownAttempt:
+class _Attempt:
+    """What is known of an attempt, and what it has used."""
+
     seed: int | None
     """None if the rollout has no seed."""
-    calls: int = 0
-    prefix: list[CompletionRecord] = field(default_factory=list)
+    prefix: list[CompletionRecord]
     """Recorded calls that answer the next calls."""
+    seeded_calls: int = 0
+    calls: int = 0
+    tokens: int = 0
+    refused: bool = False
+    """True if the first refusal is recorded."""
 
 
-@dataclass
-class KnownAttempts:
-    """Look attempts up in the store, and hand out seeds and recorded answers. Used from one event loop."""
+class RolloutAttempts:
+    """Look attempts up in the store, hand out seeds and recorded answers, and hold attempts to their budgets. Used from
+    one event loop. A scope of None is a call outside of rollouts, which has no bounds.
 
-    store: LightningStore
-    prefixes: Mapping[str, Sequence[CompletionRecord]] = field(default_factory=dict)
-    """Recorded calls by the name in a rollout's metadata (`EXPERT_PREFIX`)."""
-    _known: OrderedDict[tuple[str, str], _KnownAttempt] = field(default_factory=OrderedDict)
+    A call is counted with its prompt when it begins. Concurrent calls each see the budget at their beginning, so that
+    together they may exceed it by their sampled tokens.
+
+    Args:
+        limits: the bounds of an attempt.
+        store: returns the store of the rollouts; None if calls are not recorded.
+        prefixes: recorded calls by the name in a rollout's metadata (`EXPERT_PREFIX`).
+    """
+
+    def __init__(
+        self,
+        limits: RolloutLimits,
+        store: Callable[[], LightningStore | None],
+        prefixes: Mapping[str, Sequence[CompletionRecord]] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._store = store
+        self._prefixes = {} if prefixes is None else prefixes
+        self._attempts: OrderedDict[tuple[str, str], _Attempt] = OrderedDict()
+
+    @property
+    def bounds_tokens(self) -> bool:
+        """True if the tokens of an attempt are bounded."""
+        return self._limits.max_rollout_tokens is not None
 
     async def check(self, scope: CallScope) -> None:
-        """Look an attempt up, if it is not known.
+        """Look an attempt up in the store, if it is not known.
 
         Raises:
-            NotFoundError: there is no such rollout or attempt.
+            NotFoundError: there is no such rollout or attempt, or no store.
             BadRequestError: the rollout's seed is not an integer.
             RecordingError: the store does not answer.
         """
-        if scope is None or scope in self._known:
+        if scope is None:
+            return
+        store = self._store()
+        if store is None:
+            message = "this server records no rollouts: ask it at /v1, or start it with a store"
+            raise NotFoundError(message, code="no_store")
+        if scope in self._attempts:
             return
         rollout_id, attempt_id = scope
         try:
-            rollout = await self.store.get_rollout_by_id(rollout_id)
-            attempts = [] if rollout is None else await self.store.query_attempts(rollout_id)
+            rollout = await store.get_rollout_by_id(rollout_id)
+            attempts = [] if rollout is None else await store.query_attempts(rollout_id)
         except Exception as error:  # stores raise anything; the agent must see it
             log_failure(logger, error, f"could not look up attempt {attempt_id} of rollout {rollout_id}")
             raise _not_recorded(error) from error
         if rollout is None:
             raise _unknown_attempt(f"there is no rollout {rollout_id!r}")
-        known_attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
-        if known_attempt is None:
+        attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
+        if attempt is None:
             raise _unknown_attempt(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
-        prefix = self.prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ())
-        self._known[scope] = _KnownAttempt(_seed_of(rollout, known_attempt), prefix=list(prefix))
-        if len(self._known) > _MAX_ATTEMPTS:
-            self._known.popitem(last=False)
+        prefix = self._prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ())
+        self._attempts.setdefault(scope, _Attempt(_seed_of(rollout, attempt), list(prefix)))
+        if len(self._attempts) > _MAX_ATTEMPTS:
+            self._attempts.popitem(last=False)
 
     def next_seed(self, scope: CallScope) -> int | None:
         """Return the seed of the attempt's next call; None if its rollout has none."""
-        known = None if scope is None else self._known.get(scope)
-        if known is None or known.seed is None:
+        attempt = self._find(scope)
+        if attempt is None or attempt.seed is None:
             return None
-        text = f"{known.seed}/{known.calls}"
-        known.calls += 1
+        text = f"{attempt.seed}/{attempt.seeded_calls}"
+        attempt.seeded_calls += 1
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def next_recorded(self, scope: CallScope, prompt_ids: Sequence[int]) -> CompletionRecord | None:
@@ -118,13 +148,75 @@ class KnownAttempts:
 
         A prompt with other tokens than the recorded one has left the recorded conversation, whose rest is dropped.
         """
-        known = None if scope is None else self._known.get(scope)
-        if known is None or not known.prefix:
+        attempt = self._find(scope)
+        if attempt is None or not attempt.prefix:
             return None
-        if not np.array_equal(known.prefix[0].prompt_ids, np.asarray(prompt_ids, np.int64)):
-            known.prefix.clear()
+        if not np.array_equal(attempt.prefix[0].prompt_ids, np.asarray(prompt_ids, np.int64)):
+            attempt.prefix.clear()
             return None
-        return known.prefix.pop(0)
+        return attempt.prefix.pop(0)
+
+    async def begin(self, scope: CallScope, prompt_tokens: int = 0) -> int | None:
+        """Count a call and its prompt; return the maximum number of sampled tokens, None without a bound.
+
+        Raises:
+            RolloutBudgetError: the budget is used up. The first refusal is recorded.
+        """
+        attempt, limits = self._find(scope), self._limits
+        if scope is None or attempt is None:
+            return None
+        self._attempts.move_to_end(scope)
+        if limits.max_rollout_calls is not None and attempt.calls >= limits.max_rollout_calls:
+            raise await self._refusal(
+                scope, attempt, f"the rollout has made all its LLM calls (max_rollout_calls={limits.max_rollout_calls})"
+            )
+        most = limits.max_rollout_tokens
+        left = None if most is None else most - attempt.tokens - prompt_tokens
+        if left is not None and left < 1:
+            raise await self._refusal(scope, attempt, f"the rollout has used up its tokens (max_rollout_tokens={most})")
+        attempt.calls += 1
+        attempt.tokens += prompt_tokens
+        return left
+
+    def spend(self, scope: CallScope, tokens: int) -> None:
+        """Count tokens of a call that has begun."""
+        attempt = self._find(scope)
+        if attempt is not None:
+            attempt.tokens += tokens
+
+    def give_back(self, scope: CallScope, prompt_tokens: int = 0) -> None:
+        """Undo the counting of a call that failed, so that a retry costs nothing."""
+        attempt = self._find(scope)
+        if attempt is not None:
+            attempt.calls -= 1
+            attempt.tokens -= prompt_tokens
+
+    def _find(self, scope: CallScope) -> _Attempt | None:
+        return None if scope is None else self._attempts.get(scope)
+
+    async def _refusal(self, scope: tuple[str, str], attempt: _Attempt, reason: str) -> RolloutBudgetError:
+        store = self._store()
+        if store is not None and not attempt.refused:
+            attempt.refused = True
+            rollout_id, attempt_id = scope
+            try:
+                span = Span.from_attributes(
+                    attributes={
+                        "exception.type": ROLLOUT_BUDGET_EXCEEDED,
+                        "exception.message": reason,
+                        FAILURE_REASON: reason,
+                    },
+                    rollout_id=rollout_id,
+                    attempt_id=attempt_id,
+                    name=AGL_EXCEPTION,
+                    status=TraceStatus(status_code="ERROR", description=reason),
+                )
+                await store.add_span(span)
+            except Exception as error:  # stores raise anything; the agent is stopped anyway
+                log_failure(logger, error, f"could not mark attempt {attempt_id} of rollout {rollout_id} ({reason})")
+            else:
+                logger.warning("attempt %s of rollout %s is stopped: %s", attempt_id, rollout_id, reason)
+        return RolloutBudgetError(reason)
 
 
 def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
@@ -139,96 +231,6 @@ def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
     return seed + attempt.sequence_id - 1 if rollout.config.max_attempts > 1 else seed
 
 
-@dataclass
-class _Usage:
-    calls: int = 0
-    tokens: int = 0
-    marked: bool = False
-    """True if the refusal is recorded."""
-
-
-class RolloutBudgets:
-    """Count the calls and tokens of attempts. Used from one event loop.
-
-    A call is counted with its prompt when it begins. Concurrent calls each see the budget at their beginning, so that
-    together they may exceed it by their sampled tokens.
-
-    Args:
-        limits: the bounds.
-        store: returns the store in which a refusal is recorded; None records none.
-    """
-
-    def __init__(self, limits: RolloutLimits, store: Callable[[], LightningStore | None]) -> None:
-        self._limits = limits
-        self._store = store
-        self._attempts: OrderedDict[tuple[str, str], _Usage] = OrderedDict()
-
-    @property
-    def counts_tokens(self) -> bool:
-        """True if tokens are bounded."""
-        return self._limits.max_rollout_tokens is not None
-
-    async def begin(self, attempt: CallScope, prompt_tokens: int = 0) -> int | None:
-        """Count a call and its prompt; return the maximum number of sampled tokens, None without a bound.
-
-        Raises:
-            RolloutBudgetError: the budget is used up. The first refusal is recorded.
-        """
-        limits = self._limits
-        if attempt is None or (limits.max_rollout_calls is None and limits.max_rollout_tokens is None):
-            return None
-        used = self._attempts.setdefault(attempt, _Usage())
-        self._attempts.move_to_end(attempt)
-        if len(self._attempts) > _MAX_BUDGETS:
-            self._attempts.popitem(last=False)
-        if limits.max_rollout_calls is not None and used.calls >= limits.max_rollout_calls:
-            raise await self._refusal(
-                attempt, used, f"the rollout has made all its LLM calls (max_rollout_calls={limits.max_rollout_calls})"
-            )
-        left = None if limits.max_rollout_tokens is None else limits.max_rollout_tokens - used.tokens - prompt_tokens
-        if left is not None and left < 1:
-            raise await self._refusal(
-                attempt, used, f"the rollout has used up its tokens (max_rollout_tokens={limits.max_rollout_tokens})"
-            )
-        used.calls += 1
-        used.tokens += prompt_tokens
-        return left
-
-    def spend(self, attempt: CallScope, tokens: int) -> None:
-        """Count tokens of a call that has begun."""
-        if attempt is not None and attempt in self._attempts:
-            self._attempts[attempt].tokens += tokens
-
-    def give_back(self, attempt: CallScope, prompt_tokens: int = 0) -> None:
-        """Undo the counting of a call that failed, so that a retry costs nothing."""
-        if attempt is not None and attempt in self._attempts:
-            self._attempts[attempt].calls -= 1
-            self._attempts[attempt].tokens -= prompt_tokens
-
-    async def _refusal(self, attempt: tuple[str, str], used: _Usage, reason: str) -> RolloutBudgetError:
-        store = self._store()
-        if store is not None and not used.marked:
-            used.marked = True
-            try:
-                span = Span.from_attributes(
-                    attributes={
-                        "exception.type": ROLLOUT_BUDGET_EXCEEDED,
-                        "exception.message": reason,
-                        FAILURE_REASON: reason,
-                    },
-                    rollout_id=attempt[0],
-                    attempt_id=attempt[1],
-                    name=AGL_EXCEPTION,
-                    status=TraceStatus(status_code="ERROR", description=reason),
-                )
-                await store.add_span(span)
-            except Exception as error:  # stores raise anything; the agent is stopped anyway
-                log_failure(logger, error, f"could not mark attempt {attempt[1]} of rollout {attempt[0]} ({reason})")
-            else:
-                logger.warning("attempt %s of rollout %s is stopped: %s", attempt[1], attempt[0], reason)
-        return RolloutBudgetError(reason)
-
-
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 
@@ -236,22 +238,17 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2
 class CallContext:
     """The part of a recorded call that its answers share."""
 
-    rollout_id: str
-    attempt_id: str
+    caller: Caller
+    """The sender; it has a scope. The span becomes part of the trace in its `traceparent`."""
     response_id: str
     model: str
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]]
     prompt_ids: Sequence[int]
-    temperature: float
     start_time: float
     """Seconds since the epoch."""
-    agent: str | None = None
-    """Name of the agent, if the request has one."""
-    traceparent: str | None = None
-    """W3C trace context of the request: the span becomes part of the agent's trace."""
-    settings: Mapping[str, float | int] = field(default_factory=dict)
-    """Further sampling settings, under their names in the OpenTelemetry conventions for generative AI."""
+    settings: Mapping[str, float | int]
+    """Sampling settings, under their names in the OpenTelemetry conventions for generative AI."""
 
 
 @dataclass(frozen=True)
@@ -274,11 +271,12 @@ class RecordedAnswer:
 
 
 def sampling_attributes(sampling: SamplingParams) -> dict[str, float | int]:
-    """Return the span attributes of sampling settings: the length bound, the seed, and other values than the default.
-
-    The temperature is recorded apart.
-    """
-    settings: dict[str, float | int] = {GenAiAttributes.REQUEST_MAX_TOKENS: sampling.max_tokens}
+    """Return the span attributes of sampling settings: temperature, length bound, seed, and other values than the
+    default."""
+    settings: dict[str, float | int] = {
+        Attr.REQUEST_TEMPERATURE: sampling.temperature,
+        GenAiAttributes.REQUEST_MAX_TOKENS: sampling.max_tokens,
+    }
     if sampling.seed is not None:
         settings[GenAiAttributes.REQUEST_SEED] = sampling.seed
     for name, value, default in (
@@ -306,17 +304,21 @@ async def record_answer(store: LightningStore, call: CallContext, answer: Record
     except ValueError as error:
         raise _unknown_attempt(error) from error
     except Exception as error:  # stores raise anything; the agent must see it
-        log_failure(logger, error, f"could not record a call of attempt {call.attempt_id} of rollout {call.rollout_id}")
+        log_failure(
+            logger, error, "could not record a call of rollout {}, attempt {}".format(*(call.caller.scope or ()))
+        )
         raise _not_recorded(error) from error
 
 
 def _span(call: CallContext, answer: RecordedAnswer, end_time: float) -> Span:
-    parent = _TRACEPARENT.fullmatch(call.traceparent) if call.traceparent else None
+    caller = call.caller
+    assert caller.scope is not None
+    rollout_id, attempt_id = caller.scope
+    parent = _TRACEPARENT.fullmatch(caller.traceparent) if caller.traceparent else None
     attributes: dict[str, Any] = {
         Attr.SYSTEM: "mini-agentic-rl",
         Attr.OPERATION: "chat",
         Attr.REQUEST_MODEL: call.model,
-        Attr.REQUEST_TEMPERATURE: call.temperature,
         **call.settings,
         Attr.RESPONSE_ID: call.response_id,
         Attr.RESPONSE_MODEL: call.model,
@@ -341,20 +343,20 @@ def _span(call: CallContext, answer: RecordedAnswer, end_time: float) -> Span:
         attributes[Attr.UNTRAINABLE] = (
             f"the model's server told {len(answer.token_ids)} token ids and {len(answer.logprobs)} log-probabilities"
         )
-    if call.agent is not None:
-        attributes[Attr.AGENT_NAME] = call.agent
+    if caller.agent is not None:
+        attributes[Attr.AGENT_NAME] = caller.agent
     if answer.forced:
         attributes[Attr.RESPONSE_FORCED_POSITIONS] = list(answer.forced)
     if call.tools:
         attributes[Attr.TOOL_DEFINITIONS] = encode_in_steps(call.tools).decode()
     resource = {
-        LightningResourceAttributes.ROLLOUT_ID.value: call.rollout_id,
-        LightningResourceAttributes.ATTEMPT_ID.value: call.attempt_id,
+        LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
+        LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
     }
     return Span.from_attributes(
         attributes=attributes,
-        rollout_id=call.rollout_id,
-        attempt_id=call.attempt_id,
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
         name=Attr.SPAN_NAME,
         trace_id=parent.group(1) if parent else None,
         parent_id=parent.group(2) if parent else None,

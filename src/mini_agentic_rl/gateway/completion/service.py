@@ -10,11 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ...http import BadRequestError, MetricFamily, encode_in_steps, off_loop
-from ...samplers import Sampler
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest
 from ..dialects import (
     Caller,
@@ -59,12 +58,8 @@ class Counters:
     completion_tokens: int = 0
 
 
-@dataclass
-class ChatService:
+class ChatService(Preparation):
     """A `Backend` that answers chat requests from one sampler. Used from one event loop."""
-
-    preparation: Preparation
-    counters: Counters = field(default_factory=Counters)
 
     title = "mini-agentic-rl gateway"
     about = (
@@ -74,16 +69,10 @@ class ChatService:
     )
     owner = "mini-agentic-rl"
 
-    def __post_init__(self) -> None:
-        self.sampler: Sampler = self.preparation.sampler
-        self.store = self.preparation.store
-        self.memory = self.preparation.memory
-        self.count = self.preparation.count
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.counters = Counters()
         self.dialects: Sequence[Dialect] = [*shared_dialects(), CompletionsDialect()]
-
-    @property
-    def models(self) -> Sequence[str]:
-        return self.preparation.models
 
     @property
     def records(self) -> bool:
@@ -97,7 +86,7 @@ class ChatService:
         return parse_chat_request(exchange.chat), dialect.left_out(body)
 
     async def begin(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
-        call = ChatCall(self, await self.preparation.make(chat, caller, key), exchange)
+        call = ChatCall(self, await self.prepare(chat, caller, key), exchange)
         if call.streams:
             await call.begin()
         return call
@@ -105,13 +94,9 @@ class ChatService:
     def forget(self, scope: CallScope) -> None:
         self.memory.forget(scope)
 
-    def close(self) -> None:
-        """Stop the process that tries grammars; the next grammar starts it again."""
-        self.preparation.close()
-
     def facts(self) -> dict[str, Any]:
         return {
-            "model": self.preparation.model_name,
+            "model": self.model_name,
             "models": self.models,
             "context_length": self.context_length,
             "requests": vars(self.counters),
@@ -256,11 +241,11 @@ class ChatCall:
             sampled = sum(len(choice.token_ids) for choice in prepared.choices)
             counters.completion_tokens += sampled
             counters.cached_tokens += max(choice.cached_tokens for choice in prepared.choices)
-            budgets = self._service.preparation.budgets
-            if budgets is not None and sampled:
-                budgets.spend(prepared.scope, sampled)
-            elif budgets is not None:
-                budgets.give_back(prepared.scope, len(prepared.prompt_ids))
+            attempts = self._service.attempts
+            if sampled:
+                attempts.spend(prepared.scope, sampled)
+            else:
+                attempts.give_back(prepared.scope, len(prepared.prompt_ids))
 
     async def _run_choice(self, choice: Choice, request: TokenRequest) -> None:
         service, prepared = self._service, self._prepared
@@ -306,17 +291,13 @@ class ChatCall:
             return
         sampling = prepared.token_requests[choice.index].sampling
         call = CallContext(
-            rollout_id=prepared.scope[0],
-            attempt_id=prepared.scope[1],
+            caller=prepared.caller,
             response_id=prepared.response_id,
             model=prepared.request.model,
             messages=prepared.request.messages,
             tools=prepared.tools,
             prompt_ids=prepared.prompt_ids,
-            temperature=sampling.temperature,
             start_time=prepared.start_time,
-            agent=prepared.caller.agent,
-            traceparent=prepared.caller.traceparent,
             settings=sampling_attributes(sampling),
         )
         answer = RecordedAnswer(
@@ -343,7 +324,7 @@ class ChatCall:
             return
         body = _chunk_choice(choice, parts, first=first, calls_before=self._sent_calls[index])
         if request.logprobs and end > start:
-            body["logprobs"] = _logprobs(self._service.preparation.renderer, choice, start)
+            body["logprobs"] = _logprobs(self._service.renderer, choice, start)
         if request.return_token_ids:
             body["token_ids"] = choice.token_ids[start:end]
         if complete:
@@ -379,7 +360,7 @@ class ChatCall:
             body: dict[str, Any] = {
                 "index": choice.index,
                 "message": {**choice.message(), "refusal": None},
-                "logprobs": _logprobs(self._service.preparation.renderer, choice) if with_logprobs else None,
+                "logprobs": _logprobs(self._service.renderer, choice) if with_logprobs else None,
                 "finish_reason": choice.api_finish_reason,
             }
             if choice.stop_reason is not None:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -26,28 +25,13 @@ from ..render.decoding import Tokenizer
 from ..settings import GrammarLimits
 from .grammar import Grammar, GrammarError, UnreadableTokenizerError, Vocabulary
 from .rules import ANY_OBJECT, AnswerRule, ValueRule, answer_grammar, schema_with_options
-from .trial import (
-    CAN_FORK,
-    QUICK_SECONDS,
-    GrammarTrials,
-    NoTrialError,
-    SpawnedTrials,
-    TrialOutcome,
-    TrialProcessEndedError,
-)
+from .trial import QUICK_SECONDS, GrammarTrials, NoTrialError, TrialOutcome
 
 MAX_MIB: Final = 1024
 """Memory of all kept grammars, measured when they were compiled."""
 REFUSED_SECONDS: Final = 300.0
 """Seconds for which a refusal is repeated without another trial."""
 _MAX_REFUSALS: Final = 4096
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    message: str
-    field: str | None
-    until: float
 
 
 class KnownForms:
@@ -61,7 +45,8 @@ class KnownForms:
         self._max_grammars = max_grammars
         self._grammars: OrderedDict[bytes, tuple[Grammar, float]] = OrderedDict()
         """Each with its memory in MiB."""
-        self._refusals: OrderedDict[bytes, _Refusal] = OrderedDict()
+        self._refusals: OrderedDict[bytes, tuple[BadRequestError, float]] = OrderedDict()
+        """Each with the time until which it is repeated."""
         self._mib = 0.0
 
     def find(self, key: bytes) -> Grammar | None:
@@ -69,9 +54,9 @@ class KnownForms:
         if key in self._grammars:
             self._grammars.move_to_end(key)
             return self._grammars[key][0]
-        refusal = self._refusals.get(key)
-        if refusal is not None and time.monotonic() < refusal.until:
-            raise BadRequestError(refusal.message, param=refusal.field)
+        refusal, until = self._refusals.get(key, (None, 0.0))
+        if refusal is not None and time.monotonic() < until:
+            raise BadRequestError(refusal.message, param=refusal.param)
         return None
 
     def keep(self, key: bytes, grammar: Grammar, mib: float) -> None:
@@ -84,7 +69,7 @@ class KnownForms:
     def refuse(self, key: bytes, refusal: BadRequestError) -> None:
         """Remember why a form was refused."""
         self._refusals.pop(key, None)
-        self._refusals[key] = _Refusal(refusal.message, refusal.param, time.monotonic() + REFUSED_SECONDS)
+        self._refusals[key] = (refusal, time.monotonic() + REFUSED_SECONDS)
         if len(self._refusals) > _MAX_REFUSALS:
             self._refusals.popitem(last=False)
 
@@ -122,13 +107,8 @@ class ConstraintCompiler:
         self._limits = limits or GrammarLimits()
         self._known = KnownForms(max_grammars)
         self._jobs: dict[bytes, _Job] = {}
-        self._lock = threading.Lock()
-        self._vocabulary: Vocabulary | None = None
-        self._unreadable: str | None = None
-        make_trials = GrammarTrials if CAN_FORK else SpawnedTrials
-        self._trials: GrammarTrials | SpawnedTrials = make_trials(
-            lambda: self._read_vocabulary().definition(), [id_ for id_ in end_ids if id_ < len(tokenizer)], self._limits
-        )
+        self._vocabulary: Vocabulary | UnreadableTokenizerError | None = None
+        self._trials: GrammarTrials | None = None
         # Quick forms do not wait for slow ones, here too.
         self._quick = ThreadPoolExecutor(1, "grammar")
         self._slow = ThreadPoolExecutor(1, "large-grammar")
@@ -161,7 +141,8 @@ class ConstraintCompiler:
 
     def close(self) -> None:
         """Stop the process that tries grammars; the next form starts it again."""
-        self._trials.close()
+        if self._trials is not None:
+            self._trials.close()
 
     async def _wait(self, key: bytes, rule: AnswerRule) -> Grammar:
         """Wait for a form together with all other callers for it."""
@@ -218,41 +199,29 @@ class ConstraintCompiler:
         return rule, outcome
 
     async def _outcome(self, rule: AnswerRule, vocabulary: Vocabulary) -> TrialOutcome:
-        loop = asyncio.get_running_loop()
+        assert self._trials is not None
+        schemas, text = await asyncio.get_running_loop().run_in_executor(self._quick, _trial, rule, vocabulary)
         patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
-
-        async def ask_once() -> TrialOutcome:
-            trial = await loop.run_in_executor(self._quick, self._ask, rule, vocabulary)
-            return await asyncio.wait_for(asyncio.wrap_future(trial), patience)
-
         try:
-            try:
-                return await ask_once()
-            except TrialProcessEndedError:  # perhaps it ended before this question: a new process answers
-                return await ask_once()
+            return await asyncio.wait_for(self._trials.ask(schemas, text), patience)
         except (NoTrialError, asyncio.TimeoutError) as error:
             logger.warning("the form of an answer could not be tried: %s", error or "no answer in time")
             raise OverloadedError(
                 f"The server is busy: {error or 'it compiles too much'}. Try again shortly."
             ) from error
 
-    def _ask(self, rule: AnswerRule, vocabulary: Vocabulary) -> Future[TrialOutcome]:
-        needed = [value is rule.value or value.strict for value in _values(rule)]
-        schemas = [schema_with_options(value) for value in _values(rule)]
-        return self._trials.ask(list(zip(schemas, needed, strict=True)), _text(rule, vocabulary))
-
     def _read_vocabulary(self) -> Vocabulary:
-        with self._lock:
-            if self._unreadable is not None:
-                raise UnreadableTokenizerError(self._unreadable)
-            if self._vocabulary is None:
-                try:
-                    self._vocabulary = Vocabulary(self._tokenizer, self._end_ids)
-                except UnreadableTokenizerError as error:
-                    logger.warning("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
-                    self._unreadable = str(error)
-                    raise
-            return self._vocabulary
+        """Return the tokens of the model, read once. Called on the thread of quick forms."""
+        if self._vocabulary is None:
+            try:
+                self._vocabulary = Vocabulary(self._tokenizer, self._end_ids)
+                self._trials = GrammarTrials(self._vocabulary.definition, self._vocabulary.ends, self._limits)
+            except UnreadableTokenizerError as error:
+                logger.warning("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
+                self._vocabulary = error
+        if isinstance(self._vocabulary, UnreadableTokenizerError):
+            raise UnreadableTokenizerError(str(self._vocabulary))
+        return self._vocabulary
 
 
 @dataclass
@@ -280,5 +249,11 @@ def _loosened(rule: AnswerRule, indices: Sequence[int]) -> AnswerRule:
     )
 
 
+def _trial(rule: AnswerRule, vocabulary: Vocabulary) -> tuple[list[tuple[str, bool]], str]:
+    """Return the schemas of a form, each with True if it must compile, and its grammar."""
+    schemas = [(schema_with_options(value), value is rule.value or value.strict) for value in _values(rule)]
+    return schemas, _text(rule, vocabulary)
+
+
 def _text(rule: AnswerRule, vocabulary: Vocabulary) -> str:
-    return answer_grammar(rule, vocabulary.special, vocabulary.end_ids)
+    return answer_grammar(rule, vocabulary.special, vocabulary.ends)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +131,7 @@ class GrammarConstraint:
         self._matcher = matcher
         self._budget = budget
         self._tokens = vocabulary.tokens
-        self._end_id = vocabulary.end_id
+        self._end_id = vocabulary.ends[0]
         self._special = frozenset(vocabulary.special.values())
         self._literal: deque[int] = deque()
 
@@ -204,29 +204,26 @@ class Vocabulary:
     """
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Sequence[int]) -> None:
-        # It imports transformers, which the owner of the tokenizer has imported already.
-        from llguidance.hf import from_tokenizer
+        from transformers import PreTrainedTokenizerFast  # the owner of the tokenizer has imported it
 
-        ends = [id_ for id_ in end_ids if id_ < len(tokenizer)]
-        if not ends:
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise UnreadableTokenizerError("only fast Hugging Face tokenizers can be read")
+        self.ends = [id_ for id_ in end_ids if id_ < len(tokenizer)]
+        """The token with which the chat template ends an answer, and other tokens that end one."""
+        if not self.ends:
             raise UnreadableTokenizerError("it has no token that ends an answer")
         try:
-            self.tokens: LLTokenizer = from_tokenizer(tokenizer, eos_token=ends)
+            core = tokenizer.backend_tokenizer
+            if core.padding is not None or core.truncation is not None:
+                core = copy(core)  # it takes half a second
+                core.no_padding()
+                core.no_truncation()
+            self.definition: str = core.to_str()
+            """Megabytes of JSON from which another process creates a `LLTokenizer`."""
+            self.tokens = LLTokenizer(self.definition, eos_token=self.ends)
         except Exception as error:  # tokenizers raise anything
             raise UnreadableTokenizerError(str(error)) from error
-        self._core: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]  # it was just read
-        self.end_ids = frozenset(ends)
-        self.end_id = ends[0]
-        """The token with which the chat template ends an answer."""
         self.special: dict[str, int] = {
             name: id_ for name, id_ in tokenizer.get_added_vocab().items() if self.tokens.is_special_token(id_)
         }
         """Ids of special tokens by name."""
-
-    def definition(self) -> str:
-        """Return megabytes of JSON from which another process creates a `LLTokenizer`."""
-        core = copy(self._core)
-        core.no_padding()
-        core.no_truncation()
-        text: str = core.to_str()
-        return text

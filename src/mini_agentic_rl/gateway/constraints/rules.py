@@ -99,7 +99,7 @@ def _lark_part(kind: str, value: str, names: dict[str, str]) -> str:
     if kind == "literal":
         return json.dumps(_ESCAPE.sub(_letter, value), ensure_ascii=False)
     if kind == "set":  # sets of Rust's regular expressions have more special characters
-        return f"/[{_IN_SET.sub(lambda one: one[0] if len(one[0]) > 1 else chr(92) + one[0], value)}]/"
+        return f"/[{_IN_SET.sub(lambda match: match[0] if len(match[0]) > 1 else chr(92) + match[0], value)}]/"
     return value.replace(" ", "")
 
 
@@ -303,11 +303,11 @@ def _joint(request: ChatRequest, tool_format: ToolFormat) -> str | None:
     named = request.must_call and request.tool_choice != "required"
     if named or request.parallel_tool_calls is False:
         return None
-    one = tool_format.format_calls([("f", "{}")])
-    two = tool_format.format_calls([("f", "{}"), ("f", "{}")])
-    if len(two) < 2 * len(one) or not (two.startswith(one) and two.endswith(one)):
+    single = tool_format.format_calls([("f", "{}")])
+    double = tool_format.format_calls([("f", "{}"), ("f", "{}")])
+    if len(double) < 2 * len(single) or not (double.startswith(single) and double.endswith(single)):
         return None
-    return two[len(one) : len(two) - len(one)]
+    return double[len(single) : len(double) - len(single)]
 
 
 def _opening(calls: Sequence[CallRule], tool_format: ToolFormat) -> str:
@@ -326,7 +326,7 @@ def schema_with_options(value: ValueRule) -> str:
     return json.dumps(schema)
 
 
-def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: frozenset[int]) -> str:
+def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: Collection[int]) -> str:
     """Return the grammar of a whole answer; as JSON if it includes a grammar of the request.
 
     Args:

@@ -1,26 +1,29 @@
-"""The client of the process that tries whether a grammar compiles within bounds (`trial_worker.py`).
+"""Try whether a grammar compiles within bounds, in another process (`trial_worker.py`).
 
 A compilation in the server's process could not be interrupted, and the limits of the library do not bound it: twenty
 patterns that must hold at once take minutes and all memory. A grammar is compiled here only after the trial has shown
 its cost.
+
+Quick trials do not wait for slow ones: each trial first gets `QUICK_SECONDS`, and if that was not enough, the full time
+in a second lane with a low priority.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import asyncio
 import json
+import math
 import os
-import queue
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,24 +32,20 @@ from ...processes import DeadlineProcess, EndedError, LateError, NotReadyError, 
 if TYPE_CHECKING:
     from ..settings import GrammarLimits
 
-CAN_FORK: Final = hasattr(os, "fork")
-"""False on Windows, where `SpawnedTrials` stands in for `GrammarTrials`."""
-_CLOCK_SHARE: Final = 4
-"""Seconds of the clock that a try without a fork may take, for each second of processor time that it may take."""
 QUICK_SECONDS: Final = 0.035
 """CPU time of the first trial; usual grammars take a fraction of it."""
 MAX_WAITING: Final = 64
 """Maximum number of concurrent trials."""
-_END_SECONDS: Final = 1.0
-"""Seconds for the process to end after SIGTERM."""
+_LANE_TRIALS: Final = 2
+"""Trials that run at the same time in each of the two lanes."""
+_SLOW_NICENESS: Final = 15
+"""Niceness in the slow lane: sampling and quick trials go first."""
+_CLOCK_SHARE: Final = 4
+"""Seconds of the clock for each second of CPU time, where processes cannot fork and the clock is the bound."""
 
 
 class NoTrialError(RuntimeError):
-    """The process ended, or has too many trials."""
-
-
-class TrialProcessEndedError(NoTrialError):
-    """The process ended before it answered."""
+    """There are too many trials, or the process ended before it answered."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class TrialOutcome:
     """CPU time of the compilation."""
     mib: float = 0.0
     """Memory of the compilation."""
-    loosened: tuple[int, ...] = ()
+    loosened: Sequence[int] = ()
     """Indices of optional schemas that cannot be compiled; then the grammar was not compiled."""
     refused: tuple[int, str] | None = None
     """Index of a schema that cannot be compiled, -1 for the grammar, and the reason."""
@@ -66,203 +65,160 @@ class TrialOutcome:
 
 
 class GrammarTrials:
-    """Starts the process for the first trial, and stops it when the object is deleted. Thread-safe.
+    """Starts the worker for the first trial, and stops it when the object is deleted. Used from one event loop at a
+    time.
 
     Args:
-        definition: returns the tokenizer as JSON.
+        tokenizer: the tokenizer as JSON.
         end_ids: ids that end an answer.
         limits: CPU time and memory of a trial.
     """
 
-    def __init__(self, definition: Callable[[], str], end_ids: Sequence[int], limits: GrammarLimits) -> None:
-        self._definition = definition
-        self._end_ids = list(end_ids)
+    def __init__(self, tokenizer: str, end_ids: Sequence[int], limits: GrammarLimits) -> None:
         self._limits = limits
-        self._lock = threading.Lock()
-        self._numbers = itertools.count()
-        self._process: _Process | None = None
+        self._waiting = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        make_worker = _ForkingWorker if hasattr(os, "fork") else _SpawnedWorker
+        self._worker = make_worker({"tokenizer": tokenizer, "end_ids": list(end_ids), "mib": limits.max_grammar_mib})
 
-    def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> Future[TrialOutcome]:
-        """Start a trial; cancelling the future ends it. Blocks while the process starts.
+    async def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> TrialOutcome:
+        """Compile schemas and a grammar in the worker; if the caller is cancelled, the trial ends.
 
         Args:
             schemas: JSON texts; True for those that must compile.
             grammar: the grammar with all schemas.
 
         Raises:
-            NoTrialError: there are too many trials.
+            NoTrialError: there are too many trials, or the worker ended twice.
         """
-        with self._lock:
-            process = self._process
-            if process is None or not process.alive:
-                process = self._process = self._start()
-            return process.ask(next(self._numbers), {"schemas": list(schemas), "grammar": grammar})
+        if self._waiting >= MAX_WAITING:
+            raise NoTrialError(f"{MAX_WAITING} forms of answers are being tried already")
+        if self._loop is not asyncio.get_running_loop():  # a server that starts again has another one
+            self._loop = asyncio.get_running_loop()
+            self._quick_lane, self._slow_lane = asyncio.Semaphore(_LANE_TRIALS), asyncio.Semaphore(_LANE_TRIALS)
+        seconds, quick_seconds = self._limits.max_grammar_seconds, self._worker.quick_seconds
+        trial = {"schemas": list(schemas), "grammar": grammar, "mib": self._limits.max_grammar_mib}
+        self._waiting += 1
+        try:
+            async with self._quick_lane:
+                quick = {**trial, "seconds": min(quick_seconds, seconds), "niceness": 0}
+                outcome = await self._worker.run(quick)
+            if outcome.ended == "time" and seconds > quick_seconds:
+                async with self._slow_lane:
+                    outcome = await self._worker.run({**trial, "seconds": seconds, "niceness": _SLOW_NICENESS})
+            return outcome
+        finally:
+            self._waiting -= 1
 
     def close(self) -> None:
-        """Stop the process; the next trial starts it again."""
-        with self._lock:
-            if self._process is not None:
-                self._process.close()
-            self._process = None
-
-    def _start(self) -> _Process:
-        process = _Process()
-        limits = self._limits
-        process.send(
-            {
-                "tokenizer": self._definition(),
-                "end_ids": self._end_ids,
-                "seconds": limits.max_grammar_seconds,
-                "mib": limits.max_grammar_mib,
-            }
-        )
-        return process
+        """Stop the worker; the next trial starts it again."""
+        self._worker.close()
 
 
-class SpawnedTrials:
-    """`GrammarTrials` for a system without forks: one process tries one grammar at a time.
+class _ForkingWorker:
+    """The worker process, which runs each trial in a fork. For each trial this process makes a pair of sockets, sends
+    one of them to the worker, writes the trial to the other, and reads its outcome from there.
 
-    A try is bounded by the clock, and its memory by a regular look at it; the process is then killed and replaced.
+    Args:
+        setup: the tokenizer and the limits.
     """
 
-    def __init__(self, definition: Callable[[], str], end_ids: Sequence[int], limits: GrammarLimits) -> None:
-        self._definition = definition
-        self._end_ids = list(end_ids)
-        self._limits = limits
-        self._thread = ThreadPoolExecutor(1, "grammar-trials")
-        self._open: set[Future[TrialOutcome]] = set()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._helper: DeadlineProcess | None = None
+    quick_seconds = QUICK_SECONDS
 
-    def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> Future[TrialOutcome]:
-        """See `GrammarTrials.ask`."""
-        if len(self._open) >= MAX_WAITING:
-            raise NoTrialError(f"{MAX_WAITING} forms of answers are being tried already")
-        future = self._thread.submit(self._try, {"schemas": list(schemas), "grammar": grammar})
-        self._open.add(future)
-        future.add_done_callback(self._open.discard)
-        return future
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self._setup = setup
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._kill_process: Callable[[], object] = lambda: None
+
+    async def run(self, trial: dict[str, Any]) -> TrialOutcome:
+        for _ in range(2):  # perhaps the worker ended before this trial: a new one answers
+            control = await asyncio.to_thread(self._control_of_running)
+            answer = await self._exchange(control, trial)
+            if answer:
+                return TrialOutcome(**json.loads(answer))
+            await asyncio.to_thread(self._end, control)
+        raise NoTrialError("the process that tries grammars has ended")
 
     def close(self) -> None:
-        """End the process; the next question starts one again."""
-        if self._helper is not None:
-            self._helper.close()
+        with self._lock:
+            self._kill_process()
+            self._process = None
 
-    def _try(self, question: dict[str, Any]) -> TrialOutcome:
+    def _control_of_running(self) -> socket.socket:
+        """Return the socket through which the process takes sockets of trials; start it if it does not run."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self._kill_process()  # closes its socket
+                self._process = None
+            if self._process is None:
+                self._control, worker_end = socket.socketpair()
+                with worker_end:
+                    self._process = start_child(
+                        [sys.executable, "-m", f"{__package__}.trial_worker"],
+                        stdin=worker_end,
+                        env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},  # a fork has one thread
+                    )
+                self._kill_process = weakref.finalize(self, _kill, self._process, self._control)
+                setup = json.dumps(self._setup).encode()
+                with suppress(OSError):  # it has ended: the exchange finds that out
+                    self._control.sendall(len(setup).to_bytes(8, "big") + setup)
+            return self._control
+
+    def _end(self, control: socket.socket) -> None:
+        """End the process of this socket, unless another one has replaced it."""
+        with self._lock:
+            if control is self._control:
+                self._kill_process()
+
+    async def _exchange(self, control: socket.socket, trial: dict[str, Any]) -> bytes:
+        """Return the outcome of a trial; empty if the process has ended."""
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
-            if self._helper is None:
-                self._helper = self._make_helper()
-            return _outcome(self._helper.ask(question, _CLOCK_SHARE * self._limits.max_grammar_seconds))
+            with theirs:
+                socket.send_fds(control, [b"+"], [theirs.fileno()])
+            writer.write(json.dumps(trial).encode() + b"\n")
+            return await reader.read()
+        except OSError:
+            return b""
+        finally:
+            writer.close()
+
+
+class _SpawnedWorker:
+    """The worker process on a system without fork, such as Windows: it compiles one trial after the other itself, and
+    the clock bounds their time.
+
+    Args:
+        setup: the tokenizer and the limits.
+    """
+
+    quick_seconds = math.inf
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        folder = tempfile.mkdtemp(prefix="mini-agentic-rl-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        file = Path(folder) / "setup.json"
+        file.write_text(json.dumps(setup), encoding="utf-8")
+        self._process = DeadlineProcess(f"{__package__}.trial_worker", str(file))
+
+    async def run(self, trial: dict[str, Any]) -> TrialOutcome:
+        try:
+            answer = await asyncio.to_thread(self._process.ask, trial, _CLOCK_SHARE * trial["seconds"])
         except LateError:
             return TrialOutcome(ended="time")
         except EndedError:
             return TrialOutcome(ended="memory")
         except NotReadyError as error:
             raise NoTrialError(str(error)) from error
+        return TrialOutcome(**answer)
 
-    def _make_helper(self) -> DeadlineProcess:
-        self._folder = tempfile.TemporaryDirectory(prefix="mini-agentic-rl-")
-        file = Path(self._folder.name) / "tokenizer.json"
-        file.write_text(json.dumps({"tokenizer": self._definition(), "end_ids": self._end_ids}), encoding="utf-8")
-        return DeadlineProcess(f"{__package__}.spawned_trial_worker", str(file), str(self._limits.max_grammar_mib))
+    def close(self) -> None:
+        self._process.close()
 
 
-class _Process:
-    """A running process. One thread writes messages, one reads answers, so that nobody waits for its pipes."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", f"{__package__}.trial_worker"]
-        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}  # a fork has one thread
-        process = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._process = process
-        self._open: dict[int, Future[TrialOutcome]] = {}
-        self._ended = threading.Event()
-        """Set when the reader has ended. `Popen.poll` alone may miss the end: another thread waits for the process."""
-        self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.close = weakref.finalize(self, _end, process, self._messages)
-        work = {
-            "writer": partial(_write, process, self._messages),
-            "reader": partial(_read, process, self._open, self._ended),
-        }
-        for name, target in work.items():
-            threading.Thread(target=target, name=f"grammar-trials-{name}", daemon=True).start()
-
-    @property
-    def alive(self) -> bool:
-        return not self._ended.is_set() and self._process.poll() is None
-
-    def ask(self, number: int, question: dict[str, Any]) -> Future[TrialOutcome]:
-        if len(self._open) >= MAX_WAITING:
-            raise NoTrialError(f"{MAX_WAITING} forms of answers are being tried already")
-        future: Future[TrialOutcome] = Future()
-        self._open[number] = future
-        future.add_done_callback(lambda done: self._take_back(number) if done.cancelled() else None)
-        self.send({"id": number, **question})
-        if not self.alive:  # it ended after the reader failed all futures
-            _fail(self._open)
-        return future
-
-    def send(self, message: dict[str, Any]) -> None:
-        self._messages.put(message)
-
-    def _take_back(self, number: int) -> None:
-        self._open.pop(number, None)
-        self.send({"take_back": number})
-
-
-def _write(process: subprocess.Popen[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    """Write messages until None. Like `_read`, it has no reference to the owner of the process."""
-    assert process.stdin is not None
-    with contextlib.suppress(OSError), process.stdin:  # the reader reports its end
-        while (message := messages.get()) is not None:
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            process.stdin.flush()
-
-
-def _read(process: subprocess.Popen[bytes], open_: dict[int, Future[TrialOutcome]], ended: threading.Event) -> None:
-    """Deliver answers until the process ends."""
-    assert process.stdout is not None
-    try:
-        with process.stdout:
-            for line in process.stdout:
-                # in a frame of its own, so that no future is referenced until the next answer
-                _give(open_, json.loads(line))
-    finally:
-        ended.set()  # before the futures fail, so that `ask` finds it set for a later future
-        process.kill()  # malformed output ends the process as well
-        _fail(open_)
-
-
-def _give(open_: dict[int, Future[TrialOutcome]], answer: dict[str, Any]) -> None:
-    future = open_.pop(answer["id"], None)
-    if future is not None and future.set_running_or_notify_cancel():
-        future.set_result(_outcome(answer))
-
-
-def _outcome(answer: dict[str, Any]) -> TrialOutcome:
-    refused = answer.get("refused")
-    return TrialOutcome(
-        seconds=answer.get("seconds", 0.0),
-        mib=answer.get("mib", 0.0),
-        loosened=tuple(answer.get("loosened", ())),
-        refused=None if refused is None else (refused[0], refused[1]),
-        ended=answer.get("ended", ""),
-    )
-
-
-def _fail(open_: dict[int, Future[TrialOutcome]]) -> None:
-    while open_:
-        with contextlib.suppress(KeyError):  # the other thread took it
-            _, future = open_.popitem()
-            if future.set_running_or_notify_cancel():
-                future.set_exception(TrialProcessEndedError("the process that tries grammars has ended"))
-
-
-def _end(process: subprocess.Popen[bytes], messages: queue.SimpleQueue[dict[str, Any] | None]) -> None:
-    messages.put(None)
-    process.terminate()
-    try:
-        process.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+def _kill(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    process.kill()
+    process.wait()

@@ -1,12 +1,12 @@
 """The process that tries grammars: each is compiled in a fork, which the system kills at a limit.
 
-    python -m mini_agentic_rl.gateway.constraints.trial_worker
+    python -m mini_agentic_rl.gateway.constraints.trial_worker [FILE]
 
-The first line of input has the tokenizer and the limits; each further line starts or cancels a trial. Each trial is
-answered with one line of output. A fork has a limit of CPU time, and of memory beyond that of this process.
+Standard input is a socket, which brings the tokenizer as JSON, and then a socket for each trial. A fork of this process
+supervises the trial, which runs in a second fork with limits of CPU time, and of memory beyond that of this process. If
+the client closes the socket of the trial, the trial ends.
 
-Quick trials do not wait for slow ones: each first gets `QUICK_SECONDS`, and if that was not enough, the full time in a
-second lane with a low priority.
+With FILE, which holds the tokenizer as JSON, this process compiles trials itself: for systems without fork.
 """
 
 from __future__ import annotations
@@ -15,282 +15,162 @@ import contextlib
 import ctypes
 import json
 import os
-import selectors
+import select
 import signal
+import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
 from llguidance import LLTokenizer
 
-from ...processes import MEMORY_IS_BOUNDED
+from ...processes import (
+    MEMORY_IS_BOUNDED,
+    bound_memory,
+    confine,
+    lower_priority,
+    peak_memory_bytes,
+    serve_answers,
+)
 from .grammar import GrammarError, check_schema, compile_grammar
-from .trial import QUICK_SECONDS
 
-LANE_FORKS: Final = 2
-"""Concurrent forks in each of the two lanes."""
-_SLOW_NICENESS: Final = 15
-"""Niceness in the slow lane: sampling and quick trials go first."""
 _MEMORY_CHECK_SECONDS: Final = 0.05
-"""Seconds between two looks at the memory of forks, where the kernel does not bound it."""
+"""Seconds between two looks at the memory of a trial, where the kernel does not bound it."""
 _LONGEST_MESSAGE: Final = 1000
 """Characters of a reported reason."""
 
-Answer = dict[str, Any]
+Json = dict[str, Any]
 
 
-def try_grammar(trial: Answer, tokens: LLTokenizer) -> Answer:
+def try_grammar(trial: Json, tokens: LLTokenizer) -> Json:
     """Compile the schemas of a trial one by one, then its grammar.
 
     Returns:
-        `refused`: the index of the first required schema that cannot be compiled, or -1 for the grammar, and the
-        reason; otherwise `loosened`: the indices of optional schemas that cannot be compiled. If there are any, the
-        grammar was not compiled.
+        The fields of a `TrialOutcome`. `refused` has the first required schema that cannot be compiled; if optional
+        schemas are `loosened`, the grammar was not compiled.
     """
-    loosened = []
-    for index, (schema, needed) in enumerate(trial["schemas"]):
-        try:
-            check_schema(schema)
-        except GrammarError as error:
-            if needed:
-                return {"refused": [index, str(error)[:_LONGEST_MESSAGE]]}
-            loosened.append(index)
-    if not loosened:
-        try:
-            compile_grammar(trial["grammar"], tokens)
-        except GrammarError as error:
-            return {"refused": [-1, str(error)[:_LONGEST_MESSAGE]]}
-    return {"loosened": loosened}
-
-
-@dataclass
-class _Trial:
-    id: int
-    value: Answer
-    slow: bool = False
-    pid: int = 0
-    answer: int = -1
-    """File descriptor of the fork's answer."""
-
-
-@dataclass
-class _Lane:
-    seconds: float
-    """CPU time of a fork."""
-    niceness: int = 0
-    waiting: deque[_Trial] = field(default_factory=deque)
-    forks: int = 0
-
-
-class TrialWorker:
-    """Runs trials in forks.
-
-    Args:
-        attempt: runs a trial; called in the fork.
-        seconds: CPU time of a fork.
-        mib: memory of a fork.
-    """
-
-    def __init__(self, attempt: Callable[[Answer], Answer], seconds: float, mib: int) -> None:
-        self._attempt = attempt
-        self._pid = os.getpid()
-        self._mib = mib
-        self._memory = psutil.Process().memory_info().rss
-        self._quick = _Lane(min(QUICK_SECONDS, seconds))
-        self._slow = _Lane(seconds, _SLOW_NICENESS)
-        self._running: dict[int, _Trial] = {}
-
-    @property
-    def busy(self) -> bool:
-        """True if forks run."""
-        return bool(self._running)
-
-    def ask(self, id_: int, value: Answer) -> None:
-        """Start a trial in the quick lane."""
-        self._quick.waiting.append(_Trial(id_, value))
-        self._start_waiting()
-
-    def take_back(self, id_: int) -> None:
-        """Cancel a trial; its fork is killed."""
-        for lane in (self._quick, self._slow):
-            lane.waiting = deque(trial for trial in lane.waiting if trial.id != id_)
-        for trial in self._running.values():
-            if trial.id == id_:
-                os.kill(trial.pid, signal.SIGKILL)
-
-    def reap(self) -> None:
-        """Answer for ended forks, and start waiting trials."""
-        while self._running:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            trial = self._running.pop(pid)
-            lane = self._slow if trial.slow else self._quick
-            lane.forks -= 1
-            with os.fdopen(trial.answer, "rb") as stream:
-                line = stream.read()
-            code = os.waitstatus_to_exitcode(status)
-            if code == -signal.SIGPROF and not trial.slow and self._slow.seconds > self._quick.seconds:
-                trial.slow = True
-                self._slow.waiting.append(trial)
-            elif code == 0:
-                _tell({"id": trial.id, **json.loads(line)})
-            else:
-                _tell({"id": trial.id, "ended": "time" if code == -signal.SIGPROF else "memory"})
-        self._start_waiting()
-
-    def end_oversized(self) -> None:
-        """Kill forks that take too much memory; for a kernel that does not bound it."""
-        for pid in self._running:
-            with contextlib.suppress(psutil.Error):  # it has ended
-                if psutil.Process(pid).memory_info().rss - self._memory > self._mib << 20:
-                    os.kill(pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        """Kill all forks."""
-        for pid in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    def _start_waiting(self) -> None:
-        for lane in (self._quick, self._slow):
-            while lane.waiting and lane.forks < LANE_FORKS:
-                self._fork(lane.waiting.popleft(), lane)
-
-    def _fork(self, trial: _Trial, lane: _Lane) -> None:
-        trial.answer, theirs = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            _run_fork(self._attempt, trial.value, theirs, lane, self._mib, self._pid)
-        os.close(theirs)
-        trial.pid = pid
-        self._running[pid] = trial
-        lane.forks += 1
-
-
-def _run_fork(
-    attempt: Callable[[Answer], Answer], value: Answer, answer: int, lane: _Lane, mib: int, worker: int
-) -> None:
-    """Run a trial within its limits and exit; never returns."""
-    status = 1
+    began, before = time.process_time(), peak_memory_bytes()
+    outcome: Json = {"loosened": []}
+    index = -1
     try:
-        _die_with(worker)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # messages of a library that runs out of memory
-        os.nice(lane.niceness)
-        _confine(mib)
-        before = _peak()
-        signal.setitimer(signal.ITIMER_PROF, lane.seconds)  # its signal ends the process in any code
-        began = time.process_time()
-        outcome = attempt(value)
-        outcome["seconds"], outcome["mib"] = time.process_time() - began, (_peak() - before) / 2**20
-        os.write(answer, json.dumps(outcome).encode())
-        status = 0
-    finally:
-        os._exit(status)
+        for index, (schema, needed) in enumerate(trial["schemas"]):
+            try:
+                check_schema(schema)
+            except GrammarError:
+                if needed:
+                    raise
+                outcome["loosened"].append(index)
+        index = -1
+        if not outcome["loosened"]:
+            compile_grammar(trial["grammar"], tokens)
+    except GrammarError as error:
+        outcome = {"refused": (index, str(error)[:_LONGEST_MESSAGE])}
+    mib = (peak_memory_bytes() - before) / 2**20
+    return {**outcome, "seconds": time.process_time() - began, "mib": mib}
 
 
-def _die_with(worker: int) -> None:
-    """Have the kernel kill this fork when the worker dies."""
+def supervise(connection: socket.socket, tokens: LLTokenizer) -> None:
+    """Run the trial of a connection in a fork, and send its outcome or the limit that ended it."""
+    with connection.makefile("rb") as lines:
+        trial = json.loads(lines.readline())
+    answer, write_end = os.pipe()
+    supervisor = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _die_with(supervisor)
+            _run_within_limits(trial, tokens, write_end)
+        finally:
+            os._exit(1)
+    os.close(write_end)
+    pause = None if MEMORY_IS_BOUNDED else _MEMORY_CHECK_SECONDS
+    memory_before = 0 if MEMORY_IS_BOUNDED else _memory(supervisor)
+    client = connection.fileno()
+    while answer not in (ready := select.select([answer, client], [], [], pause)[0]):
+        oversized = not MEMORY_IS_BOUNDED and _memory(pid) - memory_before > trial["mib"] << 20
+        if client in ready or oversized:
+            os.kill(pid, signal.SIGKILL)
+            break
+    with open(answer, "rb") as file:
+        outcome = file.read()
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        outcome = json.dumps({"ended": "time" if code == -signal.SIGPROF else "memory"}).encode()
+    connection.sendall(outcome)
+
+
+def _run_within_limits(trial: Json, tokens: LLTokenizer, answer: int) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # messages of a library that runs out of memory
+    lower_priority(trial["niceness"])
+    confine(trial["mib"])
+    signal.setitimer(signal.ITIMER_PROF, trial["seconds"])  # its signal ends the process in any code
+    os.write(answer, json.dumps(try_grammar(trial, tokens)).encode())
+    os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this fork when its parent dies."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != worker:
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _peak() -> int:
-    """Return the peak memory of this process in bytes."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _confine(mib: int) -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # macOS does not bound memory: see `end_oversized`
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[0])
-        allowed = pages * os.sysconf("SC_PAGE_SIZE") + (mib << 20)
-        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
-
-
-def _tell(answer: Answer) -> None:
-    data = json.dumps(answer).encode() + b"\n"
-    while data:
-        data = data[os.write(1, data) :]
-
-
-class _Input:
-    """Splits the input into lines."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    def read(self) -> list[Answer] | None:
-        """Return the next messages, once input is readable; None at its end."""
-        data = os.read(0, 2**20)
-        if not data:
-            return None
-        self._rest += data
-        if b"\n" not in data:
-            return []
-        *lines, rest = bytes(self._rest).split(b"\n")
-        self._rest = bytearray(rest)
-        return [json.loads(line) for line in lines]
-
-
-def main() -> None:
-    """Run trials until the input ends or SIGTERM arrives."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the server ends this process
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    ended, ending = os.pipe()
-    os.set_blocking(ended, False)
-    os.set_blocking(ending, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(ending, warn_on_full_buffer=False)
-    lines = _Input()
-    worker: TrialWorker | None = None
+def _memory(pid: int) -> int:
     try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(0, selectors.EVENT_READ)
-            selector.register(ended, selectors.EVENT_READ)
-            while True:
-                watched = not MEMORY_IS_BOUNDED and worker is not None and worker.busy
-                ready = {key.fd for key, _ in selector.select(_MEMORY_CHECK_SECONDS if watched else None)}
-                if watched and worker is not None:
-                    worker.end_oversized()
-                if ended in ready:
-                    os.read(ended, 4096)
-                    if worker is not None:
-                        worker.reap()
-                messages = lines.read() if 0 in ready else []
-                if messages is None:
-                    return
-                for message in messages:
-                    if worker is None:
-                        tokens = LLTokenizer(message["tokenizer"], eos_token=message["end_ids"])
-                        worker = TrialWorker(partial(try_grammar, tokens=tokens), message["seconds"], message["mib"])
-                    elif "take_back" in message:
-                        worker.take_back(message["take_back"])
-                    else:
-                        worker.ask(message["id"], message)
-    finally:
-        if worker is not None:
-            worker.end()
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:  # it has ended
+        return 0
+
+
+def _tokens(setup: Json) -> LLTokenizer:
+    return LLTokenizer(setup["tokenizer"], eos_token=setup["end_ids"])
+
+
+def serve_forks(control: socket.socket) -> None:
+    """Run trials in forks until the other end of `control` is closed. It brings the setup, then sockets of trials."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the server ends this process
+    with control.makefile("rb", buffering=0) as stream:
+        size = int.from_bytes(stream.read(8), "big")
+        setup = b""
+        while len(setup) < size and (piece := stream.read(size - len(setup))):
+            setup += piece
+    if not size or len(setup) < size:  # the server has ended
+        return
+    tokens = _tokens(json.loads(setup))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets supervisors that have ended
+    worker = os.getpid()
+    while descriptors := socket.recv_fds(control, 1, 1)[1]:
+        with socket.socket(fileno=descriptors[0]) as connection:
+            if os.fork() == 0:
+                with contextlib.suppress(OSError, ValueError):  # the client has left
+                    _die_with(worker)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    control.close()
+                    supervise(connection, tokens)
+                os._exit(0)
+
+
+def serve_one_by_one(file: str) -> None:
+    """Compile trials in this process; `DeadlineProcess` bounds their time, and their memory where the kernel cannot."""
+
+    def prepare() -> Callable[[Json], Json]:
+        setup = json.loads(Path(file).read_text(encoding="utf-8"))
+        tokens = _tokens(setup)
+        bound_memory(setup["mib"])
+        return partial(try_grammar, tokens=tokens)
+
+    serve_answers(prepare)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        serve_one_by_one(sys.argv[1])
+    else:
+        serve_forks(socket.socket(fileno=0))

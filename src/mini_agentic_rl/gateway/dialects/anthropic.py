@@ -178,14 +178,14 @@ def _tool_choice(choice: ToolChoice) -> Any:
 
 def _response_format(request: MessagesRequest) -> Json | None:
     config = request.output_config
-    where, wanted = "output_format", request.output_format
+    where, output_format = "output_format", request.output_format
     if config is not None and config.format is not None:
-        where, wanted = "output_config.format", config.format
-    if wanted is None:
+        where, output_format = "output_config.format", config.format
+    if output_format is None:
         return None
-    if wanted.get("type") != "json_schema" or not isinstance(wanted.get("schema"), Mapping):
+    if output_format.get("type") != "json_schema" or not isinstance(output_format.get("schema"), Mapping):
         raise BadRequestError(f'{where}: expected {{"type": "json_schema", "schema": {{...}}}}', param=where)
-    return {"type": "json_schema", "json_schema": {"name": "output", "schema": wanted["schema"], "strict": True}}
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": output_format["schema"], "strict": True}}
 
 
 _MEDIUM: Final = 4_096

@@ -253,10 +253,7 @@ def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     return checked(ChatRequest, body)
 
 
-DONE = b"data: [DONE]\n\n"
-
-
-@dataclass(frozen=True)
+@dataclass
 class ChatExchange:
     """A chat request, which needs no translation."""
 
@@ -270,7 +267,7 @@ class ChatExchange:
         return server_sent(chunk)
 
     def end(self) -> bytes:
-        return DONE
+        return b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> bytes:
         return server_sent(error.body())

@@ -6,13 +6,13 @@ Evaluation harnesses that render prompts themselves use it. Only a gateway that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
+from ...http import ANYBODY, BadRequestError, Body, checked
 from .base import CallScope, Dialect, Json, server_sent
-from .chat import DONE
+from .chat import ChatExchange
 from .parameters import passed_on
 
 _USUAL_TOKENS: Final = 16
@@ -62,11 +62,9 @@ class CompletionsDialect(Dialect):
 
 
 @dataclass
-class CompletionExchange:
+class CompletionExchange(ChatExchange):
     """A request for a completion."""
 
-    counts_first: ClassVar[bool] = False
-    chat: Json
     offset: int = 0
     """Characters of the answer so far, for `text_offset`."""
 
@@ -75,12 +73,6 @@ class CompletionExchange:
 
     def events(self, chunk: Json) -> bytes:
         return server_sent(self._translated(chunk, "delta"))
-
-    def end(self) -> bytes:
-        return DONE
-
-    def failed(self, error: HttpError) -> bytes:
-        return server_sent(error.body())
 
     def _translated(self, answer: Json, part: str) -> Json:
         prompt_ids = answer.get("prompt_token_ids")

@@ -211,7 +211,9 @@ def passed_on(body: Mapping[str, Any], but: Collection[str] = ()) -> dict[str, A
 def refuse_not_served(body: Mapping[str, Any]) -> None:
     """Raise a BadRequestError that names the field if a chat request has an option that is not served."""
     for name, value in body.items():
-        if name in _NOT_SERVED and not any(type(value) is type(one) and value == one for one in _NOT_SERVED[name]):
+        if name in _NOT_SERVED and not any(
+            type(value) is type(neutral) and value == neutral for neutral in _NOT_SERVED[name]
+        ):
             instead = "send tools" if name in ("functions", "function_call") else "leave it out"
             raise BadRequestError(f"{name} is not served here: {instead}", param=name)
 

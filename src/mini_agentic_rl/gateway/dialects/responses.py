@@ -500,11 +500,11 @@ class ResponsesDialect(Dialect):
 
     def __init__(self) -> None:
         self._memory = ResponseMemory()
-        one = f"{self.path}/{{id}}"
+        response_path = f"{self.path}/{{id}}"
         self.lookups = (
-            Lookup("GET", f"{one}/input_items", self._input_items),
-            Lookup("GET", one, lambda id_, scope, key, query: self._memory.response((key, scope), id_)),
-            Lookup("DELETE", one, self._delete),
+            Lookup("GET", f"{response_path}/input_items", self._input_items),
+            Lookup("GET", response_path, lambda id_, scope, key, query: self._memory.response((key, scope), id_)),
+            Lookup("DELETE", response_path, self._delete),
         )
         self.counting = Counting(
             f"{self.path}/input_tokens",

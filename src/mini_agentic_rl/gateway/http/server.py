@@ -15,8 +15,6 @@ from ...samplers import Sampler
 from ...store import LightningStore
 from ...tokens import CompletionRecord
 from ...types import ProxyLLM
-from ..completion.prepare import Preparation
-from ..completion.record import RolloutBudgets
 from ..completion.service import ChatService
 from ..render.decoding import ThinkingName, Tokenizer
 from ..render.renderer import ChatRenderer
@@ -82,9 +80,7 @@ class MiniLLMServer(AdmittingServer):
                 raise UserError(f"{public_url!r} is no URL: write it as http://learner:8000", setting="gateway_url")
         self.renderer = ChatRenderer(tokenizer, tool_format=tool_format, thinking=thinking, extra_eos_ids=extra_eos_ids)
         limits = limits or GatewayLimits()
-        budgets = RolloutBudgets(limits, lambda: store)
-        preparation = Preparation(sampler, self.renderer, model_name, default_adapter, store, budgets, limits)
-        self.service = ChatService(preparation)
+        self.service = ChatService(sampler, self.renderer, model_name, default_adapter, store, limits)
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         app, admission = create_app(self.service, limits, api_keys=keys, store=store, sessions=sessions)
         super().__init__(app, admission, host, port, "gateway server")
@@ -93,7 +89,7 @@ class MiniLLMServer(AdmittingServer):
     def expert_prefixes(self) -> dict[str, Sequence[CompletionRecord]]:
         """Recorded calls that answer the first calls of rollouts, by the name in a rollout's metadata
         (`semconv.EXPERT_PREFIX`)."""
-        return self.service.preparation.expert_prefixes
+        return self.service.expert_prefixes
 
     @property
     def endpoint(self) -> str:

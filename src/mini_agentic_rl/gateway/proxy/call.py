@@ -18,16 +18,9 @@ import httpx
 from ...http import LARGE, BadRequestError, HttpError, MetricFamily, encode_in_steps, off_loop, size_of
 from ...semconv import CompletionSpanAttributes, GenAiAttributes
 from ...store import LightningStore
-from ..completion.record import (
-    TOKENS_HELP,
-    CallContext,
-    KnownAttempts,
-    RecordedAnswer,
-    RolloutBudgets,
-    record_answer,
-)
+from ..completion.record import TOKENS_HELP, CallContext, RecordedAnswer, RolloutAttempts, record_answer
 from ..dialects import Caller, CallScope, ChatDialect, ChatReader, Dialect, Exchange, shared_dialects
-from ..errors import NotFoundError
+from ..settings import RolloutLimits
 from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
 from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamRefusedError, Upstreams, broken, error_text, silent
 
@@ -49,7 +42,7 @@ class ProxyService:
     Args:
         upstreams: the servers.
         store: returns the store that records calls under a rollout's URL.
-        budgets: limits of each attempt.
+        limits: limits of rollouts.
     """
 
     title = "mini-agentic-rl proxy"
@@ -62,16 +55,13 @@ class ProxyService:
     context_length = None
     count = None
 
-    def __init__(
-        self, upstreams: Upstreams, store: Callable[[], LightningStore | None], budgets: RolloutBudgets
-    ) -> None:
+    def __init__(self, upstreams: Upstreams, store: Callable[[], LightningStore | None], limits: RolloutLimits) -> None:
         self.upstreams = upstreams
         self.store = store
-        self.budgets = budgets
+        self.attempts = RolloutAttempts(limits, store)
         self.tokens: Counter[str] = Counter()
         """Tokens of ended calls: of prompts, found in a cache, and sampled."""
         self.dialects: Sequence[Dialect] = shared_dialects()
-        self._attempts: KnownAttempts | None = None
 
     @property
     def models(self) -> Sequence[str]:
@@ -95,15 +85,9 @@ class ProxyService:
         return chat, () if isinstance(dialect, ChatDialect) else dialect.left_out(body)
 
     async def begin(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
-        store = self.store()
-        if caller.scope is not None and store is None:
-            raise NotFoundError("this proxy records no rollouts: ask it at /v1, or give it a store", code="no_store")
-        if store is not None:
-            if self._attempts is None or self._attempts.store is not store:  # the store was replaced
-                self._attempts = KnownAttempts(store)
-            await self._attempts.check(caller.scope)
-        call = ProxiedCall(self, exchange, caller, store)
-        await self.budgets.begin(caller.scope)
+        await self.attempts.check(caller.scope)
+        call = ProxiedCall(self, exchange, caller, self.store())
+        await self.attempts.begin(caller.scope)
         rollout_id = None if caller.scope is None else caller.scope[0]
         try:
             call.upstream, call.response = await self.upstreams.send(
@@ -116,7 +100,7 @@ class ProxyService:
                     await call.response.aclose()
                 raise UpstreamRefusedError(call.upstream, call.response, content)
         except HttpError:
-            self.budgets.give_back(caller.scope)
+            self.attempts.give_back(caller.scope)
             raise
         return call
 
@@ -199,7 +183,7 @@ class ProxiedCall:
                 await self._record()
         prompt, sampled = answer.prompt_tokens, answer.completion_tokens
         self._service.tokens.update({"prompt": prompt, "cached": answer.cached_tokens, "completion": sampled})
-        self._service.budgets.spend(self._scope, prompt + sampled)
+        self._service.attempts.spend(self._scope, prompt + sampled)
 
     def upstream_body(self, upstream: Upstream) -> dict[str, Any]:
         """Return the body for an upstream."""
@@ -212,7 +196,7 @@ class ProxiedCall:
     def _adds_usage(self) -> bool:
         """True if a stream must report token counts for the budget though the agent did not request them."""
         requested = (self._body.get("stream_options") or {}).get("include_usage")
-        return self.streams and not requested and self._scope is not None and self._service.budgets.counts_tokens
+        return self.streams and not requested and self._scope is not None and self._service.attempts.bounds_tokens
 
     def _take(self, part: dict[str, Any]) -> None:
         if part.get("error"):
@@ -239,20 +223,17 @@ class ProxiedCall:
         if self._scope is None or self._store is None:
             return
         answer, body = self._answer, self._body
-        temperature = body.get("temperature")
+        temperature = 1.0 if body.get("temperature") is None else float(body["temperature"])
+        settings = {name: value for name, field in _SETTINGS if isinstance(value := body.get(field), int | float)}
         context = CallContext(
-            rollout_id=self._scope[0],
-            attempt_id=self._scope[1],
+            caller=self._caller,
             response_id=answer.id,
             model=self.upstream.name,
             messages=body["messages"],
             tools=body.get("tools") or [],
             prompt_ids=answer.prompt_ids,
-            temperature=1.0 if temperature is None else float(temperature),
             start_time=self._start_time,
-            agent=self._caller.agent,
-            traceparent=self._caller.traceparent,
-            settings={name: value for name, field in _SETTINGS if isinstance(value := body.get(field), int | float)},
+            settings={CompletionSpanAttributes.REQUEST_TEMPERATURE: temperature, **settings},
         )
         for index, choice in answer.choices.items():
             recorded = RecordedAnswer(

@@ -12,7 +12,6 @@ from ...http import AdmittingServer
 from ...processes import serve_until_signal
 from ...store import LightningStore
 from ...types import LLM, ProxyLLM
-from ..completion.record import RolloutBudgets
 from ..http.app import create_app
 from ..settings import GatewayLimits, SessionSettings
 from .call import ProxyService
@@ -90,7 +89,7 @@ class LLMProxy:
         )
         limits = limits or GatewayLimits()
         keys = [*([] if api_key is None else [api_key]), *api_keys]
-        service = ProxyService(self._upstreams, self.get_store, RolloutBudgets(limits, self.get_store))
+        service = ProxyService(self._upstreams, self.get_store, limits)
         app, self.admission = create_app(
             service, limits, api_keys=keys, store=store, sessions=sessions, close=self._upstreams.close
         )

@@ -407,8 +407,9 @@ class Upstreams:
         headers = {"content-type": "application/json", "accept-encoding": ACCEPTED}
         if server.api_key is not None:
             headers["authorization"] = f"Bearer {server.api_key}"
-        silence = server.timeout or self._timeout
-        timeout = httpx.Timeout(silence, connect=server.connect_timeout or self._connect_timeout, pool=None)
+        timeout = httpx.Timeout(
+            self.silence(server), connect=server.connect_timeout or self._connect_timeout, pool=None
+        )
         pool = self._pool()
         url = httpx.URL(f"{server.base_url}{path}")
         # httpx logs the URL, so the password is passed apart
@@ -422,7 +423,7 @@ class Upstreams:
                 answer = await pool.send(request, stream=True, auth=auth)
         except httpx.ReadTimeout as error:
             self.sent[server.shown_url, "silent"] += 1
-            raise silent(server, silence) from error
+            raise silent(server, self.silence(server)) from error
         except httpx.TransportError:
             self.sent[server.shown_url, "unreachable"] += 1
             raise
@@ -456,10 +457,10 @@ def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
     )
 
 
-def _pause(retries: int, asked: float | None) -> float:
+def _pause(retries: int, requested: float | None) -> float:
     """Return the seconds before the next try: as the server requests, else exponential back-off with jitter."""
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0**retries) * random.uniform(0.5, 1.0)
 
 

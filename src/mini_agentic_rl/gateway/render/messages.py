@@ -233,7 +233,7 @@ def merged(turns: list[dict[str, Any]], alternating: bool, user_after_result: bo
         if alike or (role == "user" and before == "tool" and not user_after_result):
             contents[-1].append(turn["content"])
             last |= {name: [*last.get(name, ()), *turn[name]] for name in ("tool_calls",) if name in turn}
-            thoughts = [one["reasoning_content"] for one in (last, turn) if one.get("reasoning_content")]
+            thoughts = [part["reasoning_content"] for part in (last, turn) if part.get("reasoning_content")]
             last |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
         else:
             result.append(dict(turn))

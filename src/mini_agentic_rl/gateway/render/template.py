@@ -200,7 +200,7 @@ class ChatTemplate:
     def _choose_format(self, name: ToolFormatName) -> tuple[ToolFormat, bool, bool]:
         """Return the tool format, whether the template shows tools and results, and whether it writes the calls."""
         allowed = [tool_format for tool_format in FORMATS if name in ("auto", "compact", tool_format.name)]
-        fallback = next(one for one in allowed if name != "compact" or one.name == COMPACT)
+        fallback = next(tool_format for tool_format in allowed if name != "compact" or tool_format.name == COMPACT)
         shows_tools = _MARK in self.try_([_USER], [_PROBE_TOOL])
         shows_results = _RESULT in self.try_([_USER, _calling(_call()), _result()], [_PROBE_TOOL])
         text = self._answer_text(_calling(_call()))
@@ -215,9 +215,11 @@ class ChatTemplate:
             written += [tagged] if tagged is not None and self._writes(tagged, text) else []
         if shows_tools and shows_results and "probe" not in text:  # calls are part of the content, as in LFM2
             vocabulary = self._tokenizer.get_added_vocab()
-            written = [one for one in allowed if one.markers and one.markers[0] in vocabulary]
+            written = [
+                tool_format for tool_format in allowed if tool_format.markers and tool_format.markers[0] in vocabulary
+            ]
         if written:  # bare JSON also occurs inside other formats: the longest prefix is the most specific
-            best = max(written, key=lambda one: len(one.forced_prefix("probe")))
+            best = max(written, key=lambda tool_format: len(tool_format.forced_prefix("probe")))
             answered = [_USER, {"role": "assistant", "content": "a"}, _result()]
             takes_results = native_calls or _RESULT in self.try_(answered, [_PROBE_TOOL])
             return best, shows_tools and takes_results, native_calls
@@ -227,7 +229,7 @@ class ChatTemplate:
 
     def _text_of_calls(self, arguments: Sequence[Mapping[str, Any]]) -> str:
         """Return the rendered calls of the probe with these arguments, without the text around them."""
-        answer = _calling(*(_call(arguments=one) for one in arguments), content=_MARK)
+        answer = _calling(*(_call(arguments=given) for given in arguments), content=_MARK)
         ended = self.try_([_USER, {"role": "assistant", "content": _MARK}]).rpartition(_MARK)[2]
         text = self._answer_text(answer)
         if _MARK not in text:

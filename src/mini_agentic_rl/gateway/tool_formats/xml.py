@@ -198,8 +198,8 @@ class _Reader:
         return None if re.search(r"[\s<>]", name) else make_call(name, arguments)
 
 
-def _common_start(one: str, other: str) -> str:
-    pairs = zip(one, other, strict=False)
+def _common_start(first: str, second: str) -> str:
+    pairs = zip(first, second, strict=False)
     return "".join(left for left, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
