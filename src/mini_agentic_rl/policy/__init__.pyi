@@ -58,6 +58,7 @@ from .model_files import embedded_path as embedded_path
 from .model_files import pull_embedded as pull_embedded
 from .model_files import resolve_model as resolve_model
 from .policy import Policy as Policy
+from .rank_group import RankGroup as RankGroup
 from .ranks import RankedPolicy as RankedPolicy
 from .ranks import follow_rank_0 as follow_rank_0
 from .settings import AdaptedModelSettings as AdaptedModelSettings

@@ -24,8 +24,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
-from ..algorithm.seeds import derive_seed
-from ..algorithm.sft import negative_log_likelihood
+from ..algorithm import derive_seed, negative_log_likelihood
 from ..files import DamagedFileError, damage, read_json, write_json
 from ..gateway import ChatRenderer, load_tokenizer
 from ..metrics import EVAL, check_loggers, rows_until
@@ -36,6 +35,7 @@ from ..policy import (
     LoraSettings,
     LossInputs,
     PolicyModel,
+    RankGroup,
     adapter_folder,
     count_parameters,
     load_model,
@@ -44,7 +44,6 @@ from ..policy import (
     save_weights,
     write_state,
 )
-from ..policy.rank_group import RankGroup
 from ..processes import deferred_interrupt, peak_memory_bytes
 from ..tokens import CompletionRecord, TokenTree, pack
 from ..trainer import RecordedRun, RunState, record_run

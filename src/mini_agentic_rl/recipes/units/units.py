@@ -127,7 +127,7 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
 half as many examples teach the form of the calls as with 8. The policy is tried after 48, 64 and 96 examples. Each step
 has four tasks of each of the two kinds."""
 
-_SHOWN: Final = 0.5
+_SHOWN: Final = 0.45
 """Probability that a demonstration of a sum converts a measure after the first one."""
 
 _NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ida", "Jon", "Kira", "Leo")
@@ -152,8 +152,8 @@ class Units(Episodes):
     and operations.
 
     Demonstrations of sums in the split `train` show only the form of the calls. Each measure after the first is
-    converted with probability 1/2, else its number is added as it is, so that 3 in 8 demonstrations of levels 1 and 2
-    are right. Rewards teach that every measure has to be converted.
+    converted with probability 0.45, else its number is added as it is, so that a third of the demonstrations of levels
+    1 and 2 are right. Rewards teach that every measure has to be converted.
     """
 
     name: ClassVar[str] = "units"
