@@ -83,7 +83,8 @@ _THREE: Final = (
     "What is the sum of {a} {u}, {b} {v} and {c} {w} of {stuff}, in {base}?",
     "{name} brings {a} {u} of {stuff}, a friend brings {b} {v}, and a neighbour {c} {w}. How many {base} do they have?",
     "A shop sold {a} {u} of {stuff} in May, {b} {v} in June and {c} {w} in July. How many {base} were sold in total?",
-    "A store has {a} {u} of {stuff}. First {b} additional {v} are delivered, later {c} {w}. How many {base} does it have then?",
+    "A store has {a} {u} of {stuff}. First {b} additional {v} are delivered, later {c} {w}. "
+    "How many {base} does it have then?",
     "{a} {u}, {b} {v} and {c} {w} of {stuff} are put together. What is the total in {base}?",
     "One {piece} is {a} {u}, the next {b} {v}, the last {c} {w}. How many {base} is the whole?",
     "{name} uses {a} {u} of {stuff} in the morning, {b} {v} at noon and {c} {w} at night. How many {base} are used?",

@@ -127,8 +127,8 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
 half as many examples teach the form of the calls as with 8. The policy is tried after 48, 64 and 96 examples. Each step
 has four tasks of each of the two kinds."""
 
-_SHOWN: Final = 0.45
-"""Probability that a demonstration of a sum converts a measure after the first one."""
+_RIGHT_SHOWN: Final = 0.4
+"""Share of the demonstrations of sums that convert every measure."""
 
 _NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ida", "Jon", "Kira", "Leo")
 _HELD_OUT_NAMES: Final = ("Maya", "Nils", "Olga", "Pia", "Quinn", "Rosa", "Sven", "Tara")
@@ -151,9 +151,9 @@ class Units(Episodes):
     subtracts from one. `test` has other units, numbers and wordings than train, `transfer` also other kinds of units
     and operations.
 
-    Demonstrations of sums in the split `train` show only the form of the calls. Each measure after the first is
-    converted with probability 0.45, else its number is added as it is, so that a third of the demonstrations of levels
-    1 and 2 are right. Rewards teach that every measure has to be converted.
+    Demonstrations of sums in the split `train` show only the form of the calls: 4 in 10 of levels 1 and 2 are right.
+    The others convert the first measure, leave out at random one or more of the rest, and add the numbers of those as
+    they are. Rewards teach that every measure has to be converted.
     """
 
     name: ClassVar[str] = "units"
@@ -201,7 +201,9 @@ class Units(Episodes):
         name = rng.choice(_NAMES if trains else _HELD_OUT_NAMES)
         shown = list(measures)
         if split == "train" and story.level in (1, 2):
-            shown = measures[:1] + [measure for measure in measures[1:] if rng.random() < _SHOWN]
+            if rng.random() >= _RIGHT_SHOWN:
+                left_out = rng.sample(measures[1:], rng.randrange(1, len(measures)))
+                shown = [measure for measure in measures if measure not in left_out]
             numbers |= {
                 letter: measure.split()[0]
                 for letter, measure in zip("uvw", measures, strict=False)
