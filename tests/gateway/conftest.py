@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 
 import pytest
 
@@ -42,16 +40,6 @@ def ok(_ok):
     """A server that says "ok", shared by tests that leave no trace in it but `sampler.requests`; and its sampler."""
     _ok[1].requests.clear()
     return _ok
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_ssl_context():
-    """Load the system's certificates once and not for each client, which takes 25 ms."""
-    with pytest.MonkeyPatch.context() as patch:
-        for package in filter(find_spec, ("httpx", "httpx2")):  # the SDKs use one or the other
-            module = import_module(f"{package}._transports.default")
-            patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
-        yield
 
 
 @cache

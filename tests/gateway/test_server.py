@@ -46,12 +46,18 @@ def test_a_chosen_port_is_kept_and_a_free_one_is_found(serve):
     assert other.port not in (0, port)
 
 
+def _new_server_threads(before):
+    return [thread for thread in threading.enumerate() if thread.name == "gateway server" and thread not in before]
+
+
 def test_stopping_frees_the_port_and_the_thread_and_allows_a_new_start(serve):
+    before = threading.enumerate()
     server, _ = serve(["ok"])
     port = server.port
+    assert _new_server_threads(before)
     server.stop()
     server.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "gateway server"]
+    assert not _new_server_threads(before)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}/health")
     with server:
@@ -134,8 +140,9 @@ def test_health_tells_of_requests_and_conversations(serve):
     not sys.platform.startswith("linux"), reason="no thread CPU clock here: the cost of a request is left unchecked"
 )
 def test_the_cost_of_a_request_beside_generation_stays_small(serve):
+    before = threading.enumerate()
     server, _ = serve(["The answer is 42."], tokens_per_delta=100)
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == "gateway server"]
+    (thread,) = _new_server_threads(before)
     clock = time.pthread_getcpuclockid(thread.ident)
     with httpx.Client() as client:
         for _ in range(5):

@@ -20,7 +20,7 @@ def test_the_sql_agent_has_the_defaults_of_its_own_command():
     given = with_agent_defaults(TrainConfig(agent="sql", difficulty=[1, 2], sft_examples=32))
     assert given == SqlTrainConfig(difficulty=[1, 2], sft_examples=32)
     math = TrainConfig(difficulty=[3])
-    assert with_agent_defaults(math) == math.changed(expert_prefix=True)
+    assert with_agent_defaults(math) == math
 
 
 @pytest.mark.parametrize("role", ["algorithm", "runner"])
@@ -69,12 +69,6 @@ def test_each_recipe_has_its_own_defaults():
     assert [one["sft_examples"] for one in (math, guess, sql)] == [2048, 96, 192]
     assert [one["max_batch_tokens"] for one in (math, guess)] != [sql["max_batch_tokens"]] * 2
     assert guess["output_dir"] == "outputs/guess-agent"
-
-
-def test_the_main_job_tries_failed_tasks_again_where_steps_are_whole():
-    assert yaml.safe_load(_printed())["expert_prefix"]
-    for refused in (["--max-staleness", "1"], ["--backend", "trl"], ["--sft-examples", "0"]):
-        assert not yaml.safe_load(_printed(*refused))["expert_prefix"]
 
 
 def test_families_that_call_tools_go_on_imitating_beside_their_rewards_where_that_can_be():

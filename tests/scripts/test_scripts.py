@@ -48,7 +48,7 @@ def worked(result):
         ("train_gsm8k_agent.py", ["--batchsize", "3"], "--batchsize is unknown: did you mean --batch_size?"),
         ("train_gsm8k_agent.py", ["--batch_size", "0"], "--batch_size 0: must be a whole number, 1 or more"),
         ("reward_modeling.py", ["--dataset_name"], "--dataset_name needs a value"),
-        ("convert_dpo_format.py", ["--zzzzzz"], "--zzzzzz is unknown; --help shows those there are"),
+        ("convert_dpo_format.py", ["--zzzzzz"], "--zzzzzz is unknown; see --help"),
     ],
 )
 def test_a_flag_that_nobody_knows_is_refused_with_the_nearest(script, name, options, told):
