@@ -12,7 +12,7 @@ import lazy_loader
 
 from .compat import install as _find_older_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _find_older_names()
 
