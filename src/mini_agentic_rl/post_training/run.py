@@ -252,6 +252,17 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
             folder.save_trained(save)
         return summary
 
+    return record_in_processes(folder, settings, load_and_train, processes)
+
+
+def record_in_processes(
+    folder: PostTrainingFolder,
+    settings: PostTrainingSettings,
+    train: Callable[[RecordedRun], dict[str, Any]],
+    processes: PartialState,
+) -> dict[str, Any]:
+    """Record a training that all processes run and the first one writes; return its summary."""
+
     def first_state(state: RunState) -> RunState:
         """Return in every process the state of the folder that the first one found."""
         states = [state]
@@ -263,7 +274,7 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
         folder,
         settings,
         settings.model_dump(mode="json"),
-        load_and_train,
+        train,
         rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
         is_writer=processes.is_main_process,
         agree=first_state,

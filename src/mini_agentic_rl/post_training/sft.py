@@ -22,12 +22,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 
 from ..algorithm import derive_seed, negative_log_likelihood
 from ..files import DamagedFileError, damage, read_json, write_json
 from ..gateway import ChatRenderer, load_tokenizer
-from ..metrics import EVAL, check_loggers, rows_until
+from ..metrics import EVAL, check_loggers
 from ..policy import (
     EMBEDDED_NAMES,
     Learner,
@@ -46,10 +45,10 @@ from ..policy import (
 )
 from ..processes import deferred_interrupt, peak_memory_bytes
 from ..tokens import CompletionRecord, TokenTree, pack
-from ..trainer import RecordedRun, RunState, record_run
+from ..trainer import RecordedRun
 from .models import refuse_reward_model, refuse_weights
 from .rows import IGNORED, report_losses, sft_rows
-from .run import EVALUATED_TRAINING_ROWS, Rows, quiet_libraries, read_examples
+from .run import EVALUATED_TRAINING_ROWS, Rows, quiet_libraries, read_examples, record_in_processes
 from .run_folder import STATE_FILE, PostTrainingFolder
 from .settings import SFTSettings
 
@@ -137,24 +136,7 @@ def train_sft(settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows
             folder.save_trained(training.save_model)
         return summary
 
-    def first_state(state: RunState) -> RunState:
-        """Return in every process the state of the folder that the first one found."""
-        states = [state]
-        if processes.num_processes > 1:
-            broadcast_object_list(states)
-        return states[0]
-
-    summary = record_run(
-        folder,
-        settings,
-        settings.model_dump(mode="json"),
-        train_and_measure,
-        rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
-        is_writer=processes.is_main_process,
-        agree=first_state,
-    )
-    processes.wait_for_everyone()
-    return summary
+    return record_in_processes(folder, settings, train_and_measure, processes)
 
 
 class _Training:

@@ -70,6 +70,7 @@ class ChatService(Preparation):
     owner = "mini-agentic-rl"
 
     def __init__(self, *arguments: Any) -> None:
+        """Arguments as `Preparation`."""
         super().__init__(*arguments)
         self.counters = Counters()
         self.dialects: Sequence[Dialect] = [*shared_dialects(), CompletionsDialect()]
