@@ -124,8 +124,8 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
     "warm_start.schedule": "linear",
 }
 """Training settings: a short warm-up until the policy is ready for rewards, then rewards alone. The policy is tried
-after 48, 64 and 96 examples. The rate of the warm-up falls: with a constant one the last batches decide whether a measure
-after the first is converted at all (`dev/LOG.md`). Each step has four tasks of each of the two kinds."""
+after 48, 64 and 96 examples. The rate of the warm-up falls: with a constant one the last batches decide whether a
+measure after the first is converted at all (`dev/LOG.md`). Each step has four tasks of each of the two kinds."""
 
 _RIGHT_SHOWN: Final = 0.4
 """Share of the demonstrations of sums that convert every measure."""
