@@ -127,8 +127,8 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
 after 48, 64 and 96 examples. The rate of the warm-up falls: with a constant one the last batches decide whether a
 measure after the first is converted at all (`dev/LOG.md`). Each step has four tasks of each of the two kinds."""
 
-_RIGHT_SHOWN: Final = 0.4
-"""Share of the demonstrations of sums that convert every measure."""
+_SHOWN_WHOLE: Final = ("centimetres", "metres")
+"""Metric units of sums whose demonstrations convert every measure: 4 in 10. The others convert only the first."""
 
 _NAMES: Final = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana", "Ida", "Jon", "Kira", "Leo")
 _HELD_OUT_NAMES: Final = ("Maya", "Nils", "Olga", "Pia", "Quinn", "Rosa", "Sven", "Tara")
@@ -151,9 +151,9 @@ class Units(Episodes):
     subtracts from one. `test` has other units, numbers and wordings than train, `transfer` also other kinds of units
     and operations.
 
-    Demonstrations of sums in the split `train` show only the form of the calls: 4 in 10 of levels 1 and 2 are right.
-    The others convert the first measure, leave out at random one or more of the rest, and add the numbers of those as
-    they are. Rewards teach that every measure has to be converted.
+    Demonstrations of sums (levels 1 and 2) in the split `train` are right for centimetres and metres, 4 in 10. The
+    others convert only the first measure and add the remaining numbers as they are: no demonstration shows a right sum
+    of kilometres, kilograms or litres. Rewards teach that every measure has to be converted.
     """
 
     name: ClassVar[str] = "units"
@@ -200,15 +200,9 @@ class Units(Episodes):
         stuff = {} if story.base else vars(rng.choice((STUFF if trains else HELD_OUT_STUFF)[base]))
         name = rng.choice(_NAMES if trains else _HELD_OUT_NAMES)
         shown = list(measures)
-        if split == "train" and story.level in (1, 2):
-            if rng.random() >= _RIGHT_SHOWN:
-                left_out = rng.sample(measures[1:], rng.randrange(1, len(measures)))
-                shown = [measure for measure in measures if measure not in left_out]
-            numbers |= {
-                letter: measure.split()[0]
-                for letter, measure in zip("uvw", measures, strict=False)
-                if measure not in shown
-            }
+        if split == "train" and story.level in (1, 2) and base not in _SHOWN_WHOLE:
+            shown = measures[:1]
+            numbers |= {letter: measure.split()[0] for letter, measure in zip("vw", measures[1:], strict=False)}
         question = wording.format(name=name, **words, **stuff)
         return {
             "key": question,
