@@ -7,13 +7,12 @@ the dashboard and the command `doctor` print the findings of `diagnose`.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 from .base import duration, latest, number, percent
-from .view import Finding, Level, Measured, RunView, StepNumbers, mean
+from .view import Finding, Level, Measured, RunView, mean
 
 _FEW_ROLLOUTS: Final = 16
 _FEW_TASKS: Final = 4
@@ -502,27 +501,17 @@ class RunWatch:
     """Applies the rules to a running run."""
 
     def __init__(self) -> None:
-        self._first: list[StepNumbers] = []
-        self._last: deque[StepNumbers] = deque(maxlen=_KEPT)
-        self._measured: list[Measured] = []
-        self._probes: list[tuple[float, float]] = []
+        self.view = RunView(())
+        """View of the kept part of the run."""
 
     def add(self, row: Mapping[str, Any]) -> list[Finding] | None:
         """Add a row of metrics with its phase and step. Return the current findings; None if the row is neither a step
         of reinforcement learning nor a measurement."""
-        added = RunView.of_rows([row])
-        self._measured += added.measured
-        self._probes += added.probes
-        for step in added.steps:
-            if len(self._first) < _KEPT:
-                self._first.append(step)
-            else:
-                self._last.append(step)
-        if not (added.steps or added.measured):
-            return None
-        return diagnose(self.view)
-
-    @property
-    def view(self) -> RunView:
-        """View of the kept part of the run."""
-        return RunView([*self._first, *self._last], list(self._measured), probes=list(self._probes))
+        added, before = RunView.of_rows([row]), self.view
+        steps = [*before.steps, *added.steps]
+        self.view = RunView(
+            steps[:_KEPT] + steps[_KEPT:][-_KEPT:],
+            [*before.measured, *added.measured],
+            probes=[*before.probes, *added.probes],
+        )
+        return diagnose(self.view) if added.steps or added.measured else None

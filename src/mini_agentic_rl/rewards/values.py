@@ -6,12 +6,10 @@ known unit, such as "apples", is ignored.
 
 from __future__ import annotations
 
-import ast
-import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
@@ -222,25 +220,16 @@ class ListValue:
 
 
 @dataclass(frozen=True)
-class MappingValue:
-    """A dictionary."""
-
-    items: tuple[tuple[str, Value], ...]
-
-
-@dataclass(frozen=True)
 class TextValue:
     """A word or an expression."""
 
     text: str
 
 
-Value: TypeAlias = NumberValue | OptionValue | ListValue | MappingValue | TextValue
+Value: TypeAlias = NumberValue | OptionValue | ListValue | TextValue
 
 MAX_NESTING = 8
 """Lists within lists."""
-_MAX_LITERAL = 1000
-"""Characters of a dictionary."""
 MAX_VALUE = 2000
 """Characters of an answer that is parsed; a longer one is compared as text."""
 
@@ -395,8 +384,6 @@ def parse_value(text: str, nesting: int = 0) -> Value:
     text = text.replace("\\{", "{").replace("\\}", "}")
     closing = _BRACKETS.get(text[:1], "")
     if nesting < MAX_NESTING and closing and text[-1:] in closing and encloses(text):
-        if (mapping := _literal_mapping(text)) is not None:
-            return value_of(mapping, nesting)
         parts = _split(text[1:-1])
         if len(parts) > 1 or text[0] != "(":
             return ListValue(text[0] + text[-1], _values(parts, nesting))
@@ -424,8 +411,6 @@ def value_of(value: Any, nesting: int = 0) -> Value:
     if nesting == 0 and (value is None or not str(value).strip()):
         raise ValueError("the right answer is empty")
     if nesting < MAX_NESTING:
-        if isinstance(value, Mapping):
-            return MappingValue(tuple((str(key), value_of(item, nesting + 1)) for key, item in value.items()))
         if isinstance(value, list | tuple):
             return ListValue("sequence", tuple(value_of(item, nesting + 1) for item in value))
         if isinstance(value, set | frozenset):
@@ -433,26 +418,12 @@ def value_of(value: Any, nesting: int = 0) -> Value:
     return parse_value(clean(str(value)), nesting + 1) if nesting <= MAX_NESTING else TextValue(str(value))
 
 
-def _literal_mapping(text: str) -> dict[Any, Any] | None:
-    """Return a dictionary from its JSON or Python literal; None for any other text."""
-    if text[0] != "{" or ":" not in text or len(text) > _MAX_LITERAL:
-        return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            value = read(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            return value
-    return None
-
-
 def _values(parts: Sequence[str], nesting: int) -> tuple[Value, ...]:
     return tuple(parse_value(clean(part), nesting + 1) for part in parts)
 
 
 def is_container(text: str) -> bool:
-    """Return True if a text is a list, set, tuple or dictionary from its first to its last character."""
+    """Return True if a text is a list, set or tuple from its first to its last character."""
     closing = _BRACKETS.get(text[:1], "")
     return bool(closing) and text[-1:] in closing and (text[0] != "(" or "," in text) and encloses(text)
 
