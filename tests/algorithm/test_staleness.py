@@ -213,7 +213,7 @@ def test_the_default_correction_goes_with_the_loss():
     assert correction(max_staleness=2) == "token"
     assert correction(max_staleness=2, preset="icepop") == "icepop"
     assert correction(max_staleness=2, importance_correction="none") == "none"
-    assert correction(max_staleness=2, preset="dppo") == correction(max_staleness=1, policy_loss="dppo_kl") == "none"
+    assert correction(max_staleness=2, preset="dppo") == correction(max_staleness=1, policy_loss="dppo_tv") == "none"
     with pytest.raises(ValueError, match="`max_staleness=0`"):
         MiniGRPO("embedded", max_staleness=1, deterministic=True)
 

@@ -23,13 +23,15 @@ from .seeds import derive_seed, kinds_of, tasks_from
 from .settings import LoopSettings
 from .state import RunProgress
 
+_FLOOR: Final = 0.1
+"""Weight of tasks that are always or never solved: they are still tried now and then."""
 _NEWEST: Final = 0.5
 """Weight of the newest group in a task's pass rate: the policy changes, and older groups say less."""
 
 
-def learnability(pass_rate: float, floor: float) -> float:
+def learnability(pass_rate: float) -> float:
     """Return max(floor, 4 p (1 - p)): 1 for a task that is solved half of the time."""
-    return max(floor, 4 * pass_rate * (1 - pass_rate))
+    return max(_FLOOR, 4 * pass_rate * (1 - pass_rate))
 
 
 def updated_pass_rates(pass_rates: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
@@ -57,8 +59,6 @@ class TaskSource:
     """Number of tasks that the run drew before this step."""
     pass_rates: Mapping[str, float] | None = None
     """By row; None draws in the order of the epochs."""
-    floor: float = 0.1
-    """The least weight of a task."""
     kinds: Sequence[str] | None = None
     """Kind of each task: in the order of the epochs, kinds take turns."""
     drawn: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ class TaskSource:
     def _weights(self, pass_rates: Mapping[str, float], drawn: Sequence[int]) -> Floats:
         weights = np.ones(self.size)
         for row, rate in pass_rates.items():
-            weights[int(row)] = learnability(rate, self.floor)
+            weights[int(row)] = learnability(rate)
         counts = np.bincount(np.array(drawn, np.int64), minlength=self.size)
         return np.where(counts == counts.min(), weights, 0.0)
 
@@ -118,7 +118,6 @@ class TaskDraws:
             step=step,
             first=first,
             pass_rates=None if settings.curriculum == "none" else progress.pass_rates,
-            floor=settings.curriculum_floor,
             kinds=self._kinds,
         )
 

@@ -170,13 +170,10 @@ async def run_rollouts(
     return [await _finished(store, ended[rollout_id], trained or TrainedCalls()) for rollout_id in ids]
 
 
-async def read_rollouts(
-    store: LightningStore, ids: Sequence[str], trained: TrainedCalls | None = None
-) -> list[FinishedRollout]:
+async def read_rollouts(store: LightningStore, ids: Sequence[str], trained: TrainedCalls) -> list[FinishedRollout]:
     """Return rollouts that have ended, as `run_rollouts` does, in this order; without those that the store has lost."""
     rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(ids))}
-    wanted = trained or TrainedCalls()
-    return [await _finished(store, rollouts[rollout_id], wanted) for rollout_id in ids if rollout_id in rollouts]
+    return [await _finished(store, rollouts[rollout_id], trained) for rollout_id in ids if rollout_id in rollouts]
 
 
 async def cancel_leftovers(store: LightningStore) -> int:

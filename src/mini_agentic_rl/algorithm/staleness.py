@@ -84,9 +84,11 @@ class AheadGroup:
 class AheadSampler:
     """Samples groups while the learner computes; at most `max_staleness` + 1 batches are ahead."""
 
+    learning_share: float = 0.5
+    """Share of the device's time that sampling has while the learner computes."""
+
     def __init__(self, run: RunState, has_signal: Callable[[Group], bool]) -> None:
         """`has_signal` returns True if a group can change an adapter."""
-        self.learning_share = run.settings.sampling_share
         self._run = run
         self._has_signal = has_signal
         self._models = run.served.trained_models

@@ -1,13 +1,10 @@
 """Rewards for the form of a reply, whatever its answer: format, length and working steps.
 
-Calculations such as "12 * 30 = 360" are evaluated exactly, with bounded length and without powers, in time linear in
-the text.
+Calculations such as "12 * 30 = 360" are evaluated by the bounded calculator of `tools`.
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
+from ..tools import calculate
 from .base import Reward, RewardError, Sample
 from .extract import MAX_TEXT
 
@@ -153,8 +151,6 @@ MAX_EQUATIONS = 200
 """Number of calculations of a text that are read, from its end."""
 _MAX_SIDE = 120
 """Characters of one side of an equation."""
-_MAX_DIGITS = 30
-"""Digits of one number."""
 
 _LEFT = re.compile(r"[-+*/×÷·−–()\d.,$€£ \t]{1,120}$")
 _RIGHT = re.compile(r"[-+*/×÷·−–()\d.,$€£ \t]{1,120}")
@@ -163,14 +159,7 @@ _TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=[\d($€£])")
 _GROUPS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _BESIDE = re.compile(r"(?<=[\d)])[.,]?\s+(?=[\d.(])")
 _BULLET = re.compile(r"\s*[-*•–]\s+")
-_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _OPERATION = re.compile(r"[\d)][-+*/]")
-_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 
 
 @dataclass(frozen=True)
@@ -221,25 +210,12 @@ def _plain(side: str, place: int) -> str:
     return re.sub(r"\s+|\.(?!\d)", "", side).rstrip("+-*/(,")
 
 
-def _value(side: str) -> Fraction | None:
+def _value(expression: str) -> Fraction | None:
     """Return the value of an arithmetic expression; None for anything else."""
-    if not side or any(len(number) > _MAX_DIGITS for number in _NUMBER.findall(side)):
+    try:
+        return Fraction(calculate(expression))
+    except ValueError:  # the calculator has answered with an error
         return None
-    try:  # as string literals numbers keep every digit
-        return _evaluate(ast.parse(_NUMBER.sub(r'"\g<0>"', side), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
-
-
-def _evaluate(node: ast.expr) -> Fraction:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return Fraction(node.value)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        value = _evaluate(node.operand)
-        return -value if isinstance(node.op, ast.USub) else value
-    raise ValueError("no arithmetic")
 
 
 StepKind: TypeAlias = Literal["calculations", "marked"]
