@@ -231,7 +231,7 @@ def with_kl_penalty(groups: Sequence[Group], learner: Learner, coef: float) -> t
     totals = np.bincount(packed.trajectory_S, weights=k1_S)
     penalties = {id(t): coef * float(total) for t, total in zip(trained, totals, strict=True)}
     lowered = [[t.lowered(penalties.get(id(t), 0.0)) for t in group.trajectories] for group in groups]
-    penalised = [replace(group, trajectories=own) for group, own in zip(groups, lowered, strict=True)]
+    penalised = [replace(group, trajectories=trajectories) for group, trajectories in zip(groups, lowered, strict=True)]
     return penalised, float(k1_S.mean())
 
 

@@ -237,7 +237,7 @@ async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCal
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     selection = trained.select(spans, trainable_agents_in(rollout.metadata or {}))
     over_budget = _over_budget(spans)
-    error = None if attempt is None else _why(attempt, rollout.config)
+    error = None if attempt is None else _failure_reason(attempt, rollout.config)
     finished = FinishedRollout(
         rollout=rollout,
         spans=spans,
@@ -264,7 +264,7 @@ def _over_budget(spans: Sequence[Span]) -> str | None:
     return None
 
 
-def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
+def _failure_reason(attempt: Attempt, config: RolloutConfig) -> str | None:
     """Return the runner's reason; where the store gave the attempt up before its runner did, the limit it passed."""
     reason = attempt.metadata.get("error")
     if reason is not None:

@@ -37,24 +37,24 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, noun: str, many: str | None = None) -> str:
     """Return a number with a noun: 1 step, 2,000 steps.
 
     Args:
-        one: the singular.
+        noun: the singular.
         many: the plural; None appends an s to the singular.
     """
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
-def latest(count: int, one: str) -> str:
+def latest(count: int, noun: str) -> str:
     """Return a phrase for the newest items: the last step, the last 5 steps."""
-    return f"the last {one}" if count == 1 else f"the last {counted(count, one)}"
+    return f"the last {noun}" if count == 1 else f"the last {counted(count, noun)}"
 
 
-def every(count: int, one: str) -> str:
+def every(count: int, noun: str) -> str:
     """Return a phrase for all items: all 8 rollouts, the one rollout."""
-    return f"the one {one}" if count == 1 else f"all {counted(count, one)}"
+    return f"the one {noun}" if count == 1 else f"all {counted(count, noun)}"
 
 
 def quantity(family: str, value: float | None) -> str:

@@ -174,15 +174,15 @@ class Equation:
 
 def equations(text: str) -> list[Equation]:
     """Return the distinct calculations of a text, in order. An "=" without an operation on either side is ignored."""
-    found: dict[str, Equation] = {}
+    by_text: dict[str, Equation] = {}
     for line in text[-MAX_TEXT:].splitlines():
         bullet = _BULLET.match(line)
         sides = _TIMES.sub(" * ", line[bullet.end() :] if bullet else line).split("=")
         for left, right in pairwise(sides):
             equation = _equation(left[-_MAX_SIDE:], right[:_MAX_SIDE])
             if equation is not None:
-                found.setdefault(equation.text, equation)
-    return list(found.values())[-MAX_EQUATIONS:]
+                by_text.setdefault(equation.text, equation)
+    return list(by_text.values())[-MAX_EQUATIONS:]
 
 
 def _equation(before: str, after: str) -> Equation | None:
@@ -192,11 +192,13 @@ def _equation(before: str, after: str) -> Equation | None:
     first, second = _plain(left.group(), -1), _plain(right.group(), 0)
     if not (_OPERATION.search(first) or _OPERATION.search(second)):
         return None
-    one, other = _value(first), _value(second)
-    if one is None or other is None:
+    left_value, right_value = _value(first), _value(second)
+    if left_value is None or right_value is None:
         return None
     decimals = re.fullmatch(r"-?\d*\.(\d+)", second)
-    is_right = one == other or (decimals is not None and abs(one - other) * 2 * 10 ** len(decimals[1]) <= 1)
+    is_right = left_value == right_value or (
+        decimals is not None and abs(left_value - right_value) * 2 * 10 ** len(decimals[1]) <= 1
+    )
     return Equation(f"{first}={second}", is_right)
 
 

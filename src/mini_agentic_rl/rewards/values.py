@@ -66,20 +66,20 @@ def in_ascii_numbers(text: str) -> str:
     return _MINUS.sub("-", _FRACTION.sub(r"\2/\1", _PERCENT.sub(r"\1%", text)))
 
 
-def _read_numeral(found: re.Match[str]) -> str:
+def _read_numeral(match: re.Match[str]) -> str:
     """Return a Chinese or Japanese numeral in ASCII, or unchanged if it may be part of a word."""
-    run, decimals = found[1].translate(_NUMERALS), (found[2] or "").translate(_NUMERALS)
-    before, after = found.string[: found.start()].rstrip(), found.string[found.end() :].strip()
+    run, decimals = match[1].translate(_NUMERALS), (match[2] or "").translate(_NUMERALS)
+    before, after = match.string[: match.start()].rstrip(), match.string[match.end() :].strip()
     alone = before in ("", "-", "负", "負", "マイナス") and _COUNTED.fullmatch(after) is not None
     is_part = before.endswith(("分之", "分の")) or after.startswith(("分之", "分の"))
     if set(run) <= set(_ONES):  # digit by digit
         if not (alone or is_part or decimals or (len(run) > 2 and "〇" in run)):
-            return found[0]
+            return match[0]
         whole = _digits_of(run)
     elif (len(run) > 1 or alone or is_part) and _WELL_FORMED.fullmatch(run):
         whole = str(_value_of_numeral(run))
     else:
-        return found[0]
+        return match[0]
     return f"{whole}.{_digits_of(decimals)}" if decimals else whole
 
 
@@ -90,15 +90,16 @@ def _digits_of(numerals: str) -> str:
 def _value_of_numeral(run: str) -> int:
     total = section = digit = 0
     last = 1
-    for one in run:
-        if one in _ONES:
-            digit = _ONES.index(one)
+    for numeral in run:
+        if numeral in _ONES:
+            digit = _ONES.index(numeral)
             last = last if digit else 1
-        elif _NUMERAL_UNITS[one] < 10**4:
-            section += (digit or 1) * _NUMERAL_UNITS[one]
-            digit, last = 0, _NUMERAL_UNITS[one]
+        elif _NUMERAL_UNITS[numeral] < 10**4:
+            section += (digit or 1) * _NUMERAL_UNITS[numeral]
+            digit, last = 0, _NUMERAL_UNITS[numeral]
         else:
-            total, section, digit, last = total + (section + digit) * _NUMERAL_UNITS[one], 0, 0, _NUMERAL_UNITS[one]
+            total += (section + digit) * _NUMERAL_UNITS[numeral]
+            section, digit, last = 0, 0, _NUMERAL_UNITS[numeral]
     return total + section + digit * (last // 10 if last > 10 else 1)  # 二百五 is 250
 
 

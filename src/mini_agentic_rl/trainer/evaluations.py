@@ -142,11 +142,11 @@ def check_rows(rows: AnswerRows) -> list[dict[str, Any]]:
     """Return, for each measurement, the lenient accuracy and the mean of each named component of its reward: `name`
     (of the measurement), `check`, `mean`, `low`, `high`, `count`."""
     lines = []
-    for name, own in by_evaluation(rows).items():
-        if is_checked(own, "lenient"):
-            line = accuracy_rows(own, "lenient")[0]
+    for name, answers in by_evaluation(rows).items():
+        if is_checked(answers, "lenient"):
+            line = accuracy_rows(answers, "lenient")[0]
             lines.append(_line(name, "lenient", line["accuracy"], line["low"], line["high"], line["count"]))
-        scored = [row for row in own if row.get("components")]
+        scored = [row for row in answers if row.get("components")]
         for component in dict.fromkeys(key for row in scored for key in row["components"] if key != "lenient"):
             means = [
                 sum(row["components"].get(component, 0.0) for row in answers) / len(answers)
@@ -205,8 +205,8 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
 
 def _last(evaluations: Collection[str]) -> str:
     """Return the last measurement on the run's own held-out tasks, or the last of all if there is none on them."""
-    own = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
-    return (own or list(evaluations))[-1]
+    held_out = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
+    return (held_out or list(evaluations))[-1]
 
 
 def _answers(path: Path) -> AnswerRows:

@@ -341,13 +341,13 @@ class RunFolder:
 
     def _refuse_what_is_no_run(self) -> None:
         """Refuse a folder with files of the names of a run that no run has written."""
-        there = [path.name for path in self.owned() if path.exists()]
-        if there == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
+        existing = [path.name for path in self.owned() if path.exists()]
+        if existing == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
             return  # a run that was killed at its first breath
-        if there and not self._is_run():
+        if existing and not self._is_run():
             raise UserError(
-                f"{self.path} holds {', '.join(there)}, but no run wrote that (it has no {self.config_path.name} of a "
-                "run beside its checkpoints): choose another folder",
+                f"{self.path} holds {', '.join(existing)}, but no run wrote that (it has no {self.config_path.name} of "
+                "a run beside its checkpoints): choose another folder",
                 setting="output_dir",
             )
 

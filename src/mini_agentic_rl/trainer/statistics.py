@@ -199,16 +199,16 @@ def newcombe_interval(
     count = both + first + second + neither
     if count == 0:
         raise ValueError("there is no problem to compare")
-    one, other = (both + first) / count, (both + second) / count
-    one_low, one_high = wilson_interval(both + first, count, confidence=confidence)
-    other_low, other_high = wilson_interval(both + second, count, confidence=confidence)
+    first_share, second_share = (both + first) / count, (both + second) / count
+    low_1, high_1 = wilson_interval(both + first, count, confidence=confidence)
+    low_2, high_2 = wilson_interval(both + second, count, confidence=confidence)
     phi = _correlation(both, first, second, neither)
-    below, above = (other - other_low, one_high - one), (other_high - other, one - one_low)
+    below, above = (second_share - low_2, high_1 - first_share), (high_2 - second_share, first_share - low_1)
 
     def width(a: float, b: float) -> float:
         return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
-    return max(-1.0, other - one - width(*below)), min(1.0, other - one + width(*above))
+    return max(-1.0, second_share - first_share - width(*below)), min(1.0, second_share - first_share + width(*above))
 
 
 def _correlation(both: int, first: int, second: int, neither: int) -> float:
