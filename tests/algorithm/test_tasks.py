@@ -7,8 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mini_agentic_rl.algorithm.curriculum import TaskSource, learnability, updated_pass_rates
+from mini_agentic_rl.algorithm import GRPOSettings
+from mini_agentic_rl.algorithm.curriculum import TaskDraws, TaskSource, learnability
 from mini_agentic_rl.algorithm.seeds import kinds_of, task_order, tasks_of_step
+from mini_agentic_rl.algorithm.state import RunProgress
 
 
 def test_each_step_holds_as_many_tasks_of_each_kind():
@@ -61,5 +63,6 @@ def test_a_curriculum_draws_no_task_twice_while_there_are_others_and_the_same_on
 
 
 def test_pass_rates_follow_what_was_sampled_last():
-    rates = updated_pass_rates({"0": 1.0}, {0: 0.0, 3: 0.25, 4: -2.0})
-    assert rates == {"0": 0.5, "3": 0.25, "4": 0.0}
+    progress = RunProgress(pass_rates={"0": 1.0})
+    TaskDraws(GRPOSettings(curriculum="pass_rate")).rate(progress, {0: 0.0, 3: 0.25, 4: -2.0})
+    assert progress.pass_rates == {"0": 0.5, "3": 0.25, "4": 0.0}

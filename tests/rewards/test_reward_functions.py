@@ -222,10 +222,13 @@ def test_a_weighted_sum_names_its_parts_and_is_none_where_a_part_is() -> None:
     total = WeightedSum([AccuracyReward(), FormatReward()], [1.0, 0.2])
     said = {"completions": ["Answer: 4", "4", "5"], "ground_truth": ["4", "4", None]}
     assert total(**said) == [1.2, 1.0, None]
-    assert total.parts(**said) == {"accuracy": [1.0, 1.0, None], "format": [1.0, 0.0, 0.0]}
+    assert total.sums_and_parts(said["completions"], None, said)[1] == {
+        "accuracy": [1.0, 1.0, None],
+        "format": [1.0, 0.0, 0.0],
+    }
     assert total.functions["accuracy"].errors == {"the row has no right answer": 2}
     assert WeightedSum([AccuracyReward(), FormatReward()], missing="skip")(**said)[2] == 0.0
-    assert list(WeightedSum([len, len]).parts(completions=["a"])) == ["len", "len_2"]
+    assert list(WeightedSum([len, len]).functions) == ["len", "len_2"]
     with pytest.raises(ValueError, match="weight"):
         WeightedSum([len], [1.0, 2.0])
 

@@ -34,17 +34,6 @@ def learnability(pass_rate: float) -> float:
     return max(_FLOOR, 4 * pass_rate * (1 - pass_rate))
 
 
-def updated_pass_rates(pass_rates: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
-    """Return pass rates by row (as text, for JSON), with the mean rewards of new groups in them. Rewards are cut to
-    0..1."""
-    rates = dict(pass_rates)
-    for row, mean in means.items():
-        rate = min(1.0, max(0.0, mean))
-        before = rates.get(str(row))
-        rates[str(row)] = rate if before is None else before + _NEWEST * (rate - before)
-    return rates
-
-
 @dataclass
 class TaskSource:
     """The tasks of one step, drawn a few at a time."""
@@ -122,6 +111,10 @@ class TaskDraws:
         )
 
     def rate(self, progress: RunProgress, rewards: Mapping[int, float]) -> None:
-        """Update the pass rates by the mean rewards of a step, by row."""
-        if self._settings.curriculum != "none":
-            progress.pass_rates = updated_pass_rates(progress.pass_rates, rewards)
+        """Update the pass rates by the mean rewards of a step, by row; rewards are cut to 0..1."""
+        if self._settings.curriculum == "none":
+            return
+        for row, reward in rewards.items():
+            rate = min(1.0, max(0.0, reward))
+            before = progress.pass_rates.get(str(row), rate)
+            progress.pass_rates[str(row)] = before + _NEWEST * (rate - before)

@@ -64,12 +64,6 @@ class WeightedSum(Reward):
         self.weights = dict(zip(self.functions, weights, strict=True))
         self.missing = missing
 
-    def parts(
-        self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
-    ) -> dict[str, list[float | None]]:
-        """Return the rewards of each function, by name."""
-        return self.sums_and_parts(completions, prompts, columns)[1]
-
     def sums_and_parts(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> tuple[list[float | None], dict[str, list[float | None]]]:
