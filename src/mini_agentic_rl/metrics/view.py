@@ -153,7 +153,10 @@ class RunView:
 
     def _of(self, adapter: str) -> RunView:
         prefix = f"{adapter}/"
-        steps = [StepNumbers(step.step, dict(step.numbers) | _within(step.numbers, prefix)) for step in self.steps]
+        steps = []
+        for step in self.steps:
+            own = {name.removeprefix(prefix): value for name, value in step.numbers.items() if name.startswith(prefix)}
+            steps.append(StepNumbers(step.step, {**step.numbers, **own}))
         return replace(self, steps=steps, adapter=adapter)
 
     def last(self, *names: str, count: int = WINDOW) -> list[tuple[float, ...]]:
@@ -180,10 +183,6 @@ def mean(values: Iterable[float]) -> float:
     """Return the mean of numbers; NaN without numbers."""
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else math.nan
-
-
-def _within(numbers: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
 
 
 def _is_number(value: Any) -> bool:
