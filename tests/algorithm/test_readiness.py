@@ -79,6 +79,7 @@ def _warmed_up(folder, monkeypatch, *, ready, **settings):
     """Warm up with 12 examples; return the algorithm."""
     found = Readiness(0.3, 0.9, 8, 4, 1.0) if ready else Readiness(0.4, 0.4, 8, 4, 0.0)
     monkeypatch.setattr(readiness, "readiness_of", lambda evaluation: found)
+    monkeypatch.setattr(readiness, "_PROBE_TASKS", 1)
     start = WarmStart(
         lambda task: [{"role": "user", "content": task["word"]}, {"role": "assistant", "content": "a"}],
         (),
