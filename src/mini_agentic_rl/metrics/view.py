@@ -155,8 +155,8 @@ class RunView:
         prefix = f"{adapter}/"
         steps = []
         for step in self.steps:
-            own = {name.removeprefix(prefix): value for name, value in step.numbers.items() if name.startswith(prefix)}
-            steps.append(StepNumbers(step.step, {**step.numbers, **own}))
+            of_adapter = {name.removeprefix(prefix): n for name, n in step.numbers.items() if name.startswith(prefix)}
+            steps.append(StepNumbers(step.step, {**step.numbers, **of_adapter}))
         return replace(self, steps=steps, adapter=adapter)
 
     def last(self, *names: str, count: int = WINDOW) -> list[tuple[float, ...]]:
