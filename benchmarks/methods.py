@@ -40,7 +40,7 @@ HELD_OUT = {
     "positive": ("wonderful", "excellent", "a delight", "charming", "brilliant", "first-rate"),
     "negative": ("terrible", "a disaster", "horrible", "poor", "a waste of money", "disappointing"),
 }
-PRESETS = ("grpo", "maxrl", "dr_grpo", "gspo", "cispo", "rloo", "dppo", "icepop", "geometric_mask", "dapo")
+PRESETS = ("grpo", "maxrl", "dr_grpo", "gspo", "cispo", "rloo", "dppo", "icepop", "dapo")
 
 
 def reviews(parts: dict[str, Sequence[str]]) -> list[Task]:

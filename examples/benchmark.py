@@ -11,7 +11,7 @@ from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm import Measure
 from mini_agentic_rl.datasets import ArithmeticDataset, load_task_dataset
 from mini_agentic_rl.recipes.math import MathAgent, MathRewardHook
-from mini_agentic_rl.trainer.statistics import mean_pass_at_k, wilson_interval
+from mini_agentic_rl.trainer.statistics import pass_at_k, wilson_interval
 
 
 def main() -> None:
@@ -44,8 +44,8 @@ def main() -> None:
     interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f} %"
     print(f"pass@1: {100 * correct / count:.1f} % ({correct} of {count}; {interval})")
     if options.samples > 1:
-        outcomes = [(options.samples, number) for number in found.correct]
-        print(f"pass@{options.samples}: {100 * mean_pass_at_k(outcomes, options.samples):.1f} %")
+        solved = [pass_at_k(options.samples, number, options.samples) for number in found.correct]
+        print(f"pass@{options.samples}: {100 * sum(solved) / len(solved):.1f} %")
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ SHOWN = (
     *("mini_agentic_rl.rl_training_tool:RLTrainingTool", "mini_agentic_rl.tools:RLTrainingTool"),
     *("mini_agentic_rl.tools:CALCULATOR_TOOL", "mini_agentic_rl.tools:calculate"),
     *("mini_agentic_rl.tools.mcp_calculator", "mini_agentic_rl.recipes.sql.tool:SqlDatabase"),
-    *("mini_agentic_rl.trainer.statistics:mean_pass_at_k", "mini_agentic_rl.trainer.statistics:wilson_interval"),
+    *("mini_agentic_rl.trainer.statistics:pass_at_k", "mini_agentic_rl.trainer.statistics:wilson_interval"),
     *("mini_agentic_rl:LoggingHook", "mini_agentic_rl.store.client_server:LightningStoreClient"),
     *("mini_agentic_rl.store.client_server:LightningStoreServer", "mini_agentic_rl.env_var:LightningEnvVar"),
     *("mini_agentic_rl.llm_proxy:LLMProxy", "mini_agentic_rl.reward:find_final_reward"),

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 from openai import AsyncOpenAI
 
-from mini_agentic_rl import Hook, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import Hook, LitAgent, MiniGRPO, MiniPPO, Trainer
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings
 from tiny import tiny_model, tiny_tokenizer
@@ -33,6 +33,11 @@ class Kept(MetricsLogger):
 
     def note(self, message):
         self.notes.append(message)
+
+    @property
+    def steps(self) -> list[dict[str, float]]:
+        """The rows of the steps of reinforcement learning."""
+        return [row for row in self.rows if "rollout/dropped" in row]
 
 
 class Letters(LitAgent):
@@ -83,6 +88,17 @@ def algorithm(**overrides) -> MiniGRPO:
         tokenizer,
         learner=LearnerSettings(learning_rate=3e-3),
         **{**options, **overrides},
+    )
+
+
+def ppo_algorithm(**overrides) -> MiniPPO:
+    """The same with a critic."""
+    tokenizer = tiny_tokenizer()
+    return MiniPPO(
+        tiny_model(len(tokenizer)),
+        tokenizer,
+        learner=LearnerSettings(learning_rate=3e-3),
+        **{"max_new_tokens": 6, "eval_size": 8, "lora": None, **overrides},
     )
 
 

@@ -97,7 +97,7 @@ def test_normalised_over_the_batch_advantages_have_mean_zero_and_deviation_one_a
     assert not batch_normalized(np.full(4, 0.7), np.ones(4)).any()
 
 
-@pytest.mark.parametrize("length", range(60, 130, 7))
+@pytest.mark.parametrize("length", [60, 80, 88, 100, 101])
 def test_the_overlong_punishment_is_equation_13_of_dapo(length):
     longest, buffer = 100, 20
     if length <= longest - buffer:
@@ -137,7 +137,7 @@ def test_a_penalty_is_on_all_turns_alike():
 
 
 @pytest.mark.parametrize("mode", ["broadcast", "last_call", "per_turn", "discounted"])
-@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "sdpo"])  # which has no rewards
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_takes_every_form_of_credit(preset, mode):
     if preset == "gdpo" and mode in ("per_turn", "discounted"):
         with pytest.raises(ValueError, match="takes one reward"):
@@ -152,7 +152,7 @@ def test_every_preset_takes_every_form_of_credit(preset, mode):
         expected += sum(per_rollout * t.records[0].output_ids.size for t in groups[1].trajectories)
     # A call as good as its group's mean has an advantage where the whole batch is normalised after that, and is a part
     # of its rollout's ratio.
-    elif preset not in ("gdpo", "gspo", "geometric_mask"):
+    elif preset not in ("gdpo", "gspo"):
         expected -= 4 * per_rollout
     assert np.isfinite(batch.inputs.advantages_S.numpy()).all()
     assert batch.inputs.advantages_S.any()

@@ -12,7 +12,6 @@ from openai import AsyncOpenAI
 from mini_agentic_rl import (
     Baseline,
     InMemoryLightningStore,
-    PromptTemplate,
     TraceToMessages,
     Trainer,
     emit_message,
@@ -102,16 +101,6 @@ def test_a_failed_rollout_is_logged_with_its_reason_and_the_rest_goes_on(caplog)
         rollouts = _run(Baseline(), ["bad", "a"])
     assert "cannot do it" in caplog.text
     assert Counter(rollout.status for rollout in rollouts) == {"failed": 1, "succeeded": 1}
-
-
-def test_initial_resources_reach_the_agent():
-    @rollout
-    async def prompted(task, prompt_template):
-        return float(prompt_template.format(task=task) == "do a")
-
-    algorithm = Baseline()
-    _run(algorithm, ["a"], agent=prompted, initial_resources={"p": PromptTemplate(template="do {task}")})
-    assert algorithm.summary["reward"] == {"train": 1.0}
 
 
 async def _models(base_url):

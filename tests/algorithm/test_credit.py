@@ -122,7 +122,7 @@ numbers = st.sampled_from([0.0, 0.1, 0.7, 1.0, -0.3])
 
 
 @given(st.lists(st.tuples(numbers, st.integers(1, 5)), min_size=2, max_size=6), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_where_only_the_rollout_is_rewarded_per_turn_is_broadcast(
     ended: list[tuple[float, int]], normalize: bool
 ) -> None:
@@ -136,7 +136,7 @@ def test_where_only_the_rollout_is_rewarded_per_turn_is_broadcast(
 
 
 @given(st.lists(st.lists(numbers, min_size=1, max_size=4), min_size=2, max_size=5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_advantages_of_each_turn_sum_to_zero_over_the_group(values: list[list[float]]) -> None:
     for advantage in (group_centred, group_normalized):
         np.testing.assert_allclose(advantage(_credits(*values)).sum(axis=0), 0.0, atol=1e-9)
@@ -201,15 +201,7 @@ def test_each_call_is_trained_with_its_own_advantage() -> None:
     assert (kept[12], kept[22]) == (0.0, 0.0)
 
 
-def test_last_call_trains_the_last_call_alone_and_each_rollout_weighs_the_same() -> None:
-    batch = _batch(_group("last_call", ([0.0] * 3, 1.0), ([0.0], 0.0), ([0.0] * 2, 0.0)))
-    advantages = group_normalized(np.array([1.0, 0.0, 0.0]))
-    assert _by_token(batch) == pytest.approx({12: advantages[0], 20: advantages[1], 31: advantages[2]})
-    totals = [float(batch.inputs.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(3)]
-    np.testing.assert_allclose(totals, [1 / 3] * 3, rtol=1e-6)
-
-
-@pytest.mark.parametrize("mode", ["broadcast", "per_turn", "discounted"])
+@pytest.mark.parametrize("mode", ["last_call", "per_turn"])
 def test_each_rollout_weighs_the_same_however_many_calls_it_made(mode: Any) -> None:
     batch = _batch(_group(mode, ([0.3, 0.0, 0.2, 0.0], 1.0), ([0.0], 0.0)), keep_zero_advantage=True)
     totals = [float(batch.inputs.weights_S[batch.packed.trajectory_S == index].sum()) for index in range(2)]

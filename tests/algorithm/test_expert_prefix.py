@@ -50,8 +50,8 @@ def demonstration(task):
     ]
 
 
-def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], **settings):
-    """Train two steps; return the groups of each update."""
+def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], steps=1, **settings):
+    """Train with an expert; return the groups of each update."""
     seen, update = [], GRPOObjective.update
 
     def watched(self, adapter, groups):
@@ -63,7 +63,13 @@ def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], **settings):
         patch.setattr(GRPOObjective, "update", watched)
         Trainer(
             algorithm=algorithm(
-                total_steps=2, tasks_per_step=2, samples_per_prompt=6, warm_start=start, max_new_tokens=40, **settings
+                total_steps=steps,
+                tasks_per_step=2,
+                samples_per_prompt=6,
+                warm_start=start,
+                max_new_tokens=24,
+                expert_prefix=True,
+                **settings,
             ),
             hooks=[OnlyAfterTheExpert()],
             n_runners=6,
@@ -73,7 +79,7 @@ def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], **settings):
 
 
 def test_rollouts_begin_as_the_demonstration_and_train_only_what_they_sampled(tmp_path, monkeypatch):
-    seen = fit(tmp_path, monkeypatch, expert_prefix=True)
+    seen = fit(tmp_path, monkeypatch, steps=2)
     for groups in seen:
         plain, prefixed = groups[:2], groups[2:]
         assert [group.is_prefixed for group in groups] == [False, False, True, True]
@@ -100,14 +106,13 @@ def _prefix_calls(folder):
 
 
 def test_tasks_of_a_kind_share_the_number_of_given_calls(tmp_path, monkeypatch):
-    fit(tmp_path, monkeypatch, expert_prefix=True, tasks=[task | {"kind": "greeting"} for task in TASKS[:2]])
+    fit(tmp_path, monkeypatch, tasks=[task | {"kind": "greeting"} for task in TASKS[:2]])
     assert _prefix_calls(tmp_path) == {"greeting": 1}
 
 
-def test_without_an_expert_or_the_setting_nothing_is_tried_again(tmp_path, monkeypatch):
-    for name, settings in (("off", {}), ("alone", {"expert_prefix": True, "warm_start": False})):
-        seen = fit(tmp_path / name, monkeypatch, **settings)
-        assert not any(group.is_prefixed for groups in seen for group in groups)
+def test_without_an_expert_nothing_is_tried_again(tmp_path, monkeypatch):
+    seen = fit(tmp_path, monkeypatch, warm_start=False)
+    assert not any(group.is_prefixed for groups in seen for group in groups)
 
 
 def test_it_needs_steps_that_are_sampled_as_a_whole():

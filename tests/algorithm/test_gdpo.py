@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from letters import TASKS, Letters, algorithm
 from pydantic import ValidationError
 
-from mini_agentic_rl import Hook, Trainer
 from mini_agentic_rl.algorithm.batch import with_separate_rewards
 from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.grpo import batch_of
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.tokens import CompletionRecord
 
@@ -82,20 +79,3 @@ def test_a_name_that_no_rollout_has_is_an_error_and_a_rollout_that_failed_has_ze
 def test_settings_that_do_not_go_with_it_are_refused(given, match):
     with pytest.raises(ValidationError, match=match):
         GRPOSettings(**{"separate_rewards": ["a"], "advantage_normalization": "batch", **given})
-
-
-class TwoRewards(Hook):
-    """How many letters a, and how different the letters are."""
-
-    async def on_trace_end(self, *, rollout, **_):
-        reply = rollout.metadata["reply"]
-        named = {"many": min(1.0, reply.count("a") / 2), "different": len(set(reply)) / 6}
-        emit_reward(named, primary_key="many")
-
-
-def test_a_training_takes_all_the_rewards_that_a_hook_names(kept):
-    trained = algorithm(total_steps=2, tasks_per_step=2, preset="gdpo")
-    Trainer(algorithm=trained, hooks=[TwoRewards()], n_runners=8, logger=kept).fit(Letters(), TASKS)
-    steps = [row for row in kept.rows if "loss" in row]
-    assert len(steps) == 2
-    assert all(row["grad_norm"] > 0 and "reward/different/mean" in row for row in steps)

@@ -15,7 +15,7 @@ from mini_agentic_rl.algorithm.batch import Imitated
 from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.algorithm.settings import GRPOSettings, WarmStart, WarmStartSettings
-from mini_agentic_rl.algorithm.sft import observations, observed
+from mini_agentic_rl.algorithm.sft import observed
 from mini_agentic_rl.policy import LearnerSettings, PolicyError
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
 
@@ -118,13 +118,6 @@ def test_demonstrations_weigh_by_tokens_and_leave_the_policy_gradient_as_it_is()
         torch.testing.assert_close(ours, policy_gradient + imitation, rtol=1e-3, atol=1e-6)
     for name in ("entropy", "mismatch/mean_abs", "clip_fraction"):  # of the policy's own terms alone
         assert figures[name] == pytest.approx(plain[name], rel=1e-3, abs=1e-6)
-
-
-def test_the_weights_of_a_step_are_the_coefficient():
-    with tiny_policy() as policy:
-        groups = _groups(policy)
-    found = observations(groups, 0.05)
-    assert sum(one.weight * one.record.output_ids.size for one in found) == pytest.approx(0.05)
 
 
 def test_a_training_imitates_a_few_demonstrations_in_each_step(kept):

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from letters import TASKS, CountLetters, Kept, Letters, weights_digest
+from letters import TASKS, CountLetters, Kept, Letters, ppo_algorithm, weights_digest
 
 from mini_agentic_rl import MiniPPO, Trainer
 from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.policy import LearnerSettings, PolicyError
+from mini_agentic_rl.policy import PolicyError
 from mini_agentic_rl.trainer import RunFolder
-from tiny import tiny_model, tiny_tokenizer
-
-
-def _algorithm(**overrides) -> MiniPPO:
-    tokenizer = tiny_tokenizer()
-    options = {"total_steps": 18, "tasks_per_step": 32, "max_new_tokens": 6, "eval_size": 8, "lora": None}
-    return MiniPPO(
-        tiny_model(len(tokenizer)),
-        tokenizer,
-        learner=LearnerSettings(learning_rate=3e-3),
-        **{**options, **overrides},
-    )
 
 
 def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
     kept = Kept()
-    trained = _algorithm()
+    trained = ppo_algorithm(total_steps=18, tasks_per_step=32)
     Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, logger=kept).fit(
         Letters(), TASKS, val_dataset=TASKS
     )
@@ -43,7 +31,7 @@ def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
     def run(folder, steps, resume=False):
         options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True}
         Trainer(
-            algorithm=_algorithm(total_steps=steps, **options),
+            algorithm=ppo_algorithm(total_steps=steps, **options),
             hooks=[CountLetters()],
             n_runners=4,
             output_dir=RunFolder(folder),  # kept by nobody: a run is resumed with more steps

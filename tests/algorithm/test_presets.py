@@ -13,13 +13,10 @@ from pydantic import ValidationError
 from helpers import group_of_conversations, tiny_policy
 from mini_agentic_rl import Hook, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.batch import with_kl_penalty
-from mini_agentic_rl.algorithm.curriculum import TaskSource, learnability, updated_pass_rates
 from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of
 from mini_agentic_rl.algorithm.presets import PRESETS
-from mini_agentic_rl.algorithm.seeds import tasks_of_step
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.algorithm.teachers import LocalTeacher
 from mini_agentic_rl.commands.train import make_algorithm
 from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.policy import LearnerSettings
@@ -46,8 +43,7 @@ def _step(policy, settings, groups):
     def job():
         learner = policy.learner(LearnerSettings(max_batch_tokens=60))
         before = [parameter.detach().clone() for parameter in learner.parameters]
-        teachers = {"default": LocalTeacher(learner.scorer(None))} if settings.teacher else None
-        figures = GRPOObjective({"default": learner}, settings, teachers=teachers).update("default", groups)
+        figures = GRPOObjective({"default": learner}, settings).update("default", groups)
         pairs = zip(learner.parameters, before, strict=True)
         return figures, sum(float((now.detach() - then).norm()) for now, then in pairs)
 
@@ -92,11 +88,6 @@ def test_a_loss_of_whole_rollouts_is_averaged_over_them_unless_something_else_is
     assert GRPOSettings(policy_loss="gspo").loss_aggregation == "sequence"
     assert GRPOSettings(policy_loss="gspo", loss_aggregation="token").loss_aggregation == "token"
     assert GRPOSettings().loss_aggregation == "token"
-
-
-def test_dynamic_sampling_needs_groups_that_are_compared():
-    with pytest.raises(ValidationError, match="dynamic_sampling"):
-        GRPOSettings(preset="reinforce++", dynamic_sampling=True)
 
 
 def test_the_command_takes_the_algorithms_settings_where_none_is_given():
@@ -190,36 +181,3 @@ def test_steps_draw_tasks_in_place_of_those_without_signal_by_a_curriculum_that_
     assert state["extra_tasks"] == sum(int(row["groups/count"]) for row in rows) - 4 > 0
     assert {row for row, rate in state["pass_rates"].items() if rate > 0} == {"0", "7"}
     assert trained.progress.pass_rates == state["pass_rates"]
-
-
-def test_tasks_come_in_the_order_of_the_epochs_however_they_are_drawn():
-    once = TaskSource(size=5, seed=3, step=2, first=8)
-    assert once.draw(4) == tasks_of_step(3, 5, 2, 4)
-    in_rounds = TaskSource(size=5, seed=3, step=2, first=8)
-    assert [*in_rounds.draw(1), *in_rounds.draw(3)] == once.drawn
-
-
-def test_a_curriculum_prefers_tasks_that_are_solved_half_of_the_time():
-    rates = {str(row): rate for row, rate in enumerate([0.0, 0.1, 0.5, 0.9, 1.0])}
-    counts = np.zeros(5)
-    for step in range(600):
-        counts[TaskSource(size=5, seed=0, step=step, first=0, pass_rates=rates, floor=0.1).draw(1)] += 1
-    weights = np.array([0.1, 0.36, 1.0, 0.36, 0.1])
-    assert [learnability(rate, 0.1) for rate in rates.values()] == pytest.approx(weights)
-    np.testing.assert_allclose(counts / 600, weights / weights.sum(), atol=0.05)
-
-
-def test_a_curriculum_draws_no_task_twice_while_there_are_others_and_the_same_ones_again():
-    def source():
-        return TaskSource(size=4, seed=0, step=7, first=0, pass_rates={"1": 1.0}, floor=0.1)
-
-    drawing = source()
-    rows = [*drawing.draw(3), *drawing.draw(3)]
-    assert sorted(rows[:4]) == [0, 1, 2, 3]
-    again = source()
-    assert [*again.draw(3), *again.draw(3)] == rows
-
-
-def test_pass_rates_follow_what_was_sampled_last():
-    rates = updated_pass_rates({"0": 1.0}, {0: 0.0, 3: 0.25, 4: -2.0})
-    assert rates == {"0": 0.5, "3": 0.25, "4": 0.0}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from letters import TASKS, AnyReward, Letters, algorithm
+from letters import TASKS, AnyReward, Letters, algorithm, ppo_algorithm
 
-from mini_agentic_rl import InMemoryLightningStore, MiniPPO, Trainer
+from mini_agentic_rl import InMemoryLightningStore, Trainer
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm.objective import SeenCall, record_seen
 from mini_agentic_rl.apps.dashboard.views import tokens_view
@@ -15,7 +15,7 @@ from mini_agentic_rl.policy import LearnerSettings, LossOutputs, Policy
 from mini_agentic_rl.policy.loss import SeenTerms
 from mini_agentic_rl.semconv import AGL_LEARNER, LearnerSpanAttributes
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
-from tiny import tiny_model, tiny_tokenizer
+from tiny import tiny_model
 
 
 def record(*, prompt=(1, 2, 3), output=(4, 5, 6, 7), forced=None, **facts):
@@ -63,27 +63,13 @@ async def test_a_store_that_takes_no_span_stops_no_run(caplog):
     assert "not recorded" in caplog.text
 
 
-def with_critic(**sizes) -> MiniPPO:
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(len(tokenizer))
-    return MiniPPO(
-        model,
-        tokenizer,
-        learner=LearnerSettings(learning_rate=3e-3),
-        max_new_tokens=6,
-        lora=None,
-        minibatches=1,
-        **sizes,
-    )
-
-
 @pytest.fixture(scope="module", params=["grpo", "ppo"])
 def trained(request):
     """The store of a run of two steps."""
     torch.manual_seed(0)
     store = InMemoryLightningStore()
     sizes = {"total_steps": 2, "tasks_per_step": 2, "samples_per_prompt": 4}
-    own = algorithm(**sizes) if request.param == "grpo" else with_critic(**sizes)
+    own = algorithm(**sizes) if request.param == "grpo" else ppo_algorithm(**sizes, minibatches=1)
     Trainer(algorithm=own, store=store, hooks=[AnyReward()], n_runners=4).fit(Letters(), TASKS)
     return store
 

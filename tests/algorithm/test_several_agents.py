@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from letters import Kept
 from openai import AsyncOpenAI
 from peft import PeftModel
 from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
@@ -21,7 +22,6 @@ from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.proxy import LLMProxy
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LoraSettings, PolicyError, load_model
 from mini_agentic_rl.policy.load import save_weights
 from mini_agentic_rl.samplers import PolicySampler
@@ -29,18 +29,6 @@ from mini_agentic_rl.trainer import RunFolder
 from tiny import tiny_model, tiny_tokenizer
 
 GROUP = 4
-
-
-class Keep(MetricsLogger):
-    def __init__(self) -> None:
-        self.rows: list[dict[str, float]] = []
-
-    def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
-
-    @property
-    def steps(self) -> list[dict[str, float]]:
-        return [row for row in self.rows if "rollout/dropped" in row]
 
 
 # One is trained, the other one is fixed
@@ -71,8 +59,8 @@ class WithUser(LitAgent):
         return float(len(await self.ask(rollout, llm, llm.model, f"{task['word']} 2")))
 
 
-def _train(agent: LitAgent, trainer: dict[str, Any] | None = None, **options: Any) -> tuple[MiniGRPO, Keep]:
-    kept = Keep()
+def _train(agent: LitAgent, trainer: dict[str, Any] | None = None, **options: Any) -> tuple[MiniGRPO, Kept]:
+    kept = Kept()
     tokenizer = tiny_tokenizer()
     settings = {"total_steps": 1, "tasks_per_step": 1, "samples_per_prompt": GROUP, "max_new_tokens": 6, "seed": 1}
     trained = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, **{**settings, **options})
@@ -80,7 +68,7 @@ def _train(agent: LitAgent, trainer: dict[str, Any] | None = None, **options: An
     return trained, kept
 
 
-def _assert_two_of_three_calls_trained(trained: MiniGRPO, kept: Keep) -> None:
+def _assert_two_of_three_calls_trained(trained: MiniGRPO, kept: Kept) -> None:
     assert trained.summary["untrained"] == {}
     (row,) = kept.steps
     assert (row["rollout/calls"], row["rollout/calls_left_out"]) == (2, GROUP)
@@ -132,7 +120,7 @@ def test_an_upstream_under_the_name_of_a_trained_model_is_refused():
 
 
 def test_two_adapters_on_one_model_learn_different_things(tmp_path):
-    kept = Keep()
+    kept = Kept()
     trained = algorithm(keep_open=True, max_update_kl=0)  # a tiny model that knows nothing has to move far in six steps
     Trainer(algorithm=trained, store=InMemoryLightningStore(), n_runners=32, output_dir=tmp_path, logger=kept).fit(
         Two(), TASKS, val_dataset=TASKS
@@ -217,7 +205,7 @@ class Uneven(Two):
 
 
 def test_rollouts_that_give_an_adapter_nothing_say_why():
-    kept = Keep()
+    kept = Kept()
     trained = algorithm(total_steps=1, samples_per_prompt=GROUP)
     Trainer(algorithm=trained, n_runners=GROUP, logger=kept).fit(Uneven(), TASKS)
     (row,) = kept.steps
@@ -235,7 +223,7 @@ def test_a_warm_up_teaches_the_adapter_that_it_is_for():
     def demonstration(row):
         return [{"role": "user", "content": row["word"]}, {"role": "assistant", "content": "zz"}]
 
-    kept = Keep()
+    kept = Kept()
     settings = WarmStartSettings(examples=4)
     trained = algorithm(total_steps=0, warm_start={"user": WarmStart(demonstration, (), settings)}, keep_open=True)
     Trainer(algorithm=trained, n_runners=2, logger=kept).fit(Two(), TASKS)

@@ -8,14 +8,12 @@ from collections import Counter
 
 import pytest
 import two_agents
-from letters import TASKS, AnyReward, Letters, algorithm
+from letters import TASKS, AnyReward, Letters, algorithm, ppo_algorithm
 from test_staleness import GROUP, PER_STEP, SMALL, Watching
 
-from mini_agentic_rl import Hook, InMemoryLightningStore, MiniPPO, Trainer
-from mini_agentic_rl.policy import LearnerSettings
+from mini_agentic_rl import Hook, InMemoryLightningStore, Trainer
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.trainer import RunFolder
-from tiny import tiny_model, tiny_tokenizer
 
 
 class SomeRight(Hook):
@@ -26,18 +24,9 @@ class SomeRight(Hook):
 
 
 def test_ages_of_several_optimizer_steps_an_update_are_those_of_updates():
-    tokenizer, watching = tiny_tokenizer(), Watching()
-    trained = MiniPPO(
-        tiny_model(len(tokenizer)),
-        tokenizer,
-        learner=LearnerSettings(learning_rate=1e-3),
-        total_steps=4,
-        tasks_per_step=6,
-        max_new_tokens=4,
-        lora=None,
-        max_staleness=1,
-        value_warmup_steps=0,
-        keep_open=True,
+    watching = Watching()
+    trained = ppo_algorithm(
+        total_steps=4, tasks_per_step=6, max_new_tokens=4, max_staleness=1, value_warmup_steps=0, keep_open=True
     )
     Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=12, logger=watching).fit(Letters(), TASKS)
     try:

@@ -7,13 +7,12 @@ import threading
 
 import numpy as np
 import pytest
-from letters import TASKS, AnyReward, Letters, algorithm
+from letters import TASKS, AnyReward, Kept, Letters, algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.algorithm.rollouts import FinishedRollout
 from mini_agentic_rl.algorithm.staleness import from_lost_weights, token_ages, with_update
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import Policy
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.tokens import CompletionRecord
@@ -23,25 +22,17 @@ PER_STEP, GROUP = 2, 3
 SMALL = {"tasks_per_step": PER_STEP, "samples_per_prompt": GROUP, "max_new_tokens": 4, "eval_size": 1, "seed": 5}
 
 
-class Watching(MetricsLogger):
+class Watching(Kept):
     """Keeps what a run logs, and crashes after a step."""
 
     def __init__(self, crash_after: int | None = None) -> None:
-        self.rows: list[dict[str, float]] = []
-        self.notes: list[str] = []
+        super().__init__()
         self._crash_after = crash_after
 
     def log(self, metrics, *, step):
-        self.rows.append(dict(metrics))
+        super().log(metrics, step=step)
         if step == self._crash_after:
             raise OSError("crashed")
-
-    def note(self, message):
-        self.notes.append(message)
-
-    @property
-    def steps(self):
-        return [row for row in self.rows if "staleness/mean" in row]
 
 
 @pytest.fixture
@@ -213,7 +204,7 @@ def test_the_default_correction_goes_with_the_loss():
     assert correction(max_staleness=2) == "token"
     assert correction(max_staleness=2, preset="icepop") == "icepop"
     assert correction(max_staleness=2, importance_correction="none") == "none"
-    assert correction(max_staleness=2, preset="dppo") == correction(max_staleness=1, policy_loss="dppo_kl") == "none"
+    assert correction(max_staleness=2, preset="dppo") == correction(max_staleness=1, policy_loss="dppo_tv") == "none"
     with pytest.raises(ValueError, match="`max_staleness=0`"):
         MiniGRPO("embedded", max_staleness=1, deterministic=True)
 

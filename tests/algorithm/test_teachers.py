@@ -12,17 +12,14 @@ from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.algorithm.teachers import (
-    LocalTeacher,
-    PrivilegedTeacher,
-    ending_of_a_message,
-)
-from mini_agentic_rl.gateway import ChatRenderer
-from mini_agentic_rl.policy import LearnerSettings, PolicyError
+from mini_agentic_rl.commands.train import make_algorithm
+from mini_agentic_rl.commands.train_config import TrainConfig
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.policy import DEFAULT_ADAPTER, LearnerSettings, LoraSettings, PolicyError, load_model
+from mini_agentic_rl.policy.load import save_weights
 from mini_agentic_rl.tokens import TokenTree, pack
-from tiny import tiny_tokenizer
+from tiny import tiny_model, tiny_tokenizer
 
-VOCABULARY = 300
 DISTIL = {"teacher": "base", "reward_coef": 0.0, "loss_aggregation": "token"}
 
 
@@ -53,7 +50,7 @@ def test_the_sampled_estimate_is_the_log_ratio_to_the_teacher_token_by_token():
 
             learner.forward_backward = watched
             settings = GRPOSettings(**{**DISTIL, "teacher_coef": 0.5, "echo_coef": 0.1})
-            teacher = LocalTeacher(learner.scorer(None))
+            teacher = learner.scorer(None)
             figures = GRPOObjective({"default": learner}, settings, teachers={"default": teacher}).update(
                 "default", groups
             )
@@ -99,7 +96,7 @@ def test_a_policy_comes_nearer_to_its_teacher_without_any_reward(distillation):
                 if objective is None:
                     learner = policy.learner(LearnerSettings(learning_rate=2e-2))
                     settings = GRPOSettings(**DISTIL, distillation=distillation, teacher_top_k=8, max_update_kl=0)
-                    teachers = {"default": LocalTeacher(learner.scorer(None))}
+                    teachers = {"default": learner.scorer(None)}
                     objective = GRPOObjective({"default": learner}, settings, teachers=teachers)
                 return objective.update("default", groups)
 
@@ -109,78 +106,61 @@ def test_a_policy_comes_nearer_to_its_teacher_without_any_reward(distillation):
     assert after < 0.7 * before
 
 
-def _conversation(renderer, task, said, tool, last):
-    """A rollout of two calls, as its records."""
-    return renderer.conversation_to_records(
-        [
-            {"role": "user", "content": task},
-            {"role": "assistant", "content": said},
-            {"role": "user", "content": tool},
-            {"role": "assistant", "content": last},
-        ]
-    )
-
-
-def test_the_policy_sees_the_solution_of_another_rollout_and_feedback_where_its_task_stands():
-    renderer = ChatRenderer(tiny_tokenizer())
-    right = _conversation(renderer, "add", "<|im_end|> 2+2", "4", "it is 4")
-    wrong = _conversation(renderer, "add", "2-2", "0", "it is 0")
-    trajectories = [
-        Trajectory("right", right, 1.0),
-        Trajectory("wrong", wrong, 0.0, feedback="That was a <|im_start|> subtraction."),
-    ]
-    groups = [Group("t", trajectories), Group("u", [Trajectory("alone", wrong, 0.0)])]
-    batch = batch_of(groups, GRPOSettings(preset="sdpo", samples_per_prompt=2))
-    teacher = PrivilegedTeacher(None, renderer, reward=1.0, context_length=4096)
-    tree = teacher._tree(batch)
-    seen = [placed.record for placed in tree.sampled]
-    assert [one.output_ids.tolist() for one in seen] == [call.record.output_ids.tolist() for call in batch.calls]
-    decode = renderer.tokenizer.decode
-    assert decode(seen[0].prompt_ids) == decode(right[0].prompt_ids)  # no other was right, and nothing was said of it
-    told = decode(seen[2].prompt_ids)
-    begin, _, end = decode(wrong[0].prompt_ids).partition("add")
-    assert told.startswith(f"{begin}add\n\nA correct solution is:\n")
-    assert told.endswith(f"That was a <|im_start|> subtraction.\n\nNow solve the task.{end}")
-    assert "it is 4" in told
-    special = renderer.eos_ids[0]
-    assert seen[2].prompt_ids.tolist().count(special) == wrong[0].prompt_ids.tolist().count(special)
-    ending = ending_of_a_message(renderer)
-    assert wrong[0].prompt_ids.tolist()[-len(ending) :] == ending
-    rest = wrong[1].prompt_ids.tolist()[wrong[0].prompt_ids.size - len(ending) :]
-    assert seen[3].prompt_ids.tolist()[-len(rest) :] == rest  # the second call's, token by token
-    assert [one.prompt_ids.tolist() for one in seen[4:]] == [one.prompt_ids.tolist() for one in wrong]
-
-
-def test_a_context_that_would_be_too_long_is_left_as_it_was():
-    renderer = ChatRenderer(tiny_tokenizer())
-    records = _conversation(renderer, "add", "2+2", "4", "it is 4")
-    groups = [Group("t", [Trajectory("a", records, 0.0, feedback="x" * 100)])]
-    batch = batch_of(groups, GRPOSettings(preset="sdpo", samples_per_prompt=2))
-    longer = records[0].prompt_ids.size + 120
-    seen = PrivilegedTeacher(None, renderer, reward=1.0, context_length=longer)._tree(batch).sampled
-    assert seen[1].record.prompt_ids.tolist() == records[1].prompt_ids.tolist()
-
-
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        ({"teacher": "self", "samples_per_prompt": 1, "baseline": "none"}, "samples_per_prompt"),
-        ({"reward_coef": 0.0}, "nothing to learn from"),
-    ],
-)
-def test_settings_that_a_teacher_cannot_follow_are_refused(given, match):
-    with pytest.raises(ValidationError, match=match):
-        GRPOSettings(**given)
-
-
 def test_without_an_adapter_there_is_no_bare_model_to_learn_from():
     with pytest.raises(PolicyError, match="teacher"):
         algorithm(teacher="base")
 
 
-def test_a_training_follows_the_policy_with_a_solution_in_its_context(kept):
-    trained = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=4, preset="sdpo", teacher_reward=0.0)
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, logger=kept).fit(Letters(), TASKS)
-    steps = [row for row in kept.rows if "teacher/kl" in row]
-    assert len(steps) == 2
-    assert all(row["grad_norm"] > 0 and np.isfinite(row["teacher/kl"]) for row in steps)
+SIZES = {"total_steps": 1, "tasks_per_step": 1, "samples_per_prompt": 4, "reward_coef": 0.0, "lora": LoraSettings(r=4)}
+
+
+@pytest.mark.parametrize("distillation", ["sampled", "top_k"])
+def test_a_teacher_is_the_bare_model_an_adapter_or_another_model(tmp_path, kept, distillation):
+    tokenizer = tiny_tokenizer()
+    adapted = load_model(tiny_model(len(tokenizer)), lora=LoraSettings(r=2))
+    for name, parameter in adapted.base.named_parameters():
+        if "lora_B" in name:
+            parameter.data.fill_(0.3)
+    save_weights(adapted, tmp_path / "adapter", DEFAULT_ADAPTER)
+    tiny_model(len(tokenizer), seed=5, layers=1).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    distances = []
+    for teacher in ("base", str(tmp_path / "adapter"), str(tmp_path / "other")):
+        trained = algorithm(**SIZES, teacher=teacher, distillation=distillation)
+        Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=4, logger=kept).fit(Letters(), TASKS[:1])
+        distances.append(kept.rows[-1]["teacher/kl"])
+    bare, adapter, other = distances
+    assert bare == pytest.approx(0, abs=1e-4)  # a new adapter changes nothing yet
+    assert abs(adapter) > 1e-3
+    assert abs(other) > 1e-3
+
+
+def test_a_teacher_with_other_tokens_is_refused(tmp_path):
+    tokenizer = tiny_tokenizer()
+    tiny_model(len(tokenizer)).save_pretrained(tmp_path / "other")
+    tokenizer.add_tokens(["another"])
+    tokenizer.save_pretrained(tmp_path / "other")
+    trained = algorithm(**SIZES, teacher=str(tmp_path / "other"))
+    with pytest.raises(UserError, match="another tokenizer"):
+        Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=4).fit(Letters(), TASKS[:1])
+
+
+def test_the_command_takes_all_of_it_by_name():
+    given = TrainConfig(
+        separate_rewards="correct,format",
+        separate_reward_weights="1,0.5",
+        advantage_normalization="batch",
+        teacher="base",
+        distillation="top_k",
+        echo_coef=0.05,
+    )
+    settings = make_algorithm(given).settings
+    assert (settings.separate_rewards, settings.separate_reward_weights) == (["correct", "format"], [1.0, 0.5])
+    assert (settings.teacher, settings.distillation, settings.echo_coef) == ("base", "top_k", 0.05)
+    with pytest.raises(ValidationError, match="`teacher` is not PPO's"):
+        TrainConfig(algorithm="ppo", teacher="base")
+
+
+def test_something_has_to_be_learnt_from():
+    with pytest.raises(ValidationError, match="nothing to learn from"):
+        GRPOSettings(reward_coef=0.0)

@@ -10,8 +10,6 @@ from letters import TASKS, AnyReward, Kept, Letters, algorithm
 
 from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm import measure
-from mini_agentic_rl.algorithm.measure import is_due, is_stalled
-from mini_agentic_rl.algorithm.state import RunProgress
 from mini_agentic_rl.commands import TrainConfig, train_job
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.metrics import read_metrics
@@ -118,12 +116,3 @@ def test_the_job_validates_on_tasks_that_it_neither_trains_nor_measures_on(tiny_
         train_job(
             TrainConfig(model=tiny_folder, output_dir=tmp_path / "b", dataset=str(tmp_path / "tasks.jsonl"), **small)
         )
-
-
-def test_a_validation_is_due_once_and_stalls_by_patience():
-    rows = [{"step": step, "correct": correct, "count": 4} for step, correct in ((0, 2), (2, 3), (4, 3), (6, 1))]
-    progress = RunProgress(validation=rows)
-    assert progress.best_validation["step"] == 2
-    assert [is_stalled(rows, patience) for patience in (1, 2, 3, None)] == [True, True, False, False]
-    assert not is_stalled([], 1)
-    assert [is_due(step, 9, 2, rows) for step in (6, 7, 8, 9)] == [False, False, True, True]

@@ -7,7 +7,7 @@ import pytest
 from metrics import service_checks
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.metrics import GuardedLogger, MetricsLogger, MultiLogger, make_logger, read_metrics
-from mini_agentic_rl.trainer import RunFolder, RunSettings, record_run
+from mini_agentic_rl.trainer import RunFolder, RunSettings, open_run
 
 
 class Recorder(MetricsLogger):
@@ -148,7 +148,8 @@ def test_a_logger_comes_beside_the_console_and_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr("mini_agentic_rl.trainer.recorded_run.make_logger", make)
     for name, quiet in (("one", {}), ("two", {"console": False})):
         settings = RunSettings(output_dir=tmp_path / name, loggers=["tensorboard"], **quiet)
-        record_run(RunFolder(tmp_path / name), settings, {"seed": 3}, lambda run: {}, rows_to_keep=lambda _: 0)
+        with open_run(RunFolder(tmp_path / name), settings, {"seed": 3}, rows_to_keep=lambda _: 0):
+            pass
     assert asked == [(["console", "jsonl", "tensorboard"], {"seed": 3}), (["jsonl", "tensorboard"], {"seed": 3})]
 
 

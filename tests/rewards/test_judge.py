@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.rewards import Criterion, JudgeReward, Rubric
@@ -59,6 +59,7 @@ def test_what_is_judged_cannot_leave_its_quotation() -> None:
 
 
 @given(st.text(max_size=200), st.integers(1, 60))
+@settings(max_examples=30, deadline=None)
 def test_any_material_is_quoted_whole_or_shortened(text: str, limit: int) -> None:
     shown = json.loads(judge_messages("Grade.", RUBRIC, {"answer": text}, limit)[1]["content"])["answer"]
     assert shown == text if len(text) <= limit else "characters left out" in shown
@@ -146,6 +147,7 @@ def test_a_rubric_says_what_is_wrong_with_it() -> None:
 
 
 @given(st.text(max_size=300))
+@settings(max_examples=50, deadline=None)
 def test_any_reply_is_a_score_or_no_judgement(text: str) -> None:
     with contextlib.suppress(JudgementError):
         assert all(0 <= score <= 1 for score in read_scores(RUBRIC, text).values())

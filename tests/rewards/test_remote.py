@@ -26,27 +26,23 @@ def length(item: dict[str, Any]) -> float:
 class Service:
     """Scores a text by its length; refuses "bad" ones, and whole batches that hold one."""
 
-    def __init__(self, batches: bool = True, outages: int = 0) -> None:
-        self.batches = batches
+    def __init__(self, outages: int = 0) -> None:
         self.outages = outages
-        self.requests: list[tuple[str, int]] = []
+        self.requests: list[int] = []
         self.items: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
 
     def __call__(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
-        items = body.get("items", [body])
-        self.requests.append((path, len(items)))
+        items = body["items"]
+        self.requests.append(len(items))
         self.items += items
         self.keys.append(headers.get("authorization"))
         if self.outages:
             self.outages -= 1
             return 503, {"error": "busy"}
-        if path == "/score/batch" and not self.batches:
-            return 404, {"error": "no such path"}
         if any(item.get("response") == "bad" for item in items):
             return 422, {"error": "too long"}
-        scores = [length(item) for item in items]
-        return 200, {"scores": scores} if path == "/score/batch" else {"score": scores[0]}
+        return 200, {"scores": [length(item) for item in items]}
 
 
 def test_samples_are_scored_in_batches() -> None:
@@ -55,7 +51,7 @@ def test_samples_are_scored_in_batches() -> None:
         function = RemoteReward(url + "/", batch_size=3, scale=0.5, api_key="secret")
         found = function(completions=["a", "bb", "ccc", "dddd", "eeeee"], prompts=["p"] * 5)
     assert found == [0.5, 1.0, 1.5, 2.0, 2.5]
-    assert service.requests == [("/score/batch", 3), ("/score/batch", 2)]
+    assert service.requests == [3, 2]
     assert service.items[0] == {"prompt": "p", "response": "a"}
     assert set(service.keys) == {"Bearer secret"}
 
@@ -85,15 +81,6 @@ def test_an_outage_is_waited_out_and_a_long_one_is_counted() -> None:
     gone = RemoteReward(url, attempts=2)
     assert gone(completions=["a", "bb"]) == [None, None]
     assert gone.errors == {"the service failed": 2}
-
-
-def test_a_service_that_scores_one_at_a_time_will_do() -> None:
-    service = Service(batches=False)
-    with serving(service) as url:
-        function = RemoteReward(url)
-        assert function(completions=["a", "bb", "ccc"]) == [1.0, 2.0, 3.0]
-        assert function(completions=["a", "bb"]) == [1.0, 2.0]
-    assert [path for path, _ in service.requests].count("/score/batch") == 1
 
 
 @pytest.mark.parametrize(
@@ -132,7 +119,7 @@ def test_whatever_a_model_says_can_be_sent() -> None:
     )
 
     def answer(path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
-        return 200, {"scores": [1.0] * len(body.get("items", ())), "score": 1.0}
+        return 200, {"scores": [1.0] * len(body["items"])}
 
     with serving(answer) as url:
         function = RemoteReward(url)

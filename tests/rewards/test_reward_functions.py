@@ -22,11 +22,9 @@ from mini_agentic_rl.rewards import (
     FormatReward,
     FunctionReward,
     LengthPenaltyReward,
-    NormalisedSum,
     Reward,
     RewardError,
     StepReward,
-    ToolUseReward,
     WeightedSum,
     count_steps,
     has_answer_line,
@@ -36,19 +34,9 @@ from mini_agentic_rl.rewards import (
     length_penalty,
     load_reward,
     load_rewards,
-    normalise_answer,
-    same_answer,
     weighted_sum,
 )
 from mini_agentic_rl.rewards.format import equations
-
-CALCULATOR = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
-    },
-}
 
 
 def say(text: str | None, **more: Any) -> dict[str, Any]:
@@ -72,10 +60,6 @@ def result(text: str, identity: str = "c1") -> dict[str, Any]:
         ("Answer: [1, 2.0]", [1, 2], 1.0),
         ("Answer: {2, 1}", {1, 2}, 1.0),
         ("Answer: (1, 'red')", (1, "red"), 1.0),
-        ('Answer: {"b": 2.0, "a": "x y"}', {"a": "X Y", "b": 2}, 1.0),
-        ("Answer: {'a': [1, 2], 'b': {'c': 3}}", '{"a": [1, 2], "b": {"c": 3}}', 1.0),
-        ('Answer: {"a": 1}', {"a": 1, "b": 2}, 0.0),
-        ('Answer: {"a": 1, "b": 3}', {"a": 1, "b": 2}, 0.0),
         ("Answer: (2, 1)", (1, 2), 0.0),
         ("Answer: 7", "8", 0.0),
         ("", "8", 0.0),
@@ -90,15 +74,6 @@ def test_a_right_answer_of_any_kind_is_rewarded(completion: Any, truth: Any, rew
     function = AccuracyReward()
     assert function(completions=[completion], prompts=["?"], ground_truth=[truth]) == [reward]
     assert not function.errors
-
-
-def test_tolerances_are_relative_or_absolute() -> None:
-    close = {"completions": ["101", "100.5", "102"], "ground_truth": ["100"] * 3}
-    assert AccuracyReward()(**close) == [0, 1, 0]
-    assert AccuracyReward(rel_tol=0)(**close) == [0, 0, 0]
-    assert AccuracyReward(rel_tol=0.01)(**close) == [1, 1, 0]
-    assert AccuracyReward(abs_tol=0.5)(**close) == [0, 1, 0]
-    assert AccuracyReward(right=2, wrong=-1, abs_tol=1)(**close) == [2, 2, -1]
 
 
 def test_an_answer_that_was_cut_off_is_no_answer() -> None:
@@ -116,14 +91,7 @@ def test_a_row_without_a_truth_has_no_reward_and_is_counted(caplog: pytest.LogCa
 def test_a_missing_column_is_told_and_not_rewarded_with_nothing() -> None:
     with pytest.raises(RewardError, match="'ground_truth'; the columns are: answer"):
         AccuracyReward()(completions=["8"], answer=["8"])
-    assert AccuracyReward(truth="answer")(completions=["8"], answer=["8"]) == [1.0]
-
-
-def test_answers_without_a_reply_around_them_can_be_compared() -> None:
-    assert [normalise_answer(text) for text in ("$1,234.50", "(b)", " The  Sea ")] == ["1234.5", "B", "the sea"]
-    assert same_answer("3.1416", "3.14159", abs_tol=1e-4)
-    assert not same_answer("3.15", "3.14159", abs_tol=1e-4)
-    assert not same_answer("3.14", "3.14159", rel_tol=0, abs_tol=1e-4)
+    assert AccuracyReward(truth="answer", right=2)(completions=["8"], answer=["8"]) == [2.0]
 
 
 @pytest.mark.parametrize(
@@ -207,36 +175,6 @@ def test_right_steps_are_rewarded_wrong_ones_cost_and_repetition_gains_nothing()
     assert marked(completions=["1. a\n2. b", "nothing"]) == [pytest.approx(2 / 3), 0.0]
 
 
-@pytest.mark.parametrize(
-    ("completion", "reward"),
-    [
-        ([call('{"expression": "2+2"}'), result("4"), say("4")], 1.0),
-        ([call({"expression": "2+2"}), result("4"), say("4")], 1.0),
-        ([call('{"expression": "2+"}'), result("error: incomplete"), say("4")], 0.0),
-        ([call('{"expression": '), say("4")], 0.0),
-        ([call('{"formula": "2+2"}'), say("4")], 0.0),
-        ([call("{}"), say("4")], 0.0),
-        ([call('{"expression": "2+2", "more": 1}'), say("4")], 0.0),
-        ([call('{"expression": "2+2"}', name="browser"), say("4")], 0.0),
-        ([call('{"expression": "1"}'), result("1"), call("[]", identity="c2"), say("4")], 0.5),
-        ([say("4")], 0.0),
-        ('<tool_call>{"name": "calculator", "arguments": {"expression": "2"}}</tool_call>', 1.0),
-        ("<tool_call>calculator(2)</tool_call>", 0.0),
-        ("plain", 0.0),
-    ],
-)
-def test_good_calls_of_offered_tools_are_rewarded(completion: Any, reward: float) -> None:
-    assert ToolUseReward(tools=[CALCULATOR])(completions=[completion]) == [reward]
-    assert ToolUseReward()(completions=[completion], tools=[[CALCULATOR]]) == [reward]
-
-
-def test_calls_can_be_too_few_too_many_or_unneeded() -> None:
-    one = [call('{"expression": "1"}'), result("1")]
-    assert ToolUseReward(expected=2)(completions=[one]) == [0.5]
-    assert ToolUseReward(max_calls=1)(completions=[one * 4]) == [0.25]
-    assert ToolUseReward(expected=0)(completions=[one, [say("4")]]) == [1.0, 1.0]
-
-
 def test_any_callable_is_a_reward_function() -> None:
     async def late(text: str) -> float:
         await asyncio.sleep(0)
@@ -284,10 +222,13 @@ def test_a_weighted_sum_names_its_parts_and_is_none_where_a_part_is() -> None:
     total = WeightedSum([AccuracyReward(), FormatReward()], [1.0, 0.2])
     said = {"completions": ["Answer: 4", "4", "5"], "ground_truth": ["4", "4", None]}
     assert total(**said) == [1.2, 1.0, None]
-    assert total.parts(**said) == {"accuracy": [1.0, 1.0, None], "format": [1.0, 0.0, 0.0]}
-    assert total.all_errors["accuracy"] == {"the row has no right answer": 2}
+    assert total.sums_and_parts(said["completions"], None, said)[1] == {
+        "accuracy": [1.0, 1.0, None],
+        "format": [1.0, 0.0, 0.0],
+    }
+    assert total.functions["accuracy"].errors == {"the row has no right answer": 2}
     assert WeightedSum([AccuracyReward(), FormatReward()], missing="skip")(**said)[2] == 0.0
-    assert list(WeightedSum([len, len]).parts(completions=["a"])) == ["len", "len_2"]
+    assert list(WeightedSum([len, len]).functions) == ["len", "len_2"]
     with pytest.raises(ValueError, match="weight"):
         WeightedSum([len], [1.0, 2.0])
 
@@ -304,9 +245,7 @@ def test_a_function_leaves_tasks_that_are_not_its_own_to_the_others(caplog: pyte
     assert total(**said) == [1.0, 0.0, 0.5, None]
     assert total.errors == {"no function gave a reward": 1}
     assert "no function gave a reward (math, code)" in caplog.text
-    assert not total.all_errors["math"] + total.all_errors["code"]
-    normalised = NormalisedSum([math, code], group_size=2)(**said)
-    assert normalised[:2] == [pytest.approx(sign * 2**-0.5, rel=1e-3) for sign in (1, -1)]
+    assert not any(function.errors for function in total.functions.values())
 
     def gone(text: str) -> float:
         raise OSError("the judge is gone")
@@ -318,21 +257,16 @@ def test_a_function_leaves_tasks_that_are_not_its_own_to_the_others(caplog: pyte
 @pytest.mark.parametrize(
     "result",
     [
-        (1.0, 0.5),
-        np.array([1.0, 0.5]),
         np.array([1.0, 0.5], dtype=np.float32),
-        torch.tensor([1.0, 0.5], requires_grad=True),
-        torch.tensor([1.0, 0.5], dtype=torch.bfloat16),
-        [np.float32(1.0), torch.tensor(0.5)],
-        [np.array([1.0]), torch.tensor([0.5])],
-        np.array([1.0, 0.5], dtype=object),
+        torch.tensor([1.0, 0.5], dtype=torch.bfloat16, requires_grad=True),
+        [np.array([1.0]), torch.tensor(0.5)],
     ],
 )
 def test_an_array_or_a_tensor_of_rewards_is_a_list_of_them(result: Any) -> None:
     assert FunctionReward(lambda completions: result)(completions=["a", "b"]) == [1.0, 0.5]
 
 
-@pytest.mark.parametrize("result", [0.5, np.float64(0.5), np.array(0.5), torch.tensor(0.5), [0.5], np.array([0.5])])
+@pytest.mark.parametrize("result", [0.5, torch.tensor(0.5), np.array([0.5])])
 def test_a_single_number_is_the_reward_of_a_single_completion(result: Any) -> None:
     assert FunctionReward(lambda completions: result)(completions=["a"]) == [0.5]
     assert FunctionReward(lambda text: result if np.ndim(result) == 0 else result[0])(completions=["a"]) == [0.5]
@@ -360,28 +294,6 @@ def test_trl_is_told_the_mean_of_each_part() -> None:
     assert seen == [told.__setitem__], "what is no column reaches a function as it was given"
 
 
-def test_normalising_before_the_sum_lets_no_part_drown_another() -> None:
-    big = FunctionReward(lambda text: 1000.0 * text.count("a"), name="big")
-    small = FunctionReward(lambda text: 0.01 * text.count("b"), name="small")
-    said = {"completions": ["a", "b", "", "ab"], "prompts": ["p"] * 4}
-    plain, fair = WeightedSum([big, small]), NormalisedSum([big, small])
-    assert plain(**said)[0] > 1000 * plain(**said)[1]
-    found = fair(**said)
-    assert found[0] == pytest.approx(found[1], abs=1e-3)
-    assert found[3] == pytest.approx(-found[2]) == pytest.approx(1.732, abs=1e-3)
-    assert sum(found) == pytest.approx(0, abs=1e-6)
-
-
-def test_groups_are_those_of_a_task() -> None:
-    score = FunctionReward(lambda text: float(text), name="score")
-    texts = ["1", "3", "10", "30"]
-    up_down = [pytest.approx(sign * 2**-0.5, rel=1e-3) for sign in (-1, 1, -1, 1)]
-    assert NormalisedSum([score])(completions=texts, prompts=["p", "p", "q", "q"]) == up_down
-    assert NormalisedSum([score])(completions=texts, id=["1", "1", "2", "2"]) == up_down
-    assert NormalisedSum([score], group_size=2)(completions=texts) == up_down
-    assert NormalisedSum([score])(completions=["5", "5", "x"], prompts=["p"] * 3) == [0.0, 0.0, None]
-
-
 def test_rewards_have_names() -> None:
     for name in NAMES:
         reward = load_reward(name)
@@ -397,7 +309,6 @@ def test_rewards_are_loaded_by_name_url_and_path(tmp_path: Any, monkeypatch: pyt
     assert load_reward("http://127.0.0.1:1/x").url == "http://127.0.0.1:1/x"  # type: ignore[attr-defined]
     total = load_rewards(["accuracy", "format=0.2", "my_rewards:shouting=-1", "http://h/?a=b"])
     assert list(total.weights.values()) == [1.0, 0.2, -1.0, 1.0]
-    assert isinstance(load_rewards(["accuracy"], normalise=True), NormalisedSum)
     for bad in ("acuracy", "my_rewards:whispering", "no_such:thing", "format=much", "format=nan"):
         with pytest.raises(RewardError, match="reward: "):
             load_rewards([bad])
@@ -417,7 +328,6 @@ REWARDS: list[Reward] = [
     LengthPenaltyReward(free=10, limit=100, unit="words"),
     StepReward(expected=3),
     StepReward(kind="marked"),
-    ToolUseReward(tools=[CALCULATOR], max_calls=3),
 ]
 TEXT = st.one_of(
     st.text(max_size=300),
@@ -446,7 +356,6 @@ def test_nothing_that_a_model_says_breaks_a_reward(completion: Any, truth: Any) 
 @pytest.mark.parametrize(
     "text",
     [
-        "<tool_call>" * 50_000,
         "1 + 1 = 2 " * 20_000,
         "(" * 100_000 + "=",
         "Step 1 " * 50_000,

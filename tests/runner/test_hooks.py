@@ -18,10 +18,9 @@ from mini_agentic_rl.emitter.reward import is_rollout_reward
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.rewards import (
     AccuracyReward,
+    FormatReward,
     FunctionReward,
-    NormalisedSum,
     RewardError,
-    ToolUseReward,
     WeightedSum,
 )
 from mini_agentic_rl.runner import LitAgentRunner, RewardHook
@@ -71,7 +70,7 @@ async def scored(hook: RewardHook, *calls: Span, task: Any = TASK) -> tuple[Roll
 
 
 async def test_the_sum_and_its_parts_are_emitted_for_the_whole_rollout() -> None:
-    hook = RewardHook(AccuracyReward(), ToolUseReward(), weights=[1.0, 0.1])
+    hook = RewardHook(AccuracyReward(), FormatReward(), weights=[1.0, 0.1])
     turns = llm_call(QUESTION, CALL, "tool_calls"), llm_call([*QUESTION, CALL, RESULT], says("Answer: 408"))
     ended, spans = await scored(hook, *turns)
     assert ended.status == "succeeded"
@@ -79,7 +78,7 @@ async def test_the_sum_and_its_parts_are_emitted_for_the_whole_rollout() -> None
     assert {found.name: found.value for found in get_rewards_from_span(span)} == {
         "reward": 1.1,
         "accuracy": 1.0,
-        "tool_use": 1.0,
+        "format": 1.0,
     }
     assert find_final_reward(spans) == pytest.approx(1.1)
     assert is_rollout_reward(span)
@@ -116,7 +115,7 @@ async def test_without_a_call_or_where_a_function_has_no_reward_there_is_none() 
     hook = RewardHook(AccuracyReward(), fails)
     ended, spans = await scored(hook, llm_call(QUESTION, says("408")))
     assert (ended.status, spans) == ("succeeded", [])
-    assert hook.reward.all_errors["fails"] == {"OSError": 1}
+    assert hook.reward.functions["fails"].errors == {"OSError": 1}
     skipping = RewardHook(WeightedSum([AccuracyReward(), fails], missing="skip"))
     assert find_final_reward((await scored(skipping, llm_call(QUESTION, says("408"))))[1]) == 1.0
 
@@ -147,9 +146,7 @@ async def test_rollouts_are_scored_side_by_side() -> None:
     assert [find_final_reward(spans) for _, spans in ended] == [1.0] * 4
 
 
-def test_a_sum_over_groups_is_refused_where_there_is_one_rollout() -> None:
-    with pytest.raises(ValueError, match="a group, of which a hook sees one"):
-        RewardHook(NormalisedSum([AccuracyReward()]))
+def test_a_hook_needs_a_reward_function() -> None:
     with pytest.raises(ValueError, match="reward functions"):
         RewardHook()
 

@@ -135,14 +135,6 @@ def test_only_the_last_checkpoints_are_kept(tmp_path):
     assert (step, (path / "adapter.bin").read_text()) == (10, "10")
 
 
-def test_a_checkpoint_written_twice_is_replaced(tmp_path):
-    folder = _begun(tmp_path)
-    folder.save_checkpoint(1, _write("old"))
-    folder.save_checkpoint(1, _write("new"))
-    assert (folder.checkpoint_path(1) / "adapter.bin").read_text() == "new"
-    assert os.listdir(folder.checkpoints_path) == ["step_1"]
-
-
 def test_a_full_disk_costs_only_the_checkpoint_being_written(tmp_path, caplog):
     folder = _begun(tmp_path)
     folder.save_checkpoint(1, _write("one"))
@@ -216,15 +208,6 @@ def test_a_checkpoint_being_replaced_when_the_process_died_comes_back(tmp_path):
     assert folder.latest_checkpoint() is None
     folder.begin(CONFIG, resume=True)
     assert (folder.checkpoint_path(1) / "adapter.bin").read_text() == "one"
-
-
-def test_a_summary_that_cannot_be_written_leaves_the_earlier_one(tmp_path):
-    folder = _begun(tmp_path)
-    folder.write_summary({"seconds": 1})
-    with pytest.raises(TypeError):
-        folder.write_summary({"seconds": object()})
-    assert folder.read_summary() == {"seconds": 1}
-    assert sorted(os.listdir(tmp_path)) == ["checkpoints", "config.json", "summary.json"]
 
 
 @pytest.mark.parametrize("resume", [False, True])

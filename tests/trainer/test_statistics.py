@@ -1,13 +1,99 @@
-"""Intervals and pass@k agree with independent ways of reckoning them."""
+"""Intervals, pass@k, majorities and paired tests agree with independent calculations."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from mini_agentic_rl.trainer.statistics import accuracy_row, mean_pass_at_k, pass_at_k, wilson_interval
+from mini_agentic_rl.trainer.statistics import (
+    accuracy_row,
+    bootstrap_interval,
+    compare_shares,
+    holm,
+    majority_share,
+    mean_row,
+    newcombe_interval,
+    pass_at_k,
+    sign_flip_p,
+    wilson_interval,
+)
+
+ZERO, ONE, HALF = Fraction(0), Fraction(1), Fraction(1, 2)
+
+
+@pytest.mark.parametrize(("gained", "lost"), [(7, 1), (0, 0), (5, 5), (12, 0), (30, 14)])
+def test_with_one_answer_a_problem_the_test_is_mcnemars(gained, lost):
+    discordant = gained + lost
+    tail = sum(math.comb(discordant, k) for k in range(min(gained, lost) + 1)) / 2**discordant
+    assert sign_flip_p([ONE] * gained + [-ONE] * lost + [ZERO] * 9) == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_with_several_answers_it_counts_every_way_to_flip_the_signs():
+    differences = [Fraction(3, 8), Fraction(-1, 8), HALF, Fraction(1, 4), ZERO, Fraction(-1, 3)]
+    observed = abs(sum(differences))
+    sums = [
+        abs(sum(s * d for s, d in zip(signs, differences, strict=True)))
+        for signs in itertools.product((-1, 1), repeat=6)
+    ]
+    assert sign_flip_p(differences) == pytest.approx(sum(one >= observed for one in sums) / len(sums))
+
+
+def test_newcombes_interval_is_the_published_one():
+    # Bentur et al. 2009, as Fagerland, Lydersen and Laake 2014 (table 5) give it: -0.507 to -0.026
+    low, high = newcombe_interval(1, 1, 7, 12)
+    assert (round(low, 3), round(high, 3)) == (0.026, 0.507)
+    assert newcombe_interval(1, 7, 1, 12) == pytest.approx((-high, -low))
+
+
+def test_newcombes_interval_covers_the_difference_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    both, first, second = 0.5, 0.1, 0.2
+    tables = rng.multinomial(100, [both, first, second, 1 - both - first - second], 1000)
+    covered = [low <= second - first <= high for low, high in (newcombe_interval(*map(int, row)) for row in tables)]
+    assert 0.93 <= np.mean(covered) <= 0.98
+
+
+def test_runs_that_solve_the_same_problems_are_not_told_apart_for_certain():
+    found = compare_shares([ONE] * 5 + [ZERO] * 5, [ONE] * 5 + [ZERO] * 5)
+    assert (found.difference, found.p) == (0.0, 1.0)
+    assert found.low < 0 < found.high
+    with pytest.raises(ValueError, match="no problem"):
+        compare_shares([], [])
+
+
+def test_with_several_answers_the_interval_is_of_problems_and_not_of_answers():
+    first, second = [HALF] * 20, [ONE, HALF] * 10
+    found = compare_shares(first, second)
+    assert found.difference == 0.25
+    assert (found.low, found.high) == bootstrap_interval([0.5, 0.0] * 10)
+    assert found.p == pytest.approx(2 / 2**10)
+
+
+def test_the_bootstrap_agrees_with_the_normal_interval_of_many_problems():
+    values = np.random.default_rng(1).normal(0.4, 0.2, 400)
+    low, high = bootstrap_interval(values)
+    half = 1.96 * values.std() / 20
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=half / 10)
+    assert bootstrap_interval(values) == (low, high)
+    assert bootstrap_interval([]) == (-math.inf, math.inf)
+
+
+def test_means_without_spread_have_wilsons_interval():
+    assert mean_row("pass@4", [1.0] * 20)["low"] == wilson_interval(20, 20)[0] < 1
+    assert mean_row("pass@4", [0.0] * 20)["high"] == wilson_interval(0, 20)[1] > 0
+    row = mean_row("pass@1", [1.0, 0.0, 1.0], binary=True)
+    assert (row["low"], row["high"]) == wilson_interval(2, 3)
+    assert mean_row("nothing", [])["accuracy"] == 0.0
+
+
+def test_holm_corrects_the_smallest_most_and_keeps_the_order():
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_the_wilson_interval_ends_where_the_score_test_rejects():
@@ -43,12 +129,13 @@ def test_an_impossible_pass_at_k_is_refused(samples, correct, k):
         pass_at_k(samples, correct, k)
 
 
-def test_the_mean_over_problems_weighs_each_once():
-    assert mean_pass_at_k([(2, 0), (8, 8)], 1) == pytest.approx(0.5)
-    assert mean_pass_at_k([], 1) == 0.0
-
-
 def test_an_accuracy_row_holds_its_interval():
     row = accuracy_row("after RL", 160, 200)
     assert row["low"] < row["accuracy"] == 0.8 < row["high"]
     assert accuracy_row("nothing", 0, 0)["accuracy"] == 0.0
+
+
+def test_a_tie_of_votes_counts_as_the_share_of_right_ones():
+    assert majority_share(["7", "7", "8", None], {"7": True, "8": False}) == 1.0
+    assert majority_share(["7", "8", "8", "7", "9"], {"7": True, "8": False, "9": True}) == 0.5
+    assert majority_share([None, None], {}) == 0.0

@@ -44,8 +44,6 @@ class TrainedCall:
     record: CompletionRecord
     trajectory: Trajectory
     """The rollout that made it."""
-    group: Group
-    """The rollouts of its task."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ def make_batch(
                 tree.insert(record, len(lengths) - 1)
                 alone.insert(record)
                 if record.trained_tokens:  # a record without one has no term, and no number in the pack
-                    calls.append(TrainedCall(record, trajectory, group))
+                    calls.append(TrainedCall(record, trajectory))
                     of_call.append(float(values_C[column]))
             unrolled += alone.token_count
     # Imitated records are no part of a rollout: sums over a rollout's terms must not contain them.
@@ -233,7 +231,7 @@ def with_kl_penalty(groups: Sequence[Group], learner: Learner, coef: float) -> t
     totals = np.bincount(packed.trajectory_S, weights=k1_S)
     penalties = {id(t): coef * float(total) for t, total in zip(trained, totals, strict=True)}
     lowered = [[t.lowered(penalties.get(id(t), 0.0)) for t in group.trajectories] for group in groups]
-    penalised = [replace(group, trajectories=own) for group, own in zip(groups, lowered, strict=True)]
+    penalised = [replace(group, trajectories=trajectories) for group, trajectories in zip(groups, lowered, strict=True)]
     return penalised, float(k1_S.mean())
 
 

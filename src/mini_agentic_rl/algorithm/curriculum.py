@@ -23,24 +23,15 @@ from .seeds import derive_seed, kinds_of, tasks_from
 from .settings import LoopSettings
 from .state import RunProgress
 
+_FLOOR: Final = 0.1
+"""Weight of tasks that are always or never solved: they are still tried now and then."""
 _NEWEST: Final = 0.5
 """Weight of the newest group in a task's pass rate: the policy changes, and older groups say less."""
 
 
-def learnability(pass_rate: float, floor: float) -> float:
+def learnability(pass_rate: float) -> float:
     """Return max(floor, 4 p (1 - p)): 1 for a task that is solved half of the time."""
-    return max(floor, 4 * pass_rate * (1 - pass_rate))
-
-
-def updated_pass_rates(pass_rates: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
-    """Return pass rates by row (as text, for JSON), with the mean rewards of new groups in them. Rewards are cut to
-    0..1."""
-    rates = dict(pass_rates)
-    for row, mean in means.items():
-        rate = min(1.0, max(0.0, mean))
-        before = rates.get(str(row))
-        rates[str(row)] = rate if before is None else before + _NEWEST * (rate - before)
-    return rates
+    return max(_FLOOR, 4 * pass_rate * (1 - pass_rate))
 
 
 @dataclass
@@ -57,8 +48,6 @@ class TaskSource:
     """Number of tasks that the run drew before this step."""
     pass_rates: Mapping[str, float] | None = None
     """By row; None draws in the order of the epochs."""
-    floor: float = 0.1
-    """The least weight of a task."""
     kinds: Sequence[str] | None = None
     """Kind of each task: in the order of the epochs, kinds take turns."""
     drawn: list[int] = field(default_factory=list)
@@ -82,7 +71,7 @@ class TaskSource:
     def _weights(self, pass_rates: Mapping[str, float], drawn: Sequence[int]) -> Floats:
         weights = np.ones(self.size)
         for row, rate in pass_rates.items():
-            weights[int(row)] = learnability(rate, self.floor)
+            weights[int(row)] = learnability(rate)
         counts = np.bincount(np.array(drawn, np.int64), minlength=self.size)
         return np.where(counts == counts.min(), weights, 0.0)
 
@@ -118,11 +107,14 @@ class TaskDraws:
             step=step,
             first=first,
             pass_rates=None if settings.curriculum == "none" else progress.pass_rates,
-            floor=settings.curriculum_floor,
             kinds=self._kinds,
         )
 
     def rate(self, progress: RunProgress, rewards: Mapping[int, float]) -> None:
-        """Update the pass rates by the mean rewards of a step, by row."""
-        if self._settings.curriculum != "none":
-            progress.pass_rates = updated_pass_rates(progress.pass_rates, rewards)
+        """Update the pass rates by the mean rewards of a step, by row; rewards are cut to 0..1."""
+        if self._settings.curriculum == "none":
+            return
+        for row, reward in rewards.items():
+            rate = min(1.0, max(0.0, reward))
+            before = progress.pass_rates.get(str(row), rate)
+            progress.pass_rates[str(row)] = before + _NEWEST * (rate - before)

@@ -33,7 +33,6 @@ import numpy as np
 
 from ..emitter import get_reward_value, get_rewards_from_span, is_rollout_reward
 from ..logging import CountedCauses
-from ..semconv import AGL_ANNOTATION
 from ..tokens import CompletionRecord
 from ..types import Span
 from .losses import Floats, Ints
@@ -66,8 +65,6 @@ class Trajectory:
     """R."""
     dimensions: Mapping[str, float] = field(default_factory=dict)
     """The final reward by its names, where it has several."""
-    feedback: str = ""
-    """Last annotation `feedback` of its attempt, in words; empty without one."""
 
     def __post_init__(self) -> None:
         if self.values_C.size == 0:
@@ -326,14 +323,7 @@ def make_groups(
                     turn_rewards_T,
                     whole,
                     dimensions={} if rollout.counts_as_zero or reward_of is not None else rollout.dimensions,
-                    feedback=_last_feedback(rollout.spans),
                 )
             )
         groups.append(Group(f"{step}/{index}", trajectories))
     return groups
-
-
-def _last_feedback(spans: Sequence[Span]) -> str:
-    """Return the last comment that an agent or a hook made by `emit_annotation({"feedback": "..."})`, or ""."""
-    comments = (span.attributes.get("feedback") for span in reversed(spans) if span.name == AGL_ANNOTATION)
-    return next((text for text in comments if isinstance(text, str)), "")

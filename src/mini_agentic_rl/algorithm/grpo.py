@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 
 from ..plugins import load_part
-from ..policy import Learner, LearnerSettings, Policy, PolicyError, SeenTerms, bounded_step, launched
+from ..policy import Learner, LearnerSettings, Policy, PolicyError, Scorer, SeenTerms, bounded_step, launched
 from .advantages import advantage_of, batch_normalized
 from .batch import (
     Imitated,
@@ -28,13 +27,13 @@ from .batch import (
     with_separate_rewards,
 )
 from .groups import Group, group_metrics, has_signal
-from .losses import CORRECTIONS, find_loss, sum_to_go
+from .losses import find_loss, sum_to_go
 from .objective import Objective
 from .policy_gradient import as_tensor, current_logprobs, loss_of, means, prepare_inputs
 from .reinforcement import ReinforcementLearning
 from .settings import BASE_TEACHER, GRPOSettings
 from .sft import DemonstrationSource, observations
-from .teachers import Teacher, make_teachers, teacher_adapter
+from .teachers import make_teachers, teacher_adapter
 
 Backend = Literal["native", "trl"]
 
@@ -128,12 +127,12 @@ class GRPOObjective(Objective):
         learners: Mapping[str, Learner],
         settings: GRPOSettings,
         *,
-        teachers: Mapping[str, Teacher] | None = None,
+        teachers: Mapping[str, Scorer] | None = None,
         demonstrations: Mapping[str, DemonstrationSource] | None = None,
     ) -> None:
         """
         Args:
-            teachers: of each adapter that has one.
+            teachers: by the adapters that have one.
             demonstrations: of each adapter that imitates some beside its rollouts.
 
         Raises:
@@ -223,7 +222,7 @@ def take_steps(
 
 
 def with_teacher(
-    batch: TrainingBatch, teacher: Teacher, settings: GRPOSettings
+    batch: TrainingBatch, teacher: Scorer, settings: GRPOSettings
 ) -> tuple[TrainingBatch, dict[str, float]]:
     """Return the batch with a teacher's log-probabilities in it, and metrics about them. On the torch thread.
 
@@ -239,14 +238,11 @@ def with_teacher(
     less, for more memory.
     """
     if settings.distillation == "top_k":
-        tokens_SK, logprobs_SK = teacher.likeliest(batch, settings.teacher_top_k)
-        inputs = replace(
-            batch.inputs,
-            teacher_tokens_SK=None if tokens_SK is None else torch.from_numpy(tokens_SK),
-            teacher_logprobs_SK=torch.from_numpy(logprobs_SK),
-        )
+        top = teacher.likeliest(batch.packed, settings.teacher_top_k)
+        inputs = replace(batch.inputs, teacher_tokens_SK=top.tokens_SK, teacher_logprobs_SK=top.logprobs_SK)
         return replace(batch, inputs=inputs), {}
-    distance_S = batch.packed.behaviour_logprobs_S.astype(np.float64) - teacher.logprobs(batch)
+    teacher_S = teacher.logprobs(batch.packed).double().cpu().numpy()
+    distance_S = batch.packed.behaviour_logprobs_S.astype(np.float64) - teacher_S
     distance_S[batch.sampled_terms :] = 0.0
     weights_S = batch.inputs.weights_S.numpy()
     total = weights_S.sum()
@@ -280,7 +276,7 @@ def _packed_batch(
 ) -> TrainingBatch | None:
     """Return the trainable part of `groups`, packed with the imitated tokens, before advantages are compared over the
     batch; None if there is nothing."""
-    loss, correction = find_loss(settings.policy_loss), settings.importance_correction
+    loss = find_loss(settings.policy_loss)
     # A call whose advantage is 0 still has a gradient of its own, a place in a mean over the batch, or in its rollout.
     keep_zero_advantage = (
         settings.kl_coef > 0
@@ -289,7 +285,7 @@ def _packed_batch(
         or settings.over_batch
         or bool(loss.needs)
         or loss.over_rollouts is not None
-        or (correction != "none" and CORRECTIONS[correction].over_rollouts)
+        or settings.importance_correction == "sequence"
     )
     return make_batch(
         groups,

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
-from ..gateway import ServedPolicy
 from ..policy import count_parameters
 from ..processes import CoreWatch, peak_memory_bytes
-from ..types import Dataset, NamedResources
 from .checkpoint import Checkpointing
 from .expert_prefix import with_prefixed_groups
 from .measure import FIRST, LAST, Measuring
@@ -36,26 +33,17 @@ class Loop(RunState):
 
     sampler: StepSampler | AheadSampler
     """Source of the rollouts of each step; made by `run`."""
-
-    def __init__(
-        self,
-        algorithm: Any,
-        served: ServedPolicy,
-        resources: NamedResources,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-    ) -> None:
-        """The arguments are those of `RunState`."""
-        super().__init__(algorithm, served, resources, train_dataset, val_dataset)
-        self.checkpointing = Checkpointing(self)
-        self.measuring = Measuring(self, self.checkpointing)
-        self._algorithm = algorithm
-        self._lost = LostSteps()
+    checkpointing: Checkpointing
+    measuring: Measuring
+    _lost: LostSteps
 
     async def run(self) -> None:
         """Take the run to its end: from its beginning, or from its latest checkpoint if it is resumed."""
+        self.checkpointing = Checkpointing(self)
+        self.measuring = Measuring(self, self.checkpointing)
+        self._lost = LostSteps()
         self.objective = await self.policy.run_async(
-            lambda: self._algorithm.objective(self.policy, self.learner_settings)
+            lambda: self.algorithm.objective(self.policy, self.learner_settings)
         )
         await self._count_parameters()
         await self.checkpointing.resume()
@@ -171,7 +159,7 @@ class Loop(RunState):
     async def _count_parameters(self) -> None:
         trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
         counts = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
-        self._algorithm.parameters = {"trained": counts.trained, "all": counts.total}
+        self.algorithm.parameters = {"trained": counts.trained, "all": counts.total}
         self.logger.note(str(counts))
 
 

@@ -42,6 +42,7 @@ gradient."""
 
 Aggregation = Literal["token", "sequence", "dr_grpo"]
 KLEstimator = Literal["k1", "k2", "k3"]
+ImportanceCorrection = Literal["none", "token", "sequence", "icepop"]
 
 
 @dataclass(frozen=True)
@@ -66,30 +67,8 @@ class PolicyLoss:
     gradient; the loss reads the result as `LossInputs.rollout_S`. None for a loss of single terms."""
 
 
-@dataclass(frozen=True)
-class WeightBounds:
-    """Bounds at which an importance weight is truncated, or beyond which a term is masked."""
-
-    low: float
-    """The setting `importance_floor`."""
-    high: float
-    """The setting `importance_cap`."""
-
-
-@dataclass(frozen=True)
-class Correction:
-    """An entry of `CORRECTIONS`."""
-
-    weights: Callable[[Floats, Ints, WeightBounds], Floats]
-    """Function from log k [S] and the number of the rollout of each term [S] to the weight of each term [S]."""
-    over_rollouts: bool = False
-    """True if it needs all terms of a rollout together, so that none may be left out of the batch."""
-
-
 LOSSES: dict[str, PolicyLoss] = {}
 """The losses by the names that `policy_loss` takes."""
-CORRECTIONS: dict[str, Correction] = {}
-"""The corrections by the names that `importance_correction` takes."""
 
 
 def register_loss(
@@ -111,21 +90,6 @@ def register_loss(
     def register(function: F) -> F:
         refuse_taken(name, function, {known: loss.surrogate for known, loss in LOSSES.items()})
         LOSSES[name] = PolicyLoss(function, frozenset(needs), over_rollouts)
-        return function
-
-    return register
-
-
-def register_correction(name: str, *, over_rollouts: bool = False) -> Callable[[F], F]:
-    """Register the decorated function as a correction, by the name that `importance_correction` takes.
-
-    Raises:
-        ValueError: another function has that name.
-    """
-
-    def register(function: F) -> F:
-        refuse_taken(name, function, {known: correction.weights for known, correction in CORRECTIONS.items()})
-        CORRECTIONS[name] = Correction(function, over_rollouts)
         return function
 
     return register
@@ -251,14 +215,6 @@ def detached_ratio(terms: LossInputs) -> Surrogate:
     return Surrogate(weight_S * terms.advantages_S * terms.logprobs_S, weight_S != ratio_S)
 
 
-def within_divergence(terms: LossInputs, divergence_S: Tensor) -> Surrogate:
-    """Return w A, and 0 where the step leads away from the old policy beyond `bounds.divergence`."""
-    ratio_S = terms.log_ratio_S.exp()
-    leads_away_S = (ratio_S.detach() - 1) * terms.advantages_S > 0
-    masked_S = leads_away_S & (divergence_S > terms.bounds.divergence)
-    return Surrogate((ratio_S * terms.advantages_S).masked_fill(masked_S, 0.0), masked_S)
-
-
 @register_loss("dppo_tv")
 def total_variation(terms: LossInputs) -> Surrogate:
     """A trust region in total variation in place of a clipped ratio (DPPO; Qi et al. 2026, arXiv:2602.04879, equations
@@ -272,89 +228,11 @@ def total_variation(terms: LossInputs) -> Surrogate:
     vocabulary. The ratio says little about it: for a rare token it is far from 1 long before the policy has changed.
     pi_old is the sampler's, unless an importance correction takes the ratio to the learner's.
     """
-    difference_S = terms.logprobs_S.detach().exp() - terms.old_logprobs_S.exp()
-    return within_divergence(terms, difference_S.abs())
-
-
-_SMALLEST = 1e-7
-"""Lower bound of the probability of the other tokens: in float32 that of the sampled one may round to 1."""
-
-
-def binary_kl(logprobs_S: Tensor, old_logprobs_S: Tensor) -> Tensor:
-    """Return D [S] of `kl_divergence`."""
-    old_S = old_logprobs_S.exp()
-    rest_S, old_rest_S = ((1 - p_S).clamp(min=_SMALLEST) for p_S in (logprobs_S.exp(), old_S))
-    return old_S * (old_logprobs_S - logprobs_S) + old_rest_S * (old_rest_S / rest_S).log()
-
-
-@register_loss("dppo_kl")
-def kl_divergence(terms: LossInputs) -> Surrogate:
-    """The trust region of `dppo_tv` in Kullback-Leibler divergence (DPPO, equations 11, 12 and 14).
-
-    D = p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)),    p = pi(token), p_old = pi_old(token)
-    """
-    return within_divergence(terms, binary_kl(terms.logprobs_S.detach(), terms.old_logprobs_S))
-
-
-# Corrections: sampler and learner compute the same weights' probabilities by different kernels, maybe in different
-# number formats, so that the tokens come from pi_sampler while the gradient is that of pi. A correction weighs each
-# term by c, made of k = pi_old(token) / pi_sampler(token), where pi_old is what the learner computes before its first
-# step on the batch. The ratio that is clipped is then pi / pi_old. A weight of 0 masks the term.
-
-
-@register_correction("token")
-def truncated(log_ratio_S: Floats, trajectory_S: Ints, bounds: WeightBounds) -> Floats:
-    """Truncated importance sampling of each token (Yao et al. 2025, "Your efficient RL framework secretly brings you
-    off-policy RL training"; the truncation is that of Ionides 2008).
-
-        c = min(k, C)
-
-    It has a lower variance than the form for whole rollouts, and is biased: it ignores the earlier tokens.
-    """
-    return np.exp(np.minimum(log_ratio_S, np.log(bounds.high)))
-
-
-@register_correction("sequence", over_rollouts=True)
-def truncated_product(log_ratio_S: Floats, trajectory_S: Ints, bounds: WeightBounds) -> Floats:
-    """Truncated importance sampling of whole rollouts (Yao et al. 2025); unbiased up to the truncation.
-
-    c = min(product of k over the rollout's tokens, C)
-    """
-    return truncated(trajectory_sum(log_ratio_S, trajectory_S), trajectory_S, bounds)
-
-
-@register_correction("icepop")
-def masked(log_ratio_S: Floats, trajectory_S: Ints, bounds: WeightBounds) -> Floats:
-    """Mask tokens on which sampler and learner disagree (IcePop; Ling team 2025, "Small leak can sink a great ship:
-    boost RL training on MoE with IcePop", and the Ring-1T report, arXiv:2510.18855).
-
-        c = k    alpha <= k <= beta
-        c = 0    elsewhere
-
-    alpha is the setting `importance_floor`, beta `importance_cap` (0.5 and 5 in the report). A masked token still
-    counts in the length of its rollout.
-    """
-    # Truncated first: the exponential of a log-ratio that is far out of bounds may overflow.
-    ratio_S = np.exp(np.minimum(log_ratio_S, np.log(bounds.high) + 1))
-    return np.where((ratio_S >= bounds.low) & (ratio_S <= bounds.high), ratio_S, 0.0)
-
-
-@register_correction("geometric", over_rollouts=True)
-def geometric_mask(log_ratio_S: Floats, trajectory_S: Ints, bounds: WeightBounds) -> Floats:
-    """Mask whole rollouts on which sampler and learner disagree (Liu, Li et al. 2025, "When speed kills stability:
-    demystifying RL collapse from the training-inference mismatch").
-
-        c = 1    low <= (product of k over the rollout's T tokens)^(1/T) <= high
-        c = 0    elsewhere
-
-    The geometric mean does not depend on the length of a rollout as the product does. It is near 1 where a single k is
-    not, so its bounds are narrow (0.99 and 1.01).
-    """
-    lengths_S = trajectory_sum(np.ones_like(log_ratio_S), trajectory_S)
-    mean_S = trajectory_sum(log_ratio_S, trajectory_S) / lengths_S
-    with np.errstate(divide="ignore"):  # a floor of 0 is no bound
-        low, high = np.log(bounds.low), np.log(bounds.high)
-    return np.where((mean_S >= low) & (mean_S <= high), 1.0, 0.0)
+    ratio_S = terms.log_ratio_S.exp()
+    divergence_S = (terms.logprobs_S.detach().exp() - terms.old_logprobs_S.exp()).abs()
+    leads_away_S = (ratio_S.detach() - 1) * terms.advantages_S > 0
+    masked_S = leads_away_S & (divergence_S > terms.bounds.divergence)
+    return Surrogate((ratio_S * terms.advantages_S).masked_fill(masked_S, 0.0), masked_S)
 
 
 def importance_correction(
@@ -365,17 +243,35 @@ def importance_correction(
     cap: float,
     floor: float = 0.0,
 ) -> Floats:
-    """Return the weight c [S] of each term under the correction `name`.
+    """Return the importance weight c [S] of each term under the setting `importance_correction`.
+
+    Sampler and learner compute the probabilities of the same weights by different kernels, maybe in different number
+    formats, so that the tokens come from pi_sampler while the gradient is that of pi. With
+    k = pi_old(token) / pi_sampler(token), where pi_old is what the learner computes before its first step on the batch:
+
+        token      c = min(k, cap)                                 (Yao et al. 2025, "Your efficient RL framework
+        sequence   c = min(product of k over the rollout, cap)      secretly brings you off-policy RL training")
+        icepop     c = k where floor <= k <= cap, else 0           (IcePop; Ring-1T, arXiv:2510.18855)
+
+    Truncated importance sampling (Ionides 2008) of tokens has a lower variance than that of rollouts and is biased: it
+    ignores the earlier tokens. A masked token (c = 0) still counts in the length of its rollout. The ratio that the
+    loss clips is then pi / pi_old.
 
     Args:
         old_logprobs_S: log pi_old.
         behaviour_logprobs_S: log pi_sampler.
         trajectory_S: number of the trajectory of each term.
         cap: `importance_cap`.
-        floor: `importance_floor`; only corrections that mask read it.
+        floor: `importance_floor`; only `icepop` reads it.
     """
     log_ratio_S = old_logprobs_S - behaviour_logprobs_S
-    return CORRECTIONS[name].weights(log_ratio_S, trajectory_S, WeightBounds(floor, cap))
+    if name == "sequence":
+        log_ratio_S = trajectory_sum(log_ratio_S, trajectory_S)
+    if name != "icepop":
+        return np.asarray(np.exp(np.minimum(log_ratio_S, np.log(cap))))
+    # Truncated first: the exponential of a log-ratio that is far out of bounds may overflow.
+    ratio_S = np.exp(np.minimum(log_ratio_S, np.log(cap) + 1))
+    return np.where((ratio_S >= floor) & (ratio_S <= cap), ratio_S, 0.0)
 
 
 def kl(log_ratio_S: Tensor, estimator: KLEstimator) -> Tensor:
@@ -444,11 +340,7 @@ def term_weights(lengths: Sequence[int], aggregation: Aggregation, max_length: i
     return weights.astype(np.float32)
 
 
-_CORRECTION_CHOICES = ("none", *CORRECTIONS)
-
 if TYPE_CHECKING:
     PolicyLossName: TypeAlias = str
-    ImportanceCorrection: TypeAlias = str
 else:  # the choices that help texts and error messages list
     PolicyLossName = Annotated[Literal[tuple(LOSSES)], OpenChoices(is_loss)]
-    ImportanceCorrection = Annotated[Literal[_CORRECTION_CHOICES], OpenChoices(CORRECTIONS.__contains__)]

@@ -212,7 +212,8 @@ class Measuring:
         """Validate if that is due, and write a checkpoint of the weights that are the best so far."""
         run = self._run
         progress, settings, tasks = run.progress, run.settings, run.validation
-        if tasks is None or not is_due(progress.step, run.total_steps, settings.validation_every, progress.validation):
+        is_due = progress.step % settings.validation_every == 0 or progress.step == run.total_steps
+        if tasks is None or not is_due or any(row["step"] == progress.step for row in progress.validation):
             return
         started = time.perf_counter()
         evaluation = await self._evaluate(
@@ -231,7 +232,11 @@ class Measuring:
     @property
     def is_stalled(self) -> bool:
         """True if so many validations after the best one were no better that the run ends."""
-        return is_stalled(self._run.progress.validation, self._run.settings.patience)
+        validations, patience = self._run.progress.validation, self._run.settings.patience
+        if not validations or patience is None:
+            return False
+        shares = [row["correct"] / max(1, row["count"]) for row in validations]
+        return len(shares) - 1 - shares.index(max(shares)) >= patience
 
     async def take_best(self) -> None:
         """Take back the weights that were validated best."""
@@ -276,19 +281,6 @@ class Measuring:
             rollout_timeout=run.settings.rollout_timeout,
             causes=run.causes,
         )
-
-
-def is_due(step: int, total: int, every: int, validations: Sequence[Mapping[str, Any]]) -> bool:
-    """Return True if the weights after `step` of `total` steps are still to be validated."""
-    return (step % every == 0 or step == total) and all(row["step"] != step for row in validations)
-
-
-def is_stalled(validations: Sequence[Mapping[str, Any]], patience: int | None) -> bool:
-    """Return True if so many validations after the best one were no better; a patience of None never ends a run."""
-    if not validations or patience is None:
-        return False
-    shares = [row["correct"] / max(1, row["count"]) for row in validations]
-    return len(shares) - 1 - shares.index(max(shares)) >= patience
 
 
 def outcome(best: Mapping[str, Any], validations: Sequence[Mapping[str, Any]], step: int, total: int) -> str:

@@ -65,15 +65,10 @@ PRESETS: dict[str, Mapping[str, Any]] = {
     # Ring-1T, arXiv:2510.18855: tokens are masked where the learner's probability is less than half or more than five
     # times the sampler's.
     "icepop": {"importance_correction": "icepop", "importance_floor": 0.5, "importance_cap": 5.0},
-    # Liu, Li et al. 2025, "When speed kills stability": rollouts are masked whose geometric mean of that ratio is off.
-    "geometric_mask": {"importance_correction": "geometric", "importance_floor": 0.99, "importance_cap": 1.01},
     # Liu et al. 2026, arXiv:2601.05242: every reward is compared by itself, their sum over the batch.
     "gdpo": {"separate_rewards": ["all"], "advantage_normalization": "batch"},
     # Shrivastava et al. 2026, arXiv:2605.24517: observations are predicted as well, with their weight.
     "echo": {"echo_coef": 0.05},
-    # Huebotter et al. 2026, arXiv:2601.20802: the policy with a solution and feedback in its context is the teacher, in
-    # place of rewards.
-    "sdpo": {"teacher": "self", "reward_coef": 0.0, "distillation": "top_k", "loss_aggregation": "token"},
 }
 """Settings of each preset, by the names of `GRPOSettings`."""
 

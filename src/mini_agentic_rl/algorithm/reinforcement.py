@@ -43,10 +43,21 @@ from .settings import LoopSettings, WarmStart
 from .state import RunProgress
 
 SettingsT = TypeVar("SettingsT", bound=LoopSettings)
-_TRAINER: Final = ("output_dir", "resume", "overwrite", "n_runners", "hooks", "loggers")
-_REWARDS: Final = ("reward_fn", "reward_func", "reward_funcs", "reward_function", "reward_model")
-_WHOLE: Final = ("use_lora", "use_peft", "full_finetune")
-_LORA: Final = {"lora_r": "r", "lora_alpha": "alpha", "lora_dropout": "dropout", "target_modules": "target_modules"}
+_PLACES: Final[Mapping[str, Collection[str]]] = {
+    "the reward is what the agent, or a hook's on_rollout_end, returns": (
+        *("reward_fn", "reward_func", "reward_funcs", "reward_function", "reward_model"),
+    ),
+    "lora=None trains every weight, lora=LoraSettings(…) an adapter": ("use_lora", "use_peft", "full_finetune"),
+    "give learner=LearnerSettings({field}=…)": LearnerSettings.model_fields,
+    "give engine=EngineSettings({field}=…)": EngineSettings.model_fields,
+    "give lora=LoraSettings({field}=…)": ("lora_r", "lora_alpha", "lora_dropout", "target_modules"),
+    "give limits=GatewayLimits({field}=…)": RolloutLimits.model_fields,
+    "give {field}={value!r}": ("model", "backend"),
+    'give load_options={{"{field}": {value!r}}}': ModelSettings.model_fields,
+    "give it to Trainer({field}=…)": ("output_dir", "resume", "overwrite", "n_runners", "hooks", "loggers"),
+}
+"""Messages about arguments that belong elsewhere, with the names that each is for."""
+_RENAMED: Final = {"lora_r": "r", "lora_alpha": "alpha", "lora_dropout": "dropout", "loggers": "logger"}
 
 
 class ReinforcementLearning(Algorithm, Generic[SettingsT]):
@@ -308,35 +319,13 @@ def refuse_misplaced(names: Iterable[str], known: Collection[str]) -> None:
         UserError: an argument belongs elsewhere; the message says where.
     """
     for name in names:
-        place = None if _field(name, known) is not None else _place(name)
-        if place is not None:
-            raise UserError(f"{name} is no setting of the loop: {place}")
-
-
-def _place(name: str) -> str | None:
-    """Return where an argument of this name belongs; None if nowhere."""
-    if name in _REWARDS:
-        return "the reward is what the agent, or a hook's on_rollout_end, returns"
-    if name in _WHOLE:
-        return "lora=None trains every weight, lora=LoraSettings(…) an adapter"
-    for keyword, kind in (("learner", LearnerSettings), ("engine", EngineSettings)):
-        if (field := _field(name, kind.model_fields)) is not None:
-            return f"give {keyword}={kind.__name__}({field}=…)"
-    if (field := _field(name, _LORA)) is not None:
-        return f"give lora=LoraSettings({_LORA[field]}=…)"
-    if (field := _field(name, RolloutLimits.model_fields)) is not None:
-        return f"give limits=GatewayLimits({field}=…)"
-    field = _field(name, [*ModelSettings.model_fields, "backend"])
-    if field in ("model", "backend"):
-        return f"give {field}={VALUES.get(name, '…')!r}"
-    if field is not None:
-        return f'give load_options={{"{field}": {VALUES.get(name, "…")!r}}}'
-    field = _field(name, _TRAINER)
-    return None if field is None else f"give it to Trainer({'logger' if field == 'loggers' else field}=…)"
-
-
-def _field(name: str, known: Collection[str]) -> str | None:
-    return name if name in known else called_here(name, known)
+        if name in known or called_here(name, known) is not None:
+            continue
+        for place, fields in _PLACES.items():
+            field = name if name in fields else called_here(name, fields)
+            if field is not None:
+                where = place.format(field=_RENAMED.get(field, field), value=VALUES.get(name, "…"))
+                raise UserError(f"{name} is no setting of the loop: {where}")
 
 
 def warm_starts_of(

@@ -170,13 +170,10 @@ async def run_rollouts(
     return [await _finished(store, ended[rollout_id], trained or TrainedCalls()) for rollout_id in ids]
 
 
-async def read_rollouts(
-    store: LightningStore, ids: Sequence[str], trained: TrainedCalls | None = None
-) -> list[FinishedRollout]:
+async def read_rollouts(store: LightningStore, ids: Sequence[str], trained: TrainedCalls) -> list[FinishedRollout]:
     """Return rollouts that have ended, as `run_rollouts` does, in this order; without those that the store has lost."""
     rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts(rollout_id_in=list(ids))}
-    wanted = trained or TrainedCalls()
-    return [await _finished(store, rollouts[rollout_id], wanted) for rollout_id in ids if rollout_id in rollouts]
+    return [await _finished(store, rollouts[rollout_id], trained) for rollout_id in ids if rollout_id in rollouts]
 
 
 async def cancel_leftovers(store: LightningStore) -> int:
@@ -240,7 +237,7 @@ async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCal
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     selection = trained.select(spans, trainable_agents_in(rollout.metadata or {}))
     over_budget = _over_budget(spans)
-    error = None if attempt is None else _why(attempt, rollout.config)
+    error = None if attempt is None else _failure_reason(attempt, rollout.config)
     finished = FinishedRollout(
         rollout=rollout,
         spans=spans,
@@ -267,7 +264,7 @@ def _over_budget(spans: Sequence[Span]) -> str | None:
     return None
 
 
-def _why(attempt: Attempt, config: RolloutConfig) -> str | None:
+def _failure_reason(attempt: Attempt, config: RolloutConfig) -> str | None:
     """Return the runner's reason; where the store gave the attempt up before its runner did, the limit it passed."""
     reason = attempt.metadata.get("error")
     if reason is not None:

@@ -118,9 +118,6 @@ class LoopSettings(RolloutSettings):
     curriculum: Curriculum = "none"
     """Order of the tasks: each once an epoch (`none`), or more often those that are solved about half of the time
     (`pass_rate`)."""
-    curriculum_floor: float = Field(default=0.1, gt=0, le=1)
-    """Least weight of a task with `curriculum=pass_rate`, against 1 for the most wanted ones: tasks that are always or
-    never solved are still tried now and then."""
     expert_prefix: bool = False
     """Try a task that all rollouts failed a second time, with the first calls of a right rollout of it or of its
     demonstration: the gateway answers these calls, and only the later ones are trained."""
@@ -129,9 +126,7 @@ class LoopSettings(RolloutSettings):
     max_staleness: int = Field(default=0, ge=0)
     """Maximum number of updates by which sampling runs ahead of learning: complete groups wait in the store, and groups
     sampled by older weights are dropped. `importance_correction` is then `token` unless another one, or a loss that
-    masks by itself (`dppo_tv`, `dppo_kl`), is chosen. 0 samples and learns in turns, always on-policy."""
-    sampling_share: float = Field(default=0.5, gt=0, lt=1)
-    """With `max_staleness` above 0: sampling's share of the device's time while learning runs too."""
+    masks by itself (`dppo_tv`), is chosen. 0 samples and learns in turns, always on-policy."""
     on_failure: OnFailure = "drop"
     """Treatment of a rollout that fails: leave it out (`drop`), count it as reward 0 if it has called the model
     (`zero`), or run it again and leave it out when it fails for good (`retry`)."""
@@ -148,15 +143,15 @@ class LoopSettings(RolloutSettings):
     (REINFORCE++), or the mean reward of the group (MaxRL)."""
     policy_loss: PolicyLossName = "clip"
     """Objective to maximise: the clipped ratio of each token (`clip`) or of each rollout (`gspo`), the log-probability
-    under a clipped weight (`cispo`), the ratio of each token within a trust region of total variation (`dppo_tv`) or
-    Kullback-Leibler divergence (`dppo_kl`), or a function of your own as `module:function` (`algorithm/losses.py`)."""
+    under a clipped weight (`cispo`), the ratio of each token within a trust region of total variation (`dppo_tv`), or a
+    function of your own as `module:function` (`algorithm/losses.py`)."""
     clip_ratio: float = Field(default=0.2, gt=0, le=1)
     """1 minus the lower bound of the ratio (PPO; Schulman et al. 2017, equation 7); 1 sets no bound."""
     clip_ratio_high: float | None = Field(default=None, gt=0)
     """Upper bound of the ratio minus 1; by default `clip_ratio` (DAPO; Yu et al. 2025, section 3.1)."""
     divergence_bound: float = Field(default=0.2, gt=0)
-    """Divergence of a token's probability beyond which `policy_loss=dppo_tv` or `dppo_kl` masks steps that lead further
-    away (DPPO; Qi et al. 2026)."""
+    """Divergence of a token's probability beyond which `policy_loss=dppo_tv` masks steps that lead further away (DPPO;
+    Qi et al. 2026)."""
     loss_aggregation: Aggregation = "token"
     """Average of the token losses: over all tokens (`token`), over each rollout first (`sequence`: GSPO, and GRPO as
     published, with which agents whose rollouts differ in length unlearn to answer), or by a constant (`dr_grpo`)."""
@@ -164,12 +159,12 @@ class LoopSettings(RolloutSettings):
     """Divisor of `loss_aggregation=dr_grpo`: about the maximum number of tokens that a rollout samples."""
     importance_correction: ImportanceCorrection = "none"
     """Correction of the difference between learner and sampler: weigh each `token` or whole rollouts (`sequence`), or
-    mask tokens (`icepop`) or rollouts (`geometric`) on which they differ too much. The ratio is then that to the
-    learner's log-probabilities, with `none` to the sampler's. Costs a forward pass."""
+    mask tokens on which they differ too much (`icepop`). The ratio is then that to the learner's log-probabilities,
+    with `none` to the sampler's. Costs a forward pass."""
     importance_cap: float = Field(default=2.0, gt=0)
-    """Upper bound of such a weight; above it `icepop` and `geometric` mask."""
+    """Upper bound of such a weight; above it `icepop` masks."""
     importance_floor: float = Field(default=0.5, ge=0)
-    """Lower bound of such a weight with `icepop` and `geometric`, which mask below it."""
+    """Lower bound of such a weight with `icepop`, which masks below it."""
     max_update_kl: float = Field(default=0.1, ge=0)
     """Maximum KL divergence of an optimizer step, in nats per sampled token; a longer step is shortened (line search of
     TRPO; Schulman et al. 2015). 0 sets no bound."""
@@ -239,32 +234,19 @@ class LoopSettings(RolloutSettings):
         return settings
 
     @model_validator(mode="after")
-    def _has_bounds_that_leave_something(self) -> Self:
-        masks = self.importance_correction in ("icepop", "geometric")
-        if masks and self.importance_floor >= self.importance_cap:
+    def _fits_together(self) -> Self:
+        if self.importance_correction == "icepop" and self.importance_floor >= self.importance_cap:
             raise ValueError("`importance_floor` has to be below `importance_cap`")
-        return self
-
-    @model_validator(mode="after")
-    def _repeats_what_can_be_repeated(self) -> Self:
         if self.deterministic and self.max_staleness:
             raise ValueError(
                 "`deterministic` repeats a run exactly, but with `max_staleness` the time that sampling takes decides "
                 "which weights sample: set `max_staleness=0` with it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _knows_which_tasks_failed(self) -> Self:
         if self.expert_prefix and self.max_staleness:
             raise ValueError(
                 "`expert_prefix` tries the failed tasks of a step again, and with `max_staleness` there are no whole "
                 "steps: set `max_staleness=0` with it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_groups_to_draw_again(self) -> Self:
         if self.dynamic_sampling and self.baseline == "none":
             raise ValueError("`dynamic_sampling` draws again for groups of equal rewards: set `baseline=group` with it")
         return self
@@ -285,8 +267,6 @@ Distillation = Literal["sampled", "top_k"]
 
 BASE_TEACHER: Final = "base"
 """`teacher` for the model without its adapter."""
-SELF_TEACHER: Final = "self"
-"""`teacher` for the policy itself, with more in its context."""
 
 
 class GRPOSettings(LoopSettings):
@@ -307,8 +287,7 @@ class GRPOSettings(LoopSettings):
     """Demonstrations of each optimizer step with `sft_coef`."""
     teacher: str | None = None
     """Teacher to distil from, token by token, in the policy's own rollouts: `base` (the model without its adapter),
-    `self` (the policy with a solution and feedback in its context; SDPO), a model's id or folder, or the folder of an
-    adapter."""
+    a model's id or folder, or the folder of an adapter."""
     teacher_coef: float = Field(default=1.0, gt=0)
     """Weight of the divergence from the teacher."""
     distillation: Distillation = "sampled"
@@ -316,43 +295,26 @@ class GRPOSettings(LoopSettings):
     (`top_k`)."""
     teacher_top_k: int = Field(default=20, ge=0)
     """Number of most likely tokens; 0 is the whole vocabulary."""
-    teacher_reward: float = 1.0
-    """Least reward of a rollout that counts as a solution for the others of its group, with `teacher=self`."""
 
     @model_validator(mode="after")
-    def _has_something_to_compare_with(self) -> Self:
-        compares = self.baseline != "none" and self.reward_coef > 0
-        if self.samples_per_prompt == 1 and compares:
+    def _has_a_source_of_learning(self) -> Self:
+        if self.samples_per_prompt == 1 and self.baseline != "none" and self.reward_coef > 0:
             raise ValueError(
                 f"`samples_per_prompt=1` leaves nothing to compare with under `baseline={self.baseline}`: set 2 or "
                 "more, or `baseline=none`, as reinforce++ has it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _compares_separate_rewards_once(self) -> Self:
+        if self.teacher is None and not (self.reward_coef or self.echo_coef or self.sft_coef):
+            raise ValueError("`reward_coef=0` leaves nothing to learn from: give a `teacher`, or what to imitate")
         names, weights = self.separate_rewards, self.separate_reward_weights
         if weights and len(weights) != len(names):
             raise ValueError(f"{len(weights)} `separate_reward_weights` for {len(names)} `separate_rewards`")
-        if not names:
-            return self
-        if self.credit not in ("broadcast", "last_call"):
+        if names and self.credit not in ("broadcast", "last_call"):
             raise ValueError(f"`credit={self.credit}` takes one reward, and not `separate_rewards`")
-        if self.normalize_advantage and self.advantage_normalization != "batch":
+        if names and self.normalize_advantage and self.advantage_normalization != "batch":
             raise ValueError(
                 "`separate_rewards` are divided each by its own deviation: set `advantage_normalization=batch`, or "
                 "`normalize_advantage=False`"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_source_of_learning(self) -> Self:
-        if self.teacher is None:
-            if self.reward_coef == 0 and self.echo_coef == 0 and self.sft_coef == 0:
-                raise ValueError("`reward_coef=0` leaves nothing to learn from: give a `teacher`, or what to imitate")
-            return self
-        if self.teacher == SELF_TEACHER and self.samples_per_prompt == 1:
-            raise ValueError("`teacher=self` learns from the other rollouts of a task: set `samples_per_prompt` to 2")
         return self
 
 

@@ -84,9 +84,11 @@ class AheadGroup:
 class AheadSampler:
     """Samples groups while the learner computes; at most `max_staleness` + 1 batches are ahead."""
 
+    learning_share: float = 0.5
+    """Share of the device's time that sampling has while the learner computes."""
+
     def __init__(self, run: RunState, has_signal: Callable[[Group], bool]) -> None:
         """`has_signal` returns True if a group can change an adapter."""
-        self.learning_share = run.settings.sampling_share
         self._run = run
         self._has_signal = has_signal
         self._models = run.served.trained_models
@@ -163,13 +165,14 @@ class AheadSampler:
         run.progress.drawn = max([run.progress.drawn, *(number + 1 for number in left)])
         run.progress.pending = {str(number): row for number, row in left.items()}
         for number, row in sorted(left.items()):
-            there = {sample: rollout for (of, sample), rollout in ended.items() if of == number}
-            missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in there]
+            succeeded = {sample: rollout for (of, sample), rollout in ended.items() if of == number}
+            missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in succeeded]
             again = await self._enqueue(number, row, missing)
             ids = {
-                sample: rollout.rollout_id for sample, rollout in [*there.items(), *zip(missing, again, strict=True)]
+                sample: rollout.rollout_id
+                for sample, rollout in [*succeeded.items(), *zip(missing, again, strict=True)]
             }
-            restored = frozenset(rollout.rollout_id for rollout in there.values())
+            restored = frozenset(rollout.rollout_id for rollout in succeeded.values())
             self._groups[number] = AheadGroup(number, row, [ids[sample] for sample in sorted(ids)], restored)
         if ended:
             run.logger.note(f"found in the store: {counted(len(ended), 'rollout')} not learnt yet")

@@ -97,6 +97,7 @@ class RunState:
             algorithm: a `ReinforcementLearning`; its progress and results are shared, not copied.
             resources: those that agents find beside the model that is trained.
         """
+        self.algorithm = algorithm
         self.settings: LoopSettings = algorithm.settings
         self.context: AlgorithmContext = algorithm.context
         self.progress: RunProgress = algorithm.progress

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -36,24 +37,24 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, noun: str, many: str | None = None) -> str:
     """Return a number with a noun: 1 step, 2,000 steps.
 
     Args:
-        one: the singular.
+        noun: the singular.
         many: the plural; None appends an s to the singular.
     """
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
-def latest(count: int, one: str) -> str:
+def latest(count: int, noun: str) -> str:
     """Return a phrase for the newest items: the last step, the last 5 steps."""
-    return f"the last {one}" if count == 1 else f"the last {counted(count, one)}"
+    return f"the last {noun}" if count == 1 else f"the last {counted(count, noun)}"
 
 
-def every(count: int, one: str) -> str:
+def every(count: int, noun: str) -> str:
     """Return a phrase for all items: all 8 rollouts, the one rollout."""
-    return f"the one {one}" if count == 1 else f"all {counted(count, one)}"
+    return f"the one {noun}" if count == 1 else f"all {counted(count, noun)}"
 
 
 def quantity(family: str, value: float | None) -> str:
@@ -161,43 +162,36 @@ class MultiLogger(MetricsLogger):
         self.loggers = tuple(loggers)
 
     def phase(self, name: str, total: int | None = None) -> None:
-        for logger in self.loggers:
-            logger.phase(name, total)
+        self._forward(lambda inner: inner.phase(name, total))
 
     def advance(self, n: int = 1) -> None:
-        for logger in self.loggers:
-            logger.advance(n)
+        self._forward(lambda inner: inner.advance(n))
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        for logger in self.loggers:
-            logger.log(metrics, step=step)
+        self._forward(lambda inner: inner.log(metrics, step=step))
 
     def note(self, message: str) -> None:
-        for logger in self.loggers:
-            logger.note(message)
+        self._forward(lambda inner: inner.note(message))
 
     def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        for logger in self.loggers:
-            logger.table(name, rows)
+        self._forward(lambda inner: inner.table(name, rows))
 
     def artifact(self, name: str, files: Sequence[Path]) -> None:
-        for logger in self.loggers:
-            logger.artifact(name, files)
+        self._forward(lambda inner: inner.artifact(name, files))
 
     def close(self) -> None:
-        """Close every logger, then raise the first error."""
-        errors: list[Exception] = []
-        for logger in self.loggers:
-            try:
-                logger.close()
-            except Exception as error:  # the others still have to be closed
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        """Close every logger, in order."""
+        with ExitStack() as stack:  # an error of one logger leaves none of the others open
+            for inner in reversed(self.loggers):
+                stack.callback(inner.close)
+
+    def _forward(self, call: Callable[[MetricsLogger], None]) -> None:
+        for inner in self.loggers:
+            call(inner)
 
 
-class GuardedLogger(MetricsLogger):
-    """Forwards everything to a logger and catches its errors, so that they do not stop the run.
+class GuardedLogger(MultiLogger):
+    """Forwards everything to one logger and catches its errors, so that they do not stop the run.
 
     The first failure is logged. After five in a row the logger is no longer called, so that an unreachable service
     cannot delay every step.
@@ -208,37 +202,21 @@ class GuardedLogger(MetricsLogger):
     """
 
     def __init__(self, name: str, inner: MetricsLogger) -> None:
+        super().__init__([inner])
         self.name = name
-        self.inner = inner
         self._failures_in_a_row = 0
         self._has_warned = False
 
-    def phase(self, name: str, total: int | None = None) -> None:
-        self._try(lambda: self.inner.phase(name, total))
-
-    def advance(self, n: int = 1) -> None:
-        self._try(lambda: self.inner.advance(n))
-
-    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
-        self._try(lambda: self.inner.log(metrics, step=step))
-
-    def note(self, message: str) -> None:
-        self._try(lambda: self.inner.note(message))
-
-    def table(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._try(lambda: self.inner.table(name, rows))
-
-    def artifact(self, name: str, files: Sequence[Path]) -> None:
-        self._try(lambda: self.inner.artifact(name, files))
-
     def close(self) -> None:
-        self._try(self.inner.close, last=True)
+        self._failures_in_a_row = 0
+        self._forward(lambda inner: inner.close())
 
-    def _try(self, call: Callable[[], None], *, last: bool = False) -> None:
-        if self._failures_in_a_row >= _FAILURES and not last:
+    def _forward(self, call: Callable[[MetricsLogger], None]) -> None:
+        if self._failures_in_a_row >= _FAILURES:
             return
         try:
-            call()
+            call(self.loggers[0])
+            self._failures_in_a_row = 0
         except Exception as error:  # another package and its network may raise anything
             self._failures_in_a_row += 1
             reason = without_secrets(next(iter(str(error).strip().splitlines()), type(error).__name__))
@@ -249,5 +227,3 @@ class GuardedLogger(MetricsLogger):
                 logger.warning(
                     "the %s logger failed %d times in a row and is left alone (%s)", self.name, _FAILURES, reason
                 )
-        else:
-            self._failures_in_a_row = 0

@@ -7,13 +7,12 @@ the dashboard and the command `doctor` print the findings of `diagnose`.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 from .base import duration, latest, number, percent
-from .view import Finding, Level, Measured, RunView, StepNumbers, mean
+from .view import Finding, Level, Measured, RunView, mean
 
 _FEW_ROLLOUTS: Final = 16
 _FEW_TASKS: Final = 4
@@ -36,7 +35,7 @@ def no_tool_calls(view: RunView) -> Finding | None:
     offered = [rollout for rollout in view.rollouts if rollout.offered_tools]
     calls, rollouts = sum(calls * count for calls, count in rows), sum(row[1] for row in rows)
     if not rows:
-        calls, rollouts = float(sum(one.tool_calls for one in offered)), float(len(offered))
+        calls, rollouts = float(sum(rollout.tool_calls for rollout in offered)), float(len(offered))
     if rollouts < _FEW_ROLLOUTS or calls > 0:
         return None
     return Finding(
@@ -66,7 +65,7 @@ def cut_answers(view: RunView) -> Finding | None:
         "length, before the answer was complete",
         "Raise `max_new_tokens`; where answers grow without need, `overlong_buffer` makes length cost something, and "
         "`mask_truncated` does not train what was cut",
-        view.examples(one for one in view.rollouts if one.cut),
+        view.examples(rollout for rollout in view.rollouts if rollout.cut),
     )
 
 
@@ -353,7 +352,7 @@ def failed_rollouts(view: RunView) -> Finding | None:
         failed, rollouts = float(len(bad)), float(len(view.rollouts))
     if rollouts == 0 or failed < _FAILED * rollouts:
         return None
-    reasons = [one.why for one in bad if one.why]
+    reasons = [rollout.why for rollout in bad if rollout.why]
     often = f", most often: {max(sorted(set(reasons)), key=reasons.count)[:200]}" if reasons else ""
     return Finding(
         "failed_rollouts",
@@ -429,7 +428,7 @@ def _rewards(view: RunView) -> tuple[float, float] | None:
 
 
 def _worst_fall(view: RunView) -> tuple[Measured, Measured] | None:
-    return next(filter(None, (_fall(view, name) for name in dict.fromkeys(one.name for one in view.measured))), None)
+    return next(filter(None, (_fall(view, name) for name in dict.fromkeys(row.name for row in view.measured))), None)
 
 
 def _course(best: Measured, now: Measured) -> str:
@@ -450,16 +449,16 @@ def _fall(view: RunView, name: str) -> tuple[Measured, Measured] | None:
     rows = _from_start(view, name)
     if len(rows) < 2:
         return None
-    best, now = max(rows[:-1], key=lambda one: one.accuracy), rows[-1]
+    best, now = max(rows[:-1], key=lambda row: row.accuracy), rows[-1]
     fall = best.accuracy - now.accuracy
     return (best, now) if fall > _chance(best, now) else None
 
 
-def _chance(one: Measured, other: Measured) -> float:
-    if not one.count or not other.count:
+def _chance(first: Measured, second: Measured) -> float:
+    if not first.count or not second.count:
         return _FALL
-    both = (one.accuracy * one.count + other.accuracy * other.count) / (one.count + other.count)
-    return _DEVIATIONS * math.sqrt(max(both * (1 - both), 1e-4) * (1 / one.count + 1 / other.count))
+    both = (first.accuracy * first.count + second.accuracy * second.count) / (first.count + second.count)
+    return _DEVIATIONS * math.sqrt(max(both * (1 - both), 1e-4) * (1 / first.count + 1 / second.count))
 
 
 RULES: Final[Sequence[Callable[[RunView], Finding | None]]] = (
@@ -502,27 +501,17 @@ class RunWatch:
     """Applies the rules to a running run."""
 
     def __init__(self) -> None:
-        self._first: list[StepNumbers] = []
-        self._last: deque[StepNumbers] = deque(maxlen=_KEPT)
-        self._measured: list[Measured] = []
-        self._probes: list[tuple[float, float]] = []
+        self.view = RunView(())
+        """View of the kept part of the run."""
 
     def add(self, row: Mapping[str, Any]) -> list[Finding] | None:
         """Add a row of metrics with its phase and step. Return the current findings; None if the row is neither a step
         of reinforcement learning nor a measurement."""
-        added = RunView.of_rows([row])
-        self._measured += added.measured
-        self._probes += added.probes
-        for step in added.steps:
-            if len(self._first) < _KEPT:
-                self._first.append(step)
-            else:
-                self._last.append(step)
-        if not (added.steps or added.measured):
-            return None
-        return diagnose(self.view)
-
-    @property
-    def view(self) -> RunView:
-        """View of the kept part of the run."""
-        return RunView([*self._first, *self._last], list(self._measured), probes=list(self._probes))
+        added, before = RunView.of_rows([row]), self.view
+        steps = [*before.steps, *added.steps]
+        self.view = RunView(
+            steps[:_KEPT] + steps[_KEPT:][-_KEPT:],
+            [*before.measured, *added.measured],
+            probes=[*before.probes, *added.probes],
+        )
+        return diagnose(self.view) if added.steps or added.measured else None

@@ -44,7 +44,9 @@ class JsonlLogger(MetricsLogger):
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         row: dict[str, Any] = {"time": round(time.time(), 3), "phase": self._phase, "step": step}
-        row |= {name: number if math.isfinite(number) else None for name, number in _numbers(metrics)}
+        for name, value in metrics.items():  # of numpy too
+            number = value if isinstance(value, int) else float(value)
+            row[name] = number if math.isfinite(number) else None
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         try:
             self._file.flush()
@@ -100,8 +102,3 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
-
-
-def _numbers(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return metrics as plain numbers, converted from numpy scalars."""
-    return [(name, value if isinstance(value, int) else float(value)) for name, value in metrics.items()]

@@ -147,13 +147,16 @@ class RunView:
         """Return the view itself and, if several adapters are trained, a view of each adapter with its metrics under
         their plain names."""
         ending = f"/{_GROUPS}"
-        names = [name for one in self.steps for name in one.numbers if name.endswith(ending)]
+        names = [name for step in self.steps for name in step.numbers if name.endswith(ending)]
         adapters = dict.fromkeys(name.removesuffix(ending) for name in names)
         return [self, *map(self._of, adapters)]
 
     def _of(self, adapter: str) -> RunView:
         prefix = f"{adapter}/"
-        steps = [StepNumbers(one.step, dict(one.numbers) | _within(one.numbers, prefix)) for one in self.steps]
+        steps = []
+        for step in self.steps:
+            of_adapter = {name.removeprefix(prefix): n for name, n in step.numbers.items() if name.startswith(prefix)}
+            steps.append(StepNumbers(step.step, {**step.numbers, **of_adapter}))
         return replace(self, steps=steps, adapter=adapter)
 
     def last(self, *names: str, count: int = WINDOW) -> list[tuple[float, ...]]:
@@ -164,15 +167,15 @@ class RunView:
         """Return these metrics of the first steps that have them all, oldest first."""
         return self._with(names)[:count]
 
-    def examples(self, of: Iterable[RolloutFacts], count: int = 3) -> tuple[str, ...]:
+    def examples(self, rollouts: Iterable[RolloutFacts], count: int = 3) -> tuple[str, ...]:
         """Return the ids of the first of these rollouts."""
-        return tuple(one.rollout_id for one in of)[:count]
+        return tuple(rollout.rollout_id for rollout in rollouts)[:count]
 
     def _with(self, names: Sequence[str]) -> list[tuple[float, ...]]:
         return [
-            tuple(one.numbers[name] for name in names)
-            for one in self.steps
-            if all(name in one.numbers for name in names)
+            tuple(step.numbers[name] for name in names)
+            for step in self.steps
+            if all(name in step.numbers for name in names)
         ]
 
 
@@ -180,10 +183,6 @@ def mean(values: Iterable[float]) -> float:
     """Return the mean of numbers; NaN without numbers."""
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else math.nan
-
-
-def _within(numbers: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
 
 
 def _is_number(value: Any) -> bool:

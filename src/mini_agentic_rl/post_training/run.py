@@ -37,7 +37,7 @@ from ..logging import ignore_library_notices, only_errors_of
 from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
 from ..policy import count_parameters, resolve_device
 from ..processes import deferred_interrupt, peak_memory_bytes
-from ..trainer import RecordedRun, RunState, record_run
+from ..trainer import RecordedRun, RunState, open_run
 from .head_tiles import answers_in_tiles
 from .models import TrainedModel, load_causal, save_trained, write_no_cards
 from .rows import Example, TokenRows, report_losses
@@ -270,17 +270,18 @@ def record_in_processes(
             broadcast_object_list(states)
         return states[0]
 
-    summary = record_run(
+    with open_run(
         folder,
         settings,
         settings.model_dump(mode="json"),
-        train,
         rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
         is_writer=processes.is_main_process,
         agree=first_state,
-    )
+    ) as run:
+        if not run.is_finished:
+            run.summary = train(run)
     processes.wait_for_everyone()
-    return summary
+    return folder.read_summary() if run.summary is None else dict(run.summary)
 
 
 def _evaluate(trainer: Any, out: MetricsLogger, phase: str, seconds: dict[str, float]) -> dict[str, float]:

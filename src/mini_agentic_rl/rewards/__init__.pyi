@@ -7,7 +7,6 @@ from .base import encodable as encodable
 from .base import message_text as message_text
 from .base import samples_of as samples_of
 from .combine import NAMES as NAMES
-from .combine import NormalisedSum as NormalisedSum
 from .combine import WeightedSum as WeightedSum
 from .combine import load_reward as load_reward
 from .combine import load_rewards as load_rewards
@@ -17,7 +16,6 @@ from .format import TEMPLATE_TAG as TEMPLATE_TAG
 from .format import FormatReward as FormatReward
 from .format import LengthPenaltyReward as LengthPenaltyReward
 from .format import StepReward as StepReward
-from .format import ToolUseReward as ToolUseReward
 from .format import count_steps as count_steps
 from .format import ends_cleanly as ends_cleanly
 from .format import has_answer_line as has_answer_line

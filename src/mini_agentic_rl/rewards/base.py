@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import logging
 import math
 import threading
@@ -116,14 +115,6 @@ def message_text(message: Message) -> str:
         return ""
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def group_key(sample: Sample) -> str:
-    """Return the key of the sample's group: the `id` of its row, else its prompt."""
-    identity = sample.columns.get("id")
-    if identity is not None:
-        return f"id {identity}"
-    return sample.prompt if isinstance(sample.prompt, str) else json.dumps(sample.prompt, sort_keys=True, default=str)
 
 
 def encodable(text: str) -> str:

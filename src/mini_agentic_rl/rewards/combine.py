@@ -1,33 +1,18 @@
-"""Weighted sums of several rewards, plain or normalised within groups, and rewards by name."""
+"""Weighted sums of several rewards, and rewards by name."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from ..plugins import load_plugin, or_plugin
 from ..user_code import load_object
-from .base import (
-    FAILED,
-    FunctionReward,
-    Reward,
-    RewardError,
-    RewardFunction,
-    Sample,
-    group_key,
-    is_score,
-    name_of,
-    samples_of,
-)
-from .format import FormatReward, StepReward, ToolUseReward
+from .base import FAILED, FunctionReward, Reward, RewardError, RewardFunction, is_score, name_of
+from .format import FormatReward, StepReward
 from .math import AccuracyReward
 from .remote import RemoteReward
-
-_EPSILON = 1e-6
-"""Added to a standard deviation, so that differences by rounding stay small."""
 
 
 def weighted_sum(scores: Mapping[str, float], weights: Mapping[str, float]) -> float:
@@ -79,12 +64,6 @@ class WeightedSum(Reward):
         self.weights = dict(zip(self.functions, weights, strict=True))
         self.missing = missing
 
-    def parts(
-        self, completions: Sequence[Any], prompts: Sequence[Any] | None = None, **columns: Any
-    ) -> dict[str, list[float | None]]:
-        """Return the rewards of each function, by name."""
-        return self.sums_and_parts(completions, prompts, columns)[1]
-
     def sums_and_parts(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
     ) -> tuple[list[float | None], dict[str, list[float | None]]]:
@@ -92,24 +71,18 @@ class WeightedSum(Reward):
         scores = {
             name: function.checked_scores(completions, prompts, columns) for name, function in self.functions.items()
         }
-        sums = self.total(scores, samples_of(completions, prompts, columns))
         parts = {name: [score if is_score(score) else None for score in part] for name, part in scores.items()}
-        return sums, parts
-
-    def total(self, parts: Mapping[str, Sequence[float | None]], samples: Sequence[Sample]) -> list[float | None]:
-        """Return the sums of `parts`, which hold `FAILED` where a function failed."""
         sums: list[float | None] = []
-        for at in range(len(samples)):
-            scores = {name: part[at] for name, part in parts.items()}
-            known = {name: score for name, score in scores.items() if is_score(score)}
-            has_failed = any(score is FAILED for score in scores.values())
+        for at in range(len(completions)):
+            known = {name: score for name, part in parts.items() if (score := part[at]) is not None}
+            has_failed = any(part[at] is FAILED for part in scores.values())
             if not known and not has_failed:
                 self.failed("no function gave a reward", ", ".join(scores))
             if not known or (has_failed and self.missing == "none"):
                 sums.append(None)
             else:
                 sums.append(weighted_sum(known, {name: self.weights[name] for name in known}))
-        return sums
+        return sums, parts
 
     def score_columns(
         self, completions: Sequence[Any], prompts: Sequence[Any] | None, columns: Mapping[str, Any]
@@ -123,55 +96,6 @@ class WeightedSum(Reward):
                     log_metric(f"{self.name}/{name}", statistics.fmean(known))
         return sums
 
-    @property
-    def all_errors(self) -> dict[str, Counter[str]]:
-        """Return the errors of each function and of the sum, by name."""
-        return {**{name: function.errors for name, function in self.functions.items()}, self.name: self.errors}
-
-
-class NormalisedSum(WeightedSum):
-    """Sum of `weight * (score - group mean) / group standard deviation` over several reward functions.
-
-    Each reward is normalised before the sum (GDPO, arXiv:2601.05242), so that a reward which varies much in a group
-    does not dominate one that varies little. A group is the samples of one task: of the same `id` in their rows, else
-    of the same prompt, or `group_size` consecutive samples. All samples of a group have to be scored in one call.
-    """
-
-    def __init__(
-        self,
-        functions: Sequence[RewardFunction],
-        weights: Sequence[float] | None = None,
-        *,
-        group_size: int | None = None,
-        missing: Literal["none", "skip"] = "none",
-        name: str = "reward",
-    ) -> None:
-        """
-        Raises:
-            ValueError: as for `WeightedSum`, or `group_size` is below 2.
-        """
-        super().__init__(functions, weights, missing=missing, name=name)
-        if group_size is not None and group_size < 2:
-            raise ValueError(f"group_size must be 2 or more, not {group_size}")
-        self.group_size = group_size
-
-    def total(self, parts: Mapping[str, Sequence[float | None]], samples: Sequence[Sample]) -> list[float | None]:
-        """Return the sums of `parts`, each normalised within its group."""
-        groups: dict[str, list[int]] = {}
-        for at, sample in enumerate(samples):
-            key = group_key(sample) if self.group_size is None else str(at // self.group_size)
-            groups.setdefault(key, []).append(at)
-        normalised = {name: list(scores) for name, scores in parts.items()}
-        for scores in normalised.values():
-            for group in groups.values():
-                known = [score for at in group if is_score(score := scores[at])]
-                mean = statistics.fmean(known) if known else 0.0
-                deviation = statistics.stdev(known, mean) if len(known) > 1 else 0.0
-                for at in group:
-                    if is_score(score := scores[at]):
-                        scores[at] = (score - mean) / (deviation + _EPSILON)
-        return super().total(normalised, samples)
-
 
 NAMES: dict[str, Callable[[], Reward]] = {
     "accuracy": AccuracyReward,
@@ -179,7 +103,6 @@ NAMES: dict[str, Callable[[], Reward]] = {
     "boxed": lambda: FormatReward("boxed", name="boxed"),
     "thinking": lambda: FormatReward("thinking", name="thinking"),
     "steps": StepReward,
-    "tool_use": ToolUseReward,
 }
 """Rewards that need no settings, by name."""
 
@@ -211,7 +134,7 @@ def load_reward(name: str) -> Reward:
     return reward if isinstance(reward, Reward) else FunctionReward(reward)
 
 
-def load_rewards(names: Sequence[str], *, normalise: bool = False) -> WeightedSum:
+def load_rewards(names: Sequence[str]) -> WeightedSum:
     """Return the sum of several rewards, by names as for `load_reward`, with weights as in "format=0.2".
 
     Raises:
@@ -220,8 +143,7 @@ def load_rewards(names: Sequence[str], *, normalise: bool = False) -> WeightedSu
     if not names:
         raise RewardError(f"give at least one of {', '.join(NAMES)}, a URL, or module:function", setting="reward")
     pairs = [_weighted(name) for name in names]
-    functions, weights = [load_reward(name) for name, _ in pairs], [weight for _, weight in pairs]
-    return NormalisedSum(functions, weights) if normalise else WeightedSum(functions, weights)
+    return WeightedSum([load_reward(name) for name, _ in pairs], [weight for _, weight in pairs])
 
 
 def _weighted(text: str) -> tuple[str, float]:

@@ -140,9 +140,9 @@ def _last(text: str) -> str | None:
         return (options[-1][1] or options[-1][2]).upper()
     if not numbers:
         return None
-    for found in _BRACKETED.finditer(text, text.rfind("\n", 0, numbers[-1].start()) + 1):
-        if found.start() < numbers[-1].start() < found.end() and parse_number(found.group()[1:-1]) is None:
-            return found.group()
+    for match in _BRACKETED.finditer(text, text.rfind("\n", 0, numbers[-1].start()) + 1):
+        if match.start() < numbers[-1].start() < match.end() and parse_number(match.group()[1:-1]) is None:
+            return match.group()
     number = parse_number(numbers[-1].group().strip())
     return number.text if number else None
 

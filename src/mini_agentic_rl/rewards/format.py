@@ -1,22 +1,19 @@
-"""Rewards for the form of a reply, whatever its answer: format, length, working steps, and tool calls.
+"""Rewards for the form of a reply, whatever its answer: format, length and working steps.
 
-Calculations such as "12 * 30 = 360" are evaluated exactly, with bounded length and without powers, in time linear in
-the text.
+Calculations such as "12 * 30 = 360" are evaluated by the bounded calculator of `tools`.
 """
 
 from __future__ import annotations
 
-import ast
-import json
-import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from .base import Reward, RewardError, Sample, message_text
+from ..tools import calculate
+from .base import Reward, RewardError, Sample
 from .extract import MAX_TEXT
 
 _ANSWER_LINE = re.compile(r"^answer:[ \t]*\S", re.IGNORECASE | re.MULTILINE)
@@ -154,8 +151,6 @@ MAX_EQUATIONS = 200
 """Number of calculations of a text that are read, from its end."""
 _MAX_SIDE = 120
 """Characters of one side of an equation."""
-_MAX_DIGITS = 30
-"""Digits of one number."""
 
 _LEFT = re.compile(r"[-+*/×÷·−–()\d.,$€£ \t]{1,120}$")
 _RIGHT = re.compile(r"[-+*/×÷·−–()\d.,$€£ \t]{1,120}")
@@ -164,14 +159,7 @@ _TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=[\d($€£])")
 _GROUPS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _BESIDE = re.compile(r"(?<=[\d)])[.,]?\s+(?=[\d.(])")
 _BULLET = re.compile(r"\s*[-*•–]\s+")
-_NUMBER = re.compile(r"\d+\.?\d*|\.\d+")
 _OPERATION = re.compile(r"[\d)][-+*/]")
-_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 
 
 @dataclass(frozen=True)
@@ -186,15 +174,15 @@ class Equation:
 
 def equations(text: str) -> list[Equation]:
     """Return the distinct calculations of a text, in order. An "=" without an operation on either side is ignored."""
-    found: dict[str, Equation] = {}
+    by_text: dict[str, Equation] = {}
     for line in text[-MAX_TEXT:].splitlines():
         bullet = _BULLET.match(line)
         sides = _TIMES.sub(" * ", line[bullet.end() :] if bullet else line).split("=")
         for left, right in pairwise(sides):
             equation = _equation(left[-_MAX_SIDE:], right[:_MAX_SIDE])
             if equation is not None:
-                found.setdefault(equation.text, equation)
-    return list(found.values())[-MAX_EQUATIONS:]
+                by_text.setdefault(equation.text, equation)
+    return list(by_text.values())[-MAX_EQUATIONS:]
 
 
 def _equation(before: str, after: str) -> Equation | None:
@@ -204,11 +192,13 @@ def _equation(before: str, after: str) -> Equation | None:
     first, second = _plain(left.group(), -1), _plain(right.group(), 0)
     if not (_OPERATION.search(first) or _OPERATION.search(second)):
         return None
-    one, other = _value(first), _value(second)
-    if one is None or other is None:
+    left_value, right_value = _value(first), _value(second)
+    if left_value is None or right_value is None:
         return None
     decimals = re.fullmatch(r"-?\d*\.(\d+)", second)
-    is_right = one == other or (decimals is not None and abs(one - other) * 2 * 10 ** len(decimals[1]) <= 1)
+    is_right = left_value == right_value or (
+        decimals is not None and abs(left_value - right_value) * 2 * 10 ** len(decimals[1]) <= 1
+    )
     return Equation(f"{first}={second}", is_right)
 
 
@@ -222,25 +212,12 @@ def _plain(side: str, place: int) -> str:
     return re.sub(r"\s+|\.(?!\d)", "", side).rstrip("+-*/(,")
 
 
-def _value(side: str) -> Fraction | None:
+def _value(expression: str) -> Fraction | None:
     """Return the value of an arithmetic expression; None for anything else."""
-    if not side or any(len(number) > _MAX_DIGITS for number in _NUMBER.findall(side)):
+    try:
+        return Fraction(calculate(expression))
+    except ValueError:  # the calculator has answered with an error
         return None
-    try:  # as string literals numbers keep every digit
-        return _evaluate(ast.parse(_NUMBER.sub(r'"\g<0>"', side), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
-
-
-def _evaluate(node: ast.expr) -> Fraction:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return Fraction(node.value)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_evaluate(node.left), _evaluate(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        value = _evaluate(node.operand)
-        return -value if isinstance(node.op, ast.USub) else value
-    raise ValueError("no arithmetic")
 
 
 StepKind: TypeAlias = Literal["calculations", "marked"]
@@ -283,136 +260,3 @@ class StepReward(Reward):
             return min(count_steps(sample.written), self.expected) / self.expected
         calculations = equations(sample.written)
         return sum(equation.right for equation in calculations) / max(self.expected, len(calculations))
-
-
-_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
-_MAX_CALLS = 200
-_FAILED = re.compile(r"[\"'{\[( ]{0,8}(?:error|exception|traceback)\b", re.IGNORECASE)
-
-
-class ToolUseReward(Reward):
-    """The share of valid tool calls, from 0 to 1, lowered by more calls than `max_calls`; 0 without calls.
-
-    A call is valid if its tool was offered, its arguments are a JSON object with every required property and no unknown
-    one, and its result, if any, does not begin with "error". Tools are those given here, else the row's column `tools`;
-    without either, any name is accepted. Calls are read from the messages' `tool_calls`, in a text from <tool_call>
-    tags.
-    """
-
-    def __init__(
-        self,
-        *,
-        tools: Collection[Mapping[str, Any]] | None = None,
-        expected: int = 1,
-        max_calls: int | None = None,
-        name: str = "tool_use",
-    ) -> None:
-        """`tools` are OpenAI's definitions. A rollout should make at least `expected` calls and at most `max_calls`
-        (None: any number). With `expected=0`, a reply without calls scores 1.
-
-        Raises:
-            ValueError: `expected` is below 0 or above `max_calls`.
-        """
-        super().__init__(name)
-        if expected < 0 or (max_calls is not None and max_calls < max(1, expected)):
-            raise ValueError(f"0 <= expected <= max_calls does not hold: expected={expected}, max_calls={max_calls}")
-        self.tools = tools
-        self.expected = expected
-        self.max_calls = max_calls
-
-    def score(self, sample: Sample) -> float | None:
-        """Return the share of valid calls."""
-        calls = tool_calls(sample)
-        if not calls:
-            return 1.0 if self.expected == 0 else 0.0
-        offered = _parameters(self.tools if self.tools is not None else sample.columns.get("tools"))
-        share = sum(_is_valid(call, offered) for call in calls) / max(len(calls), self.expected)
-        return share if self.max_calls is None else share * min(1.0, self.max_calls / len(calls))
-
-
-class WrittenCall:
-    """A tool call with its result."""
-
-    def __init__(self, name: Any, arguments: Any, result: str | None = None) -> None:
-        self.name = name if isinstance(name, str) else ""
-        self.arguments = _object(arguments)
-        """None if they are no JSON object."""
-        self.result = result
-
-
-def tool_calls(sample: Sample) -> list[WrittenCall]:
-    """Return the calls of a completion, in order, at most `_MAX_CALLS`."""
-    if isinstance(sample.completion, str):
-        bodies = map(_object, _tagged(sample.completion))
-        return [WrittenCall(None, None) if body is None else _call(body, None) for body in bodies]
-    results = {
-        str(message.get("tool_call_id")): message_text(message)
-        for message in sample.messages
-        if message.get("role") == "tool"
-    }
-    calls: list[Any] = []
-    for message in sample.messages:
-        message_calls = message.get("tool_calls")
-        if isinstance(message_calls, list | tuple):
-            calls += message_calls
-    return [
-        _call(call, results.get(str(call.get("id")))) if isinstance(call, Mapping) else WrittenCall(None, None)
-        for call in calls[:_MAX_CALLS]
-    ]
-
-
-def _tagged(text: str) -> list[str]:
-    """Return the text between each pair of <tool_call> tags."""
-    bodies: list[str] = []
-    start = text.find(_OPENING)
-    while start >= 0 and len(bodies) < _MAX_CALLS:
-        start += len(_OPENING)
-        end = text.find(_CLOSING, start)
-        if end < 0:
-            break
-        bodies.append(text[start:end])
-        start = text.find(_OPENING, end)
-    return bodies
-
-
-def _call(call: Mapping[str, Any], result: str | None) -> WrittenCall:
-    function = call.get("function", call)
-    if not isinstance(function, Mapping):
-        return WrittenCall(None, None, result)
-    return WrittenCall(function.get("name"), function.get("arguments", {}), result)
-
-
-def _object(value: Any) -> dict[str, Any] | None:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return dict(value) if isinstance(value, Mapping) else None
-
-
-def _parameters(tools: Any) -> dict[str, Mapping[str, Any]] | None:
-    """Return the parameters of each tool by name; None if no tools are given."""
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(tools, list | tuple) or not tools:
-        return None
-    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, Mapping)]
-    return {str(function.get("name")): function.get("parameters") or {} for function in functions if function}
-
-
-def _is_valid(call: WrittenCall, offered: Mapping[str, Mapping[str, Any]] | None) -> bool:
-    if not call.name or call.arguments is None or (call.result is not None and _FAILED.match(call.result.lstrip())):
-        return False
-    if offered is None:
-        return True
-    if call.name not in offered:
-        return False
-    schema = offered[call.name]
-    known = schema.get("properties") or {}
-    required = schema.get("required") or []
-    unknown = schema.get("additionalProperties", False) is False and bool(known) and set(call.arguments) - set(known)
-    return all(name in call.arguments for name in required) and not unknown

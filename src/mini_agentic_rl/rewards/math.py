@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..processes import DeadlineProcess, EndedError, LateError, NotReadyError
 from .base import Reward, Sample, column
 from .extract import ANSWER_WORDS, announced_text, extract_answer, extract_option
-from .values import ListValue, MappingValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
+from .values import ListValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def is_correct(predicted: str, gold: Any, *, rel_tol: float | None = None, abs_t
     """Return True if the reply `predicted` gives the answer `gold`.
 
     The answer is extracted by `extract_answer`. `gold` is text in any form that a reply may have, a number, or a list,
-    tuple, set or dictionary of these. The items of a list or tuple must be in the same order, those of a set need not.
+    tuple or set of these. The items of a list or tuple must be in the same order, those of a set need not.
 
     Numbers are equal if they differ by at most `rel_tol * abs(gold)`, or by at most `abs_tol`; an expression with a
     value, such as sqrt(2), is a number. By default, numbers agree within `DEFAULT_TOLERANCE`, but integers must be
@@ -203,10 +203,6 @@ def same_value(predicted: Value, gold: Value, tolerance: Tolerance | None = None
         return _same_number(predicted, gold, tolerance)
     if isinstance(gold, OptionValue):
         return predicted == gold or (isinstance(predicted, ListValue) and predicted.items == (gold,))
-    if isinstance(gold, MappingValue) and isinstance(predicted, MappingValue):
-        given = {_folded(key): value for key, value in predicted.items}
-        wanted = {_folded(key): value for key, value in gold.items}
-        return given.keys() == wanted.keys() and all(same_value(given[key], wanted[key], tolerance) for key in wanted)
     if isinstance(gold, ListValue) and isinstance(predicted, ListValue):
         return _same_list(predicted, gold, tolerance)
     if isinstance(gold, ListValue) and len(gold.items) == 1:

@@ -1,7 +1,6 @@
 """The reward of a reward model behind HTTP: the client of `mini-agentic-rl score-server`, and of services like it.
 
-`POST {url}/score/batch {"items": [{"prompt", "response"}, …]}` answers `{"scores": […]}`; `POST {url}/score` with one
-such item answers `{"score": …}`.
+`POST {url}/score/batch {"items": [{"prompt", "response"}, …]}` answers `{"scores": […]}`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
-_NO_BATCHES = (404, 405, 501)
 _MAX_PAUSE = 10.0
 
 
@@ -77,7 +75,6 @@ class RemoteReward(Reward):
         self.attempts = attempts
         self.scale = scale
         self._api_key = api_key
-        self._batches = True
         self._client: Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,30 +88,19 @@ class RemoteReward(Reward):
             scores += self._scores(items[start : start + self.batch_size])
         return [score if score is FAILED else self.scale * score for score in scores]
 
-    def score(self, sample: Sample) -> float | None:
-        """Return the score of one sample."""
-        return self.score_all([sample])[0]
-
     def _scores(self, items: list[dict[str, Any]]) -> list[float]:
         """Return the score of each item, halving a batch that is refused."""
         try:
-            if self._batches and len(items) > 1:
-                return self._batch(items)
-            if len(items) == 1:
-                return [_number(self._post("/score", items[0]).get("score"))]
+            scores = self._post("/score/batch", {"items": items}).get("scores")
+            if not isinstance(scores, list) or len(scores) != len(items):
+                raise ServiceError(f"{self.url} did not answer with {len(items)} scores: {str(scores)[:120]}")
+            return [_number(score) for score in scores]
         except ServiceError as error:
             if not error.refused or len(items) == 1:
                 reason = "refused by the service" if error.refused else "the service failed"
                 return [self.failed(reason, error, count=len(items))] * len(items)
         half = len(items) // 2
         return self._scores(items[:half]) + self._scores(items[half:])
-
-    def _batch(self, items: list[dict[str, Any]]) -> list[float]:
-        answer = self._post("/score/batch", {"items": items})
-        scores = answer.get("scores")
-        if not isinstance(scores, list) or len(scores) != len(items):
-            raise ServiceError(f"{self.url} did not answer with {len(items)} scores: {str(answer)[:120]}")
-        return [_number(score) for score in scores]
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request, after at most `attempts` tries.
@@ -143,9 +129,6 @@ class RemoteReward(Reward):
         raise ServiceError(f"{self.url}{path}: {problem}")
 
     def _answer(self, path: str, response: Response) -> dict[str, Any]:
-        if response.status_code in _NO_BATCHES and path.endswith("/batch"):
-            self._batches = False
-            raise ServiceError(f"{self.url} has no {path}", refused=True)
         if response.status_code >= 400:
             message = f"HTTP {response.status_code}: {response.text[:200]}"
             raise ServiceError(message, refused=response.status_code in (400, 413, 422))

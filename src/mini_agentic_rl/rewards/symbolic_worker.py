@@ -45,8 +45,8 @@ def _parsed(text: str) -> list[Any]:
 
     texts = dict.fromkeys((text, _PLAIN_LOGARITHM.sub("ln", text)))
     configs = (LatexExtractionConfig(), ExprExtractionConfig())
-    found = (parse(f"${as_latex(each)}$", configs, parsing_timeout=None) for each in texts)
-    return [each for each in found if each]
+    readings = (parse(f"${as_latex(each)}$", configs, parsing_timeout=None) for each in texts)
+    return [each for each in readings if each]
 
 
 def _value(expression: Any) -> str | None:

@@ -6,12 +6,10 @@ known unit, such as "apples", is ignored.
 
 from __future__ import annotations
 
-import ast
-import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
@@ -68,20 +66,20 @@ def in_ascii_numbers(text: str) -> str:
     return _MINUS.sub("-", _FRACTION.sub(r"\2/\1", _PERCENT.sub(r"\1%", text)))
 
 
-def _read_numeral(found: re.Match[str]) -> str:
+def _read_numeral(match: re.Match[str]) -> str:
     """Return a Chinese or Japanese numeral in ASCII, or unchanged if it may be part of a word."""
-    run, decimals = found[1].translate(_NUMERALS), (found[2] or "").translate(_NUMERALS)
-    before, after = found.string[: found.start()].rstrip(), found.string[found.end() :].strip()
+    run, decimals = match[1].translate(_NUMERALS), (match[2] or "").translate(_NUMERALS)
+    before, after = match.string[: match.start()].rstrip(), match.string[match.end() :].strip()
     alone = before in ("", "-", "负", "負", "マイナス") and _COUNTED.fullmatch(after) is not None
     is_part = before.endswith(("分之", "分の")) or after.startswith(("分之", "分の"))
     if set(run) <= set(_ONES):  # digit by digit
         if not (alone or is_part or decimals or (len(run) > 2 and "〇" in run)):
-            return found[0]
+            return match[0]
         whole = _digits_of(run)
     elif (len(run) > 1 or alone or is_part) and _WELL_FORMED.fullmatch(run):
         whole = str(_value_of_numeral(run))
     else:
-        return found[0]
+        return match[0]
     return f"{whole}.{_digits_of(decimals)}" if decimals else whole
 
 
@@ -92,15 +90,16 @@ def _digits_of(numerals: str) -> str:
 def _value_of_numeral(run: str) -> int:
     total = section = digit = 0
     last = 1
-    for one in run:
-        if one in _ONES:
-            digit = _ONES.index(one)
+    for numeral in run:
+        if numeral in _ONES:
+            digit = _ONES.index(numeral)
             last = last if digit else 1
-        elif _NUMERAL_UNITS[one] < 10**4:
-            section += (digit or 1) * _NUMERAL_UNITS[one]
-            digit, last = 0, _NUMERAL_UNITS[one]
+        elif _NUMERAL_UNITS[numeral] < 10**4:
+            section += (digit or 1) * _NUMERAL_UNITS[numeral]
+            digit, last = 0, _NUMERAL_UNITS[numeral]
         else:
-            total, section, digit, last = total + (section + digit) * _NUMERAL_UNITS[one], 0, 0, _NUMERAL_UNITS[one]
+            total += (section + digit) * _NUMERAL_UNITS[numeral]
+            section, digit, last = 0, 0, _NUMERAL_UNITS[numeral]
     return total + section + digit * (last // 10 if last > 10 else 1)  # 二百五 is 250
 
 
@@ -222,25 +221,16 @@ class ListValue:
 
 
 @dataclass(frozen=True)
-class MappingValue:
-    """A dictionary."""
-
-    items: tuple[tuple[str, Value], ...]
-
-
-@dataclass(frozen=True)
 class TextValue:
     """A word or an expression."""
 
     text: str
 
 
-Value: TypeAlias = NumberValue | OptionValue | ListValue | MappingValue | TextValue
+Value: TypeAlias = NumberValue | OptionValue | ListValue | TextValue
 
 MAX_NESTING = 8
 """Lists within lists."""
-_MAX_LITERAL = 1000
-"""Characters of a dictionary."""
 MAX_VALUE = 2000
 """Characters of an answer that is parsed; a longer one is compared as text."""
 
@@ -395,8 +385,6 @@ def parse_value(text: str, nesting: int = 0) -> Value:
     text = text.replace("\\{", "{").replace("\\}", "}")
     closing = _BRACKETS.get(text[:1], "")
     if nesting < MAX_NESTING and closing and text[-1:] in closing and encloses(text):
-        if (mapping := _literal_mapping(text)) is not None:
-            return value_of(mapping, nesting)
         parts = _split(text[1:-1])
         if len(parts) > 1 or text[0] != "(":
             return ListValue(text[0] + text[-1], _values(parts, nesting))
@@ -424,8 +412,6 @@ def value_of(value: Any, nesting: int = 0) -> Value:
     if nesting == 0 and (value is None or not str(value).strip()):
         raise ValueError("the right answer is empty")
     if nesting < MAX_NESTING:
-        if isinstance(value, Mapping):
-            return MappingValue(tuple((str(key), value_of(item, nesting + 1)) for key, item in value.items()))
         if isinstance(value, list | tuple):
             return ListValue("sequence", tuple(value_of(item, nesting + 1) for item in value))
         if isinstance(value, set | frozenset):
@@ -433,26 +419,12 @@ def value_of(value: Any, nesting: int = 0) -> Value:
     return parse_value(clean(str(value)), nesting + 1) if nesting <= MAX_NESTING else TextValue(str(value))
 
 
-def _literal_mapping(text: str) -> dict[Any, Any] | None:
-    """Return a dictionary from its JSON or Python literal; None for any other text."""
-    if text[0] != "{" or ":" not in text or len(text) > _MAX_LITERAL:
-        return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            value = read(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            return value
-    return None
-
-
 def _values(parts: Sequence[str], nesting: int) -> tuple[Value, ...]:
     return tuple(parse_value(clean(part), nesting + 1) for part in parts)
 
 
 def is_container(text: str) -> bool:
-    """Return True if a text is a list, set, tuple or dictionary from its first to its last character."""
+    """Return True if a text is a list, set or tuple from its first to its last character."""
     closing = _BRACKETS.get(text[:1], "")
     return bool(closing) and text[-1:] in closing and (text[0] != "(" or "," in text) and encloses(text)
 

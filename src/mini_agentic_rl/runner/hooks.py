@@ -11,7 +11,7 @@ from typing import Any
 from ..adapter import parsed_messages
 from ..emitter import emit_reward, find_final_reward
 from ..logging import show_where_nothing_is_set_up
-from ..rewards import NormalisedSum, RewardFunction, WeightedSum
+from ..rewards import RewardFunction, WeightedSum
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON
 from ..semconv import CompletionSpanAttributes as Key
 from ..types import AttemptedRollout, Hook, Rollout, Span
@@ -71,10 +71,8 @@ class RewardHook(Hook):
         """Sum `functions` with `weights`, 1 each by default; a single `WeightedSum` is used as it is.
 
         Raises:
-            ValueError: no function, another number of weights, or a `NormalisedSum`, which needs a whole group.
+            ValueError: no function, or another number of weights.
         """
-        if any(isinstance(function, NormalisedSum) for function in functions):
-            raise ValueError("NormalisedSum compares the samples of a group, of which a hook sees one: use WeightedSum")
         only = functions[0] if len(functions) == 1 else None
         self.reward = only if isinstance(only, WeightedSum) else WeightedSum(functions, weights)
 

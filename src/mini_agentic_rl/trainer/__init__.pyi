@@ -7,7 +7,7 @@ from .evaluations import compare_runs as compare_runs
 from .evaluations import load_run as load_run
 from .recorded_run import Checkpoint as Checkpoint
 from .recorded_run import RecordedRun as RecordedRun
-from .recorded_run import record_run as record_run
+from .recorded_run import open_run as open_run
 from .recorded_run import recorded as recorded
 from .report import write_report as write_report
 from .run_folder import RunFolder as RunFolder
@@ -19,7 +19,6 @@ from .settings import exported as exported
 from .statistics import AccuracyRow as AccuracyRow
 from .statistics import accuracy_row as accuracy_row
 from .statistics import bootstrap_interval as bootstrap_interval
-from .statistics import mean_pass_at_k as mean_pass_at_k
 from .statistics import pass_at_k as pass_at_k
 from .statistics import wilson_interval as wilson_interval
 from .summary import Verdict as Verdict

@@ -22,7 +22,7 @@ from .statistics import (
     bootstrap_interval,
     compare_shares,
     holm,
-    majority_at_k,
+    majority_share,
     mean_row,
     pass_at_k,
 )
@@ -109,9 +109,9 @@ def shares(rows: AnswerRows, check: Check) -> dict[tuple[str, int], Fraction]:
 def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRow]:
     """Return the accuracies of a measurement: pass@1 and, of several answers to each problem, pass@k and maj@k.
 
-    pass@k is the unbiased estimator (Chen et al. 2021, equation 1), maj@k the vote of `majority`; k is 2, 4, 8 ... and
-    the number of answers. A vote is right if the lenient check, or else the strict one, passes an
-    answer with it. Intervals are Wilson's for one answer to each problem, else those of the bootstrap over problems.
+    pass@k is the unbiased estimator (Chen et al. 2021, equation 1) for k = 2, 4, 8 ... and the number of answers; maj@k
+    is the majority of all answers. A vote is right if the lenient check, or else the strict one, passes an answer with
+    it. Intervals are Wilson's for one answer to each problem, else those of the bootstrap over problems.
     """
     problems = list(by_problem(rows).values())
     right = [[bool(row[check]) for row in answers] for answers in problems]
@@ -121,34 +121,32 @@ def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRo
     drawn = sorted({2**power for power in range(1, samples.bit_length())} | {samples}) if samples > 1 else []
     for k in drawn:
         lines.append(mean_row(f"pass@{k}{ending}", [pass_at_k(len(answers), sum(answers), k) for answers in right]))
-    if check == "correct":
-        votes = [_votes(answers) for answers in problems]
-        for k in (k for k in drawn if k > 2):  # of two votes the majority is either of them: pass@1
-            lines.append(mean_row(f"maj@{k}", [majority_at_k(*vote, k) for vote in votes]))
+    if check == "correct" and samples > 2:
+        # Of two votes the majority is either of them, as for pass@1.
+        lines.append(mean_row(f"maj@{samples}", [_majority(answers) for answers in problems]))
     return lines
 
 
-def _votes(answers: AnswerRows) -> tuple[list[str | None], dict[str, bool]]:
-    """Return the vote of each answer to a problem, and which votes are right."""
+def _majority(answers: AnswerRows) -> float:
+    """Return the share of the most frequent answers to a problem that are right."""
     ballots = [ballot(row.get("answer")) for row in answers]
     right: dict[str, bool] = {}
     for vote, row in zip(ballots, answers, strict=True):
         if vote is not None:
-            right[vote] = right.get(vote, False) or bool(
-                row["correct"] if row.get("lenient") is None else row["lenient"]
-            )
-    return ballots, right
+            is_right = row["correct"] if row.get("lenient") is None else row["lenient"]
+            right[vote] = right.get(vote, False) or bool(is_right)
+    return majority_share(ballots, right)
 
 
 def check_rows(rows: AnswerRows) -> list[dict[str, Any]]:
     """Return, for each measurement, the lenient accuracy and the mean of each named component of its reward: `name`
     (of the measurement), `check`, `mean`, `low`, `high`, `count`."""
     lines = []
-    for name, own in by_evaluation(rows).items():
-        if is_checked(own, "lenient"):
-            line = accuracy_rows(own, "lenient")[0]
+    for name, answers in by_evaluation(rows).items():
+        if is_checked(answers, "lenient"):
+            line = accuracy_rows(answers, "lenient")[0]
             lines.append(_line(name, "lenient", line["accuracy"], line["low"], line["high"], line["count"]))
-        scored = [row for row in own if row.get("components")]
+        scored = [row for row in answers if row.get("components")]
         for component in dict.fromkeys(key for row in scored for key in row["components"] if key != "lenient"):
             means = [
                 sum(row["components"].get(component, 0.0) for row in answers) / len(answers)
@@ -207,8 +205,8 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
 
 def _last(evaluations: Collection[str]) -> str:
     """Return the last measurement on the run's own held-out tasks, or the last of all if there is none on them."""
-    own = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
-    return (own or list(evaluations))[-1]
+    held_out = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
+    return (held_out or list(evaluations))[-1]
 
 
 def _answers(path: Path) -> AnswerRows:

@@ -1,4 +1,4 @@
-"""The order of every run with a folder: begin or resume, train, write the summary."""
+"""A run with a folder, from its beginning or its latest checkpoint to its summary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RowsToKeep = Callable[[Checkpoint | None], int | None]
 again. None keeps all."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecordedRun:
     """A run whose folder is ready."""
 
@@ -37,6 +37,8 @@ class RecordedRun:
     state: RunState
     checkpoint: Checkpoint | None
     """The one to go on from; None begins at the beginning."""
+    summary: Mapping[str, Any] | None = None
+    """Set by the run at its end, and then written to the folder."""
 
     @property
     def is_resumed(self) -> bool:
@@ -58,8 +60,7 @@ def recorded(
     *,
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> Iterator[RecordedRun]:
-    """Keep a run of an algorithm in a folder: yield the run, and write report and summary after the block, unless it
-    raises or the run was finished before.
+    """Keep a run of an algorithm in a folder, as `open_run` does; write report and summary after the block.
 
     Args:
         config: the configuration, as JSON values.
@@ -69,28 +70,16 @@ def recorded(
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
     """
     started = time.perf_counter()
-    with one_writer(folder.path):
-        with open_run(
-            folder, settings, config, rows_to_keep=lambda at: algorithm.rows_to_keep(None if at is None else at[1])
-        ) as run:
-            yield run
-            if run.is_finished:
-                return
-            summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
+
+    def rows_to_keep(checkpoint: Checkpoint | None) -> int | None:
+        return algorithm.rows_to_keep(None if checkpoint is None else checkpoint[1])
+
+    with open_run(folder, settings, config, rows_to_keep=rows_to_keep) as run:
+        yield run
+        if not run.is_finished:
+            run.summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
             last = algorithm.evaluations[-1] if algorithm.evaluations else None
             run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
-            _hand_on_adapters(run)
-        folder.write_summary(summary)
-
-
-def _hand_on_adapters(run: RecordedRun) -> None:
-    """Give the loggers the files of the adapters of a run."""
-    folder = run.folder
-    named = sorted(folder.adapters_path.iterdir()) if folder.adapters_path.is_dir() else []
-    for path, pattern in ((folder.adapter_path, "*"), *((one, "*") for one in named), (folder.path, "adapter_*")):
-        files = sorted(file for file in path.glob(pattern) if file.is_file()) if path.is_dir() else []
-        name = "adapter" if path in (folder.path, folder.adapter_path) else f"adapter-{path.name}"
-        run.logger.artifact(name, files)
 
 
 @contextmanager
@@ -103,7 +92,8 @@ def open_run(
     is_writer: bool = True,
     agree: Callable[[RunState], RunState] = lambda state: state,
 ) -> Iterator[RecordedRun]:
-    """Make a folder ready, and yield the run; its logger is closed at the end. `write_summary` marks it as finished.
+    """Make a folder ready, and yield the run. After the block give its adapters to the loggers, close these, and write
+    the summary that the block has set, which marks the run as finished.
 
     Args:
         config: the configuration, as JSON values.
@@ -113,66 +103,56 @@ def open_run(
     Raises:
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
     """
-    state: RunState = "new"
-    if is_writer:
-        state = folder.begin(config, resume=settings.resume, overwrite=settings.overwrite)
-    state = agree(state)
-    checkpoint = None if state == "new" else folder.latest_checkpoint()
-    logger = MetricsLogger()
-    if is_writer and state != "finished":
-        keep_rows = rows_to_keep(checkpoint) if state == "resumed" else None
-        if state == "resumed":
-            folder.note_resume(0 if checkpoint is None else checkpoint[0])
-        names = [*(["console"] if settings.console else []), "jsonl", *settings.loggers]
-        logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=without_secrets_within(config))
-        if settings.metrics_port is not None:
-            try:
-                prometheus = PrometheusLogger(settings.metrics_port, settings.metrics_host)
-            except UserError:
-                logger.close()
-                raise
-            logger = MultiLogger([logger, prometheus])
-    with logger:
-        try:
-            yield RecordedRun(folder, logger, state, checkpoint)
-        except UserError:
-            raise
-        except Exception as error:  # torch and safetensors raise errors of their own
-            failure = disk_failure(error, folder.path)
-            if failure is None:
-                raise
-            raise UserError(
-                f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`",
-                setting="output_dir",
-            ) from error
-
-
-def record_run(
-    folder: RunFolder,
-    settings: RunSettings,
-    config: Mapping[str, Any],
-    train: Callable[[RecordedRun], Mapping[str, Any]],
-    *,
-    rows_to_keep: RowsToKeep,
-    is_writer: bool = True,
-    agree: Callable[[RunState], RunState] = lambda state: state,
-) -> dict[str, Any]:
-    """Run `train` in a folder, and return its summary; of a run that is finished the one that is there.
-
-    Args:
-        train: trains, and returns the summary. It is written last: it marks the run as finished.
-
-    The others are those of `open_run`.
-
-    Raises:
-        UserError: another run writes the folder, or it cannot be used like this, or not be written.
-    """
     with one_writer(folder.path) if is_writer else nullcontext():
-        with open_run(folder, settings, config, rows_to_keep=rows_to_keep, is_writer=is_writer, agree=agree) as run:
-            if run.is_finished:
-                return folder.read_summary()
-            summary = dict(train(run))
-            _hand_on_adapters(run)
+        state: RunState = "new"
         if is_writer:
-            folder.write_summary(summary)
-        return summary
+            state = folder.begin(config, resume=settings.resume, overwrite=settings.overwrite)
+        state = agree(state)
+        checkpoint = None if state == "new" else folder.latest_checkpoint()
+        logger = MetricsLogger()
+        if is_writer and state != "finished":
+            if state == "resumed":
+                folder.note_resume(0 if checkpoint is None else checkpoint[0])
+            logger = _loggers(folder, settings, config, rows_to_keep(checkpoint) if state == "resumed" else None)
+        run = RecordedRun(folder, logger, state, checkpoint)
+        with logger:
+            try:
+                yield run
+                if run.summary is not None:
+                    _hand_on_adapters(run)
+            except UserError:
+                raise
+            except Exception as error:  # torch and safetensors raise errors of their own
+                failure = disk_failure(error, folder.path)
+                if failure is None:
+                    raise
+                raise UserError(
+                    f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`",
+                    setting="output_dir",
+                ) from error
+        if is_writer and run.summary is not None:
+            folder.write_summary(run.summary)
+
+
+def _loggers(
+    folder: RunFolder, settings: RunSettings, config: Mapping[str, Any], keep_rows: int | None
+) -> MetricsLogger:
+    names = [*(["console"] if settings.console else []), "jsonl", *settings.loggers]
+    logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=without_secrets_within(config))
+    if settings.metrics_port is None:
+        return logger
+    try:
+        return MultiLogger([logger, PrometheusLogger(settings.metrics_port, settings.metrics_host)])
+    except UserError:
+        logger.close()
+        raise
+
+
+def _hand_on_adapters(run: RecordedRun) -> None:
+    """Give the loggers the files of the adapters of a run."""
+    folder = run.folder
+    named = sorted(folder.adapters_path.iterdir()) if folder.adapters_path.is_dir() else []
+    for path, pattern in ((folder.adapter_path, "*"), *((path, "*") for path in named), (folder.path, "adapter_*")):
+        files = sorted(file for file in path.glob(pattern) if file.is_file()) if path.is_dir() else []
+        name = "adapter" if path in (folder.path, folder.adapter_path) else f"adapter-{path.name}"
+        run.logger.artifact(name, files)

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..files import write_text
@@ -111,7 +112,8 @@ def moving_average(points: list[tuple[float, float]]) -> list[tuple[float, float
 
 
 def _mean(points: Points) -> tuple[float, float]:
-    return sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)
+    xs, ys = zip(*points, strict=True)
+    return fmean(xs), fmean(ys)
 
 
 def _path(points: Points, place: Callable[[float, float], tuple[float, float]]) -> str:
@@ -172,7 +174,7 @@ def write_report(
         _curves(metrics_rows),
         _time(summary),
         _pairs("Rollouts that gave nothing to train on", summary.get("untrained") or {}),
-        _transcripts(transcripts),
+        _section("Transcripts", "".join(map(_transcript, transcripts))),
         _pairs("Settings", folder.read_config()),
         _pairs("Versions", summary.get("versions") or {}),
     ]
@@ -188,13 +190,18 @@ def write_report(
     return target
 
 
+def _section(title: str, body: str) -> str:
+    """Return a section of the page; empty without a body."""
+    return f"<section><h2>{title}</h2>{body}</section>\n" if body else ""
+
+
 def _verdict(verdict: Mapping[str, Any] | None) -> str:
     """Return the gain from reinforcement learning in one line, and things to try if there is none."""
     if not verdict:
         return ""
     advice = "".join(f"<li>{_code(text)}</li>" for text in verdict["advice"])
     tried = f'<p>What to try:</p><ul class="doctor">{advice}</ul>' if advice else ""
-    return f'<section><h2>Verdict</h2><p class="verdict">{escape(verdict["line"])}</p>{tried}</section>\n'
+    return _section("Verdict", f'<p class="verdict">{escape(verdict["line"])}</p>{tried}')
 
 
 def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -232,7 +239,7 @@ def _checks(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _table(title: str, head: str, lines: Sequence[str]) -> str:
-    return f'<section><h2>{title}</h2><div class="scroll"><table>{head}{"".join(lines)}</table></div></section>\n'
+    return _section(title, f'<div class="scroll"><table>{head}{"".join(lines)}</table></div>')
 
 
 def _interval_bar(row: Mapping[str, Any]) -> str:
@@ -257,7 +264,7 @@ def _doctor(rows: Sequence[Mapping[str, Any]], eval_size: Any) -> str:
         for finding in diagnose(view)
     ]
     body = f'<ul class="doctor">{"".join(items)}</ul>' if items else '<p class="muted">Nothing is wrong.</p>'
-    return f"<section><h2>What the doctor says</h2>{body}</section>\n"
+    return _section("What the doctor says", body)
 
 
 def _code(text: str) -> str:
@@ -270,7 +277,7 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
     families = series_by_family(rows)
     figures = [_figure(family, series) for family, series in families.items() if series]
     body = "".join(figures) or '<p class="muted">No metrics were logged.</p>'
-    return f'<section><h2>Curves</h2><div class="figures">{body}</div></section>\n'
+    return _section("Curves", f'<div class="figures">{body}</div>')
 
 
 def _figure(family: str, series: Mapping[str, list[tuple[float, float]]]) -> str:
@@ -300,12 +307,6 @@ def _time(summary: Mapping[str, Any]) -> str:
     if "seed" in summary:
         values["seed"] = summary["seed"]
     return _pairs("Time and memory", values)
-
-
-def _transcripts(transcripts: Sequence[Mapping[str, Any]]) -> str:
-    if not transcripts:
-        return ""
-    return f"<section><h2>Transcripts</h2>{''.join(_transcript(item) for item in transcripts)}</section>\n"
 
 
 def _transcript(transcript: Mapping[str, Any]) -> str:
@@ -346,17 +347,11 @@ def _text(text: str) -> str:
 def _pairs(title: str, values: Mapping[str, Any]) -> str:
     if not values:
         return ""
-    lines = [
-        f'<tr><th scope="row">{escape(str(key))}</th><td>{escape(_shown(value))}</td></tr>'
-        for key, value in values.items()
-    ]
-    return (
-        f'<section><h2>{title}</h2><div class="scroll"><table class="pairs">{"".join(lines)}</table></div></section>\n'
-    )
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    lines = []
+    for key, value in values.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        lines.append(f'<tr><th scope="row">{escape(str(key))}</th><td>{escape(text)}</td></tr>')
+    return _section(title, f'<div class="scroll"><table class="pairs">{"".join(lines)}</table></div>')
 
 
 _STYLE = """

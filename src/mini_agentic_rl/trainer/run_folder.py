@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from ..algorithm import ResultKind
 from ..errors import UserError
@@ -41,20 +41,30 @@ from ..redaction import remember_secrets, without_secrets, without_secrets_withi
 from ..samplers import SamplerSettings
 from .evaluations import AnswerRows, add_answers
 
+MAY_CHANGE: Final = frozenset(
+    {
+        *("resume", "overwrite", "output_dir", "json", "json_output", "console", "loggers"),
+        *("metrics_port", "metrics_host", "otlp", "otlp_messages", "otlp_tokens"),
+        *("ranks", "rank_timeout", "shard", "sampling", *SamplerSettings.model_fields),
+        *("strategy", "ray_address", "n_runners", "runner_cpus", "runner_gpus", "runner_env"),
+        *("min_runners", "runner_idle_seconds"),
+    }
+)
+"""Top-level keys of a configuration in which a resumed run may differ from its first start."""
 
-def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], may_change: Collection[str]) -> list[str]:
-    """Return a phrase for each setting that has changed, as `loop.seed (was 0, now 1)`.
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a phrase for each setting that has changed, as `loop.seed (was 0, now 1)`, without those of `MAY_CHANGE`.
 
     Args:
         before: the configuration as it was read, JSON values in groups.
         now: the configuration now; it is compared as JSON values.
-        may_change: top-level keys that are left out.
     """
     old, new = _flat(before), _flat(json.loads(json.dumps(now)))
     return [
         f"{key} (was {_shown(old, key)}, now {_shown(new, key)})"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and key.split(".")[0] not in may_change
+        if old.get(key) != new.get(key) and key.split(".")[0] not in MAY_CHANGE
     ]
 
 
@@ -119,33 +129,6 @@ class RunFolder:
         *,
         resume: bool = False,
         overwrite: bool = False,
-        may_change: Collection[str] = (
-            "resume",
-            "overwrite",
-            "output_dir",
-            "json",
-            "json_output",
-            "console",
-            "loggers",
-            "metrics_port",
-            "metrics_host",
-            "otlp",
-            "otlp_messages",
-            "otlp_tokens",
-            "n_runners",
-            "ranks",
-            "rank_timeout",
-            "shard",
-            "sampling",
-            *SamplerSettings.model_fields,
-            "strategy",
-            "ray_address",
-            "runner_cpus",
-            "runner_gpus",
-            "runner_env",
-            "min_runners",
-            "runner_idle_seconds",
-        ),
     ) -> RunState:
         """Make the folder ready for a run with this configuration.
 
@@ -153,7 +136,6 @@ class RunFolder:
             config: The configuration, made of JSON values; written to `config.json`.
             resume: Continue the run in the folder; a folder without one begins a new run.
             overwrite: Delete the run in the folder first.
-            may_change: Top-level keys in which a resumed run may differ from its first configuration.
 
         Returns:
             "new": start from the beginning. "resumed": an unfinished run, go on from `latest_checkpoint()`, or from
@@ -177,7 +159,7 @@ class RunFolder:
         for folder in (self.path, self.checkpoints_path):
             remove_leftovers(folder)
         if resume and self.config_path.exists():
-            self._check_config(config, may_change)
+            self._check_config(config)
             return "finished" if self.summary_path.exists() else "resumed"
         if not resume:
             self.delete()  # an abandoned run without a checkpoint: its rows must not mix with the new ones
@@ -359,13 +341,13 @@ class RunFolder:
 
     def _refuse_what_is_no_run(self) -> None:
         """Refuse a folder with files of the names of a run that no run has written."""
-        there = [path.name for path in self.owned() if path.exists()]
-        if there == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
+        existing = [path.name for path in self.owned() if path.exists()]
+        if existing == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
             return  # a run that was killed at its first breath
-        if there and not self._is_run():
+        if existing and not self._is_run():
             raise UserError(
-                f"{self.path} holds {', '.join(there)}, but no run wrote that (it has no {self.config_path.name} of a "
-                "run beside its checkpoints): choose another folder",
+                f"{self.path} holds {', '.join(existing)}, but no run wrote that (it has no {self.config_path.name} of "
+                "a run beside its checkpoints): choose another folder",
                 setting="output_dir",
             )
 
@@ -409,9 +391,9 @@ class RunFolder:
                 setting="output_dir",
             )
 
-    def _check_config(self, config: Mapping[str, Any], may_change: Collection[str]) -> None:
+    def _check_config(self, config: Mapping[str, Any]) -> None:
         before = without_secrets_within({**json.loads(json.dumps(self._usual)), **self.read_config()})
-        changed = changed_settings(before, without_secrets_within(config), may_change)
+        changed = changed_settings(before, without_secrets_within(config))
         if changed:
             raise UserError(
                 f"the run in {self.path} was started with other settings: {', '.join(changed)}. "

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import comb
 from statistics import NormalDist
 from typing import Final, NamedTuple, TypedDict
 
@@ -79,12 +78,6 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     return 1.0 - math.prod(1.0 - k / drawn for drawn in range(samples - correct + 1, samples + 1))
 
 
-def mean_pass_at_k(outcomes: Iterable[tuple[int, int]], k: int) -> float:
-    """Return the mean of `pass_at_k` over problems, each given as (samples, correct); 0 if there are none."""
-    values = [pass_at_k(samples, correct, k) for samples, correct in outcomes]
-    return sum(values) / len(values) if values else 0.0
-
-
 def accuracy_row(name: str, correct: float, count: int) -> AccuracyRow:
     """Return the table line for `correct` of `count` problems, with its 95 % interval.
 
@@ -148,47 +141,17 @@ def ballot(text: str | None) -> str | None:
     return None if answer is None else normalise_answer(answer)
 
 
-def majority_at_k(ballots: Sequence[str | None], right: Mapping[str, bool], k: int) -> float:
-    """Return the chance that the majority of `k` of these answers is right; who abstains takes a place and no vote.
+def majority_share(ballots: Sequence[str | None], right: Mapping[str, bool]) -> float:
+    """Return the share of the most frequent votes that are right: 1 or 0, or a fraction where several votes tie; 0 if
+    all abstain.
 
     Args:
-        ballots: what each answer votes for.
+        ballots: the vote of each answer.
         right: which votes are right.
-
-    Raises:
-        ValueError: not 1 <= k <= len(ballots).
     """
-    if not 1 <= k <= len(ballots):
-        raise ValueError(f"k must be between 1 and the number of answers, not {k} of {len(ballots)}")
     counts = Counter(vote for vote in ballots if vote is not None)
-    abstained = len(ballots) - counts.total()
-    total = 0.0
-    for vote, count in counts.items():
-        if not right.get(vote, False):
-            continue
-        others = [number for other, number in counts.items() if other != vote]
-        for most in range(1, min(count, k) + 1):
-            ways = _ways(others, abstained, k - most, most)
-            total += comb(count, most) * sum(number / (tied + 1) for tied, number in ways.items())
-    return total / comb(len(ballots), k)
-
-
-def _ways(counts: Sequence[int], abstained: int, drawn: int, most: int) -> dict[int, int]:
-    """Return in how many ways `drawn` answers come from these, none from more than `most` of one; by how many have as
-    many as `most`."""
-    states: dict[tuple[int, int], int] = {(0, 0): 1}
-    for count in counts:
-        following: dict[tuple[int, int], int] = {}
-        for (taken, tied), ways in states.items():
-            for number in range(min(count, most, drawn - taken) + 1):
-                key = (taken + number, tied + (number == most))
-                following[key] = following.get(key, 0) + ways * comb(count, number)
-        states = following
-    found: dict[int, int] = {}
-    for (taken, tied), ways in states.items():
-        if drawn - taken <= abstained:
-            found[tied] = found.get(tied, 0) + ways * comb(abstained, drawn - taken)
-    return found
+    leaders = [vote for vote, count in counts.items() if count == max(counts.values())]
+    return sum(right[vote] for vote in leaders) / max(1, len(leaders))
 
 
 class PairedDifference(NamedTuple):
@@ -236,16 +199,16 @@ def newcombe_interval(
     count = both + first + second + neither
     if count == 0:
         raise ValueError("there is no problem to compare")
-    one, other = (both + first) / count, (both + second) / count
-    one_low, one_high = wilson_interval(both + first, count, confidence=confidence)
-    other_low, other_high = wilson_interval(both + second, count, confidence=confidence)
+    first_share, second_share = (both + first) / count, (both + second) / count
+    low_1, high_1 = wilson_interval(both + first, count, confidence=confidence)
+    low_2, high_2 = wilson_interval(both + second, count, confidence=confidence)
     phi = _correlation(both, first, second, neither)
-    below, above = (other - other_low, one_high - one), (other_high - other, one - one_low)
+    below, above = (second_share - low_2, high_1 - first_share), (high_2 - second_share, first_share - low_1)
 
     def width(a: float, b: float) -> float:
         return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
-    return max(-1.0, other - one - width(*below)), min(1.0, other - one + width(*above))
+    return max(-1.0, second_share - first_share - width(*below)), min(1.0, second_share - first_share + width(*above))
 
 
 def _correlation(both: int, first: int, second: int, neither: int) -> float:

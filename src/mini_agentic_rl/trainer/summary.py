@@ -67,29 +67,29 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
         findings: those of the doctor.
         teaches: the word for the source of learning.
     """
-    measured = {name: own for name, own in by_evaluation(rows).items() if not name.endswith(OF_TRANSFER)}
-    before = [name for name, own in measured.items() if own[0].get("step", 0) == 0 and name != AFTER]
+    measured = {name: answers for name, answers in by_evaluation(rows).items() if not name.endswith(OF_TRANSFER)}
+    before = [name for name, answers in measured.items() if answers[0].get("step", 0) == 0 and name != AFTER]
     if AFTER not in measured or not before:
         return None
     first, last = shares(measured[before[-1]], "correct"), shares(measured[AFTER], "correct")
     common = [problem for problem in first if problem in last]
     if not common:
         return None
-    found = compare_shares([first[problem] for problem in common], [last[problem] for problem in common])
+    comparison = compare_shares([first[problem] for problem in common], [last[problem] for problem in common])
     start, end = (float(sum(of[problem] for problem in common) / len(common)) for of in (first, last))
-    outcome: Outcome = "learned" if found.low > 0 else "worse" if found.high < 0 else "not shown"
+    outcome: Outcome = "learned" if comparison.low > 0 else "worse" if comparison.high < 0 else "not shown"
     return {
         "first": before[-1],
         "start": start,
         "end": end,
         "tasks": len(common),
-        "gain": found.difference,
-        "low": found.low,
-        "high": found.high,
+        "gain": comparison.difference,
+        "low": comparison.low,
+        "high": comparison.high,
         "outcome": outcome,
-        "line": f"{teaches}: {_line(start, end, len(common), found, outcome)}",
+        "line": f"{teaches}: {_line(start, end, len(common), comparison, outcome)}",
         "advice": _advice(
-            [one for one in findings if one.rule not in _SPEED and (outcome != "learned" or one.rule in _EMPTY)],
+            [f for f in findings if f.rule not in _SPEED and (outcome != "learned" or f.rule in _EMPTY)],
             outcome,
         ),
     }
@@ -100,15 +100,15 @@ def verdict_lines(verdict: Mapping[str, Any] | None) -> list[str]:
     return [] if not verdict else [verdict["line"], *(f"try: {advice}" for advice in verdict["advice"])]
 
 
-def _line(start: float, end: float, tasks: int, found: PairedDifference, outcome: Outcome) -> str:
+def _line(start: float, end: float, tasks: int, comparison: PairedDifference, outcome: Outcome) -> str:
     conclusions = {
         "learned": "it learned",
         "worse": "it got worse",
         "not shown": "the interval holds 0, so no learning is shown",
     }
     return (
-        f"{100 * start:.1f} → {percent(end)} of {tasks} held-out tasks ({100 * found.difference:+.1f} points, "
-        f"95 % interval {100 * found.low:.0f} to {100 * found.high:.0f}): {conclusions[outcome]}"
+        f"{100 * start:.1f} → {percent(end)} of {tasks} held-out tasks ({100 * comparison.difference:+.1f} points, "
+        f"95 % interval {100 * comparison.low:.0f} to {100 * comparison.high:.0f}): {conclusions[outcome]}"
     )
 
 
@@ -202,29 +202,29 @@ def _save_missing_answers(folder: RunFolder, algorithm: Algorithm) -> None:
 def run_summary(algorithm: Algorithm, *, seconds: float) -> dict[str, Any]:
     """Return the summary of a run as JSON values: that of the algorithm, with intervals of its accuracies, time,
     memory, versions and the seed."""
-    found: dict[str, Any] = json.loads(json.dumps(dict(algorithm.summary), default=str))
-    rows = found.get("accuracy")
+    summary: dict[str, Any] = json.loads(json.dumps(dict(algorithm.summary), default=str))
+    rows = summary.get("accuracy")
     if isinstance(rows, list):
-        found["accuracy"] = [accuracy_row(row["name"], row["correct"], row["count"]) for row in rows]
-    spent = found.get("seconds")
-    found["seconds"] = {**(spent if isinstance(spent, dict) else {}), "this process": seconds}
-    found |= {"peak_memory_bytes": peak_memory_bytes(), "versions": versions()}
+        summary["accuracy"] = [accuracy_row(row["name"], row["correct"], row["count"]) for row in rows]
+    spent = summary.get("seconds")
+    summary["seconds"] = {**(spent if isinstance(spent, dict) else {}), "this process": seconds}
+    summary |= {"peak_memory_bytes": peak_memory_bytes(), "versions": versions()}
     seed = getattr(getattr(algorithm, "settings", None), "seed", None)
-    return found if seed is None else {**found, "seed": seed}
+    return summary if seed is None else {**summary, "seed": seed}
 
 
 def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:
     """Return some conversations of a measurement for the report, half of them wrong where there are so many."""
     if evaluation is None:
         return []
-    found = []
+    conversations = []
     for finished in evaluation.rollouts:
         rows = TraceToMessages().adapt(finished.spans)
         if not rows:
             continue
         task = finished.rollout.input
         gold = task.get("answer") if isinstance(task, Mapping) else None
-        found.append(
+        conversations.append(
             {
                 "title": f"{evaluation.name}: {finished.rollout.rollout_id}",
                 "messages": rows[-1]["messages"],
@@ -232,8 +232,8 @@ def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any
                 "note": None if gold is None else f"expected answer: {gold}",
             }
         )
-    wrong = [row for row in found if not row["reward"]]
-    right = [row for row in found if row["reward"]]
+    wrong = [row for row in conversations if not row["reward"]]
+    right = [row for row in conversations if row["reward"]]
     half = count // 2
     return right[: count - min(half, len(wrong))] + wrong[:half]
 
@@ -253,18 +253,18 @@ def transcript_rows(evaluation: Evaluation | None, count: int) -> list[dict[str,
 
 def _spoken(message: Mapping[str, Any]) -> str:
     content = message.get("content")
-    said = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
+    text = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
     calls = message.get("tool_calls")
-    called = f"\n{json.dumps(calls, ensure_ascii=False)}" if calls else ""
-    return f"[{message.get('role')}] {said}{called}"
+    calls_text = f"\n{json.dumps(calls, ensure_ascii=False)}" if calls else ""
+    return f"[{message.get('role')}] {text}{calls_text}"
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that compute."""
-    found = {"python": platform.python_version()}
+    versions_by_package = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            versions_by_package[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions_by_package[package] = "not installed"
+    return versions_by_package

@@ -334,8 +334,8 @@ class Trainer:
             "tasks": {"train": len(train) if train is not None else 0, "val": len(val) if val is not None else 0},
             "n_runners": self.n_runners,
         }
-        found: dict[str, Any] = json.loads(json.dumps(given, default=str))
-        return found
+        config: dict[str, Any] = json.loads(json.dumps(given, default=str))
+        return config
 
     def _plan(
         self,
