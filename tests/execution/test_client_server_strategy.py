@@ -21,9 +21,7 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.execution import (
     ClientServerExecutionStrategy,
     ExecutionEvent,
-    ExecutionStrategy,
     MultiprocessingEvent,
-    SharedMemoryExecutionStrategy,
 )
 from mini_agentic_rl.litagent import LitAgent, rollout
 from mini_agentic_rl.runner import LitAgentRunner
@@ -73,7 +71,7 @@ async def _wait_for_all(store: LightningStore, ids: list[str]) -> None:
     assert len(ended) == len(ids)
 
 
-@pytest.mark.parametrize("where", ["processes", "this process", "processes of this process"])
+@pytest.mark.parametrize("where", ["processes", "this process"])
 def test_a_baseline_run_ends_with_every_rollout_run_where_it_should_be(where: str) -> None:
     @rollout
     def agent(task: int) -> float:
@@ -81,13 +79,8 @@ def test_a_baseline_run_ends_with_every_rollout_run_where_it_should_be(where: st
         return float(task)
 
     store = InMemoryLightningStore()
-    strategy: ExecutionStrategy = {
-        "processes": _strategy(n_runners=2),
-        "this process": _strategy(n_runners=2, main_process="runner"),
-        "processes of this process": SharedMemoryExecutionStrategy(n_runners=2),
-    }[where]
-    runner = LitAgentRunner(isolation="process" if where == "processes of this process" else "thread")
-    Trainer(algorithm=Baseline(), store=store, strategy=strategy, runner=runner).fit(agent, list(range(8)))
+    strategy = _strategy(n_runners=2, main_process="algorithm" if where == "processes" else "runner")
+    Trainer(algorithm=Baseline(), store=store, strategy=strategy).fit(agent, list(range(8)))
     ended = _all(store)
     assert [one.status for one in ended] == ["succeeded"] * 8
     spans = [asyncio.run(_spans(store, one.rollout_id)) for one in ended]
