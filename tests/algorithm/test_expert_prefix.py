@@ -63,7 +63,10 @@ def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], **settings):
         patch.setattr(GRPOObjective, "update", watched)
         Trainer(
             algorithm=algorithm(
-                total_steps=2, tasks_per_step=2, samples_per_prompt=6, warm_start=start, max_new_tokens=40, **settings
+                total_steps=2,
+                tasks_per_step=2,
+                warm_start=start,
+                **{"samples_per_prompt": 6, "max_new_tokens": 40, **settings},
             ),
             hooks=[OnlyAfterTheExpert()],
             n_runners=6,
@@ -106,7 +109,7 @@ def test_tasks_of_a_kind_share_the_number_of_given_calls(tmp_path, monkeypatch):
 
 def test_without_an_expert_or_the_setting_nothing_is_tried_again(tmp_path, monkeypatch):
     for name, settings in (("off", {}), ("alone", {"expert_prefix": True, "warm_start": False})):
-        seen = fit(tmp_path / name, monkeypatch, **settings)
+        seen = fit(tmp_path / name, monkeypatch, samples_per_prompt=2, max_new_tokens=4, **settings)
         assert not any(group.is_prefixed for groups in seen for group in groups)
 
 
