@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
 import signal
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +73,14 @@ def _one_torch_thread():
     import torch  # not above: the process that gives the workers their tests needs none of it
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _certificates_read_once() -> Iterator[None]:
+    """Share one SSL context: every client of httpx would read all certificates again, which takes 20 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -107,16 +107,6 @@ def test_parts_and_other_libraries_can_have_levels_of_their_own(tmp_path: Path) 
         setup_logging("loud")
 
 
-def test_low_rooms_do_not_load_torch() -> None:
-    code = (
-        "import sys, mini_agentic_rl.logging; from mini_agentic_rl.store import SqlLightningStore; print(*sys.modules)"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    loaded = set(output.split())
-    assert "mini_agentic_rl.store.sql" in loaded
-    assert loaded.isdisjoint({"torch", "transformers", "starlette"})
-
-
 def test_log_lines_of_a_file_are_neither_padded_nor_wrapped() -> None:
     output = io.StringIO()
     setup_logging("INFO", console=Console(file=output, width=40))

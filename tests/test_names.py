@@ -316,15 +316,6 @@ def test_a_module_that_does_not_exist_is_named_in_the_error(name):
         import_module(f"mini_agent_lighting.{name}")
 
 
-def test_the_older_name_imports_nothing_heavy():
-    program = (
-        "import sys, mini_agent_lighting; from mini_agent_lighting import Trainer; import mini_agent_lighting.types; "
-        "print(*[name for name in ('torch', 'transformers', 'peft') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
-
-
 def test_both_the_module_and_the_function_called_reward_decorate():
     program = (
         "import {first}; from mini_agentic_rl import reward; import mini_agentic_rl.reward as module; "

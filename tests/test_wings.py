@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -39,27 +38,61 @@ print(trained.summary["steps"], len(asyncio.run(store.query_rollouts(limit=1))))
 """
 
 
+CASES = {str(folders): folders for folders in (WINGS, *((folder,) for folder in FOLDERS))}
+"""Folders that are deleted together."""
+
+COMMANDS_WITHOUT = """
+import importlib, json, os, runpy, sys
+
+def command(*arguments):
+    \"""Run a command in a fork; return its status, output, errors and the modules of other packages.\"""
+    pid = os.fork()
+    if not pid:
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+        sys.argv = ["mini-agentic-rl", *arguments]
+        status = 1
+        try:
+            runpy.run_module("mini_agentic_rl", run_name="__main__")
+        except SystemExit as end:
+            status = end.code or 0
+        finally:
+            json.dump([name for name in sys.modules if not name.startswith("mini_")], open("modules", "w"))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return status, open("out").read(), open("err").read()
+
+package = sys.argv[1]
+cases = json.loads(sys.argv[2])
+sys.path.insert(0, os.path.dirname(package))
+command("--help")
+for name in json.load(open("modules")):  # the forks share what they all import
+    try:
+        importlib.import_module(name)
+    except Exception:
+        pass
+results = {}
+for case, (folders, missing) in cases.items():
+    for number, folder in enumerate(folders):
+        os.rename(f"{package}/{folder}", f"removed-{number}")
+    results[case] = {name: command(*name.split()) for name in ("--help", *(f"{name} somewhere" for name in missing))}
+    for number, folder in enumerate(folders):
+        os.rename(f"removed-{number}", f"{package}/{folder}")
+json.dump(results, open("results", "w"))
+"""
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of `src`; its bytecode is kept, so that each run does not compile the package again."""
+    """Return a copy of the package; its bytecode is kept, so that each run does not compile it again."""
     folder = tmp_path_factory.mktemp("copy") / "src"
     shutil.copytree(SRC, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
+    return folder / "mini_agentic_rl"
 
 
-@contextmanager
-def without(copy: Path, *folders: str) -> Iterator[None]:
-    """Take folders out of the copied package for the duration of a block."""
-    for number, name in enumerate(folders):
-        (copy / "mini_agentic_rl" / name).rename(copy.parent / f"removed-{number}")
-    try:
-        yield
-    finally:
-        for number, name in enumerate(folders):
-            (copy.parent / f"removed-{number}").rename(copy / "mini_agentic_rl" / name)
-
-
-def run(src: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, src: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(src), "COLUMNS": "200"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run(
@@ -67,26 +100,45 @@ def run(src: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize("folders", [WINGS, *((folder,) for folder in FOLDERS)], ids=str)
-def test_commands_of_deleted_folders_say_what_is_missing_and_all_others_are_listed(folders, copy, tmp_path):
+def missing_commands(folders: tuple[str, ...]) -> list[str]:
     deleted = tuple(f"mini_agentic_rl.{folder.replace('/', '.')}." for folder in folders)
-    missing = {name for name, module in COMMANDS.items() if f"{module}.".startswith(deleted)}
-    with without(copy, *folders):
-        done = run(copy, "-m", "mini_agentic_rl", "--help", cwd=tmp_path)
-        refusals = {name: run(copy, "-m", "mini_agentic_rl", name, "somewhere", cwd=tmp_path) for name in missing}
+    return [name for name, module in COMMANDS.items() if f"{module}.".startswith(deleted)]
+
+
+@pytest.fixture(scope="module")
+def commands(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[int, str, str]]]:
+    """Return status, output and errors of the commands of each case."""
+    folder = tmp_path_factory.mktemp("commands")
+    cases = {case: (folders, missing_commands(folders)) for case, folders in CASES.items()}
+    done = run("-c", COMMANDS_WITHOUT, str(copy), json.dumps(cases), src=copy.parent, cwd=folder)
     assert done.returncode == 0, done.stderr
-    listed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("│ ") and len(line.split()) > 2}
+    results: dict[str, dict[str, tuple[int, str, str]]] = json.loads((folder / "results").read_text())
+    return results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_commands_of_deleted_folders_say_what_is_missing_and_all_others_are_listed(case, commands):
+    missing = missing_commands(CASES[case])
+    status, output, errors = commands[case].pop("--help")
+    assert status == 0, errors
+    listed = {line.split()[1] for line in output.splitlines() if line.startswith("│ ") and len(line.split()) > 2}
     assert {"train", "serve", "eval", "store"} <= listed
-    assert COMMANDS.keys() & listed == COMMANDS.keys() - missing
-    for name, refusal in refusals.items():
-        assert (refusal.returncode, refusal.stderr.count("\n")) == (2, 1), refusal.stderr
-        assert name in refusal.stderr
+    assert COMMANDS.keys() & listed == COMMANDS.keys() - set(missing)
+    assert len(commands[case]) == len(missing)
+    for command, (status, _, errors) in commands[case].items():
+        assert (status, errors.count("\n")) == (2, 1), errors
+        assert command.split()[0] in errors
 
 
-def test_without_any_wing_a_model_is_trained_into_a_store(copy, tmp_path):
+def test_without_any_wing_a_model_is_trained_into_a_store(copy, commands, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(TRAINING)
-    with without(copy, *WINGS):
-        done = run(copy, str(program), str(Path(__file__).parent / "algorithm"), cwd=tmp_path)
+    for number, wing in enumerate(WINGS):
+        (copy / wing).rename(tmp_path / f"removed-{number}")
+    try:
+        done = run(str(program), str(Path(__file__).parent / "algorithm"), src=copy.parent, cwd=tmp_path)
+    finally:
+        for number, wing in enumerate(WINGS):
+            (tmp_path / f"removed-{number}").rename(copy / wing)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-2:] == ["2", "1"]

@@ -24,7 +24,7 @@ class Rollouts:
         self.server = server
 
     async def run(
-        self, agent: LitAgent[Any], tasks: Sequence[Any], hooks: Sequence[Hook] = (), isolation: str = "thread"
+        self, agent: LitAgent[Any], tasks: Sequence[Any], hooks: Sequence[Hook] = ()
     ) -> dict[Any, list[Span]]:
         """Run all tasks at once; return the spans of LLM calls by task."""
         resources = await self.store.add_resources({"llm": self.server.as_resource({"max_tokens": 4})})
@@ -34,7 +34,7 @@ class Rollouts:
         ]
 
         async def runner(number: int) -> None:
-            one = LitAgentRunner(DummyTracer(), max_rollouts=1, isolation=isolation)
+            one = LitAgentRunner(DummyTracer(), max_rollouts=1)
             with one.run_context(agent=agent, store=self.store, hooks=hooks, worker_id=number):
                 await one.iter()
 

@@ -175,24 +175,6 @@ def test_outside_of_a_rollout_there_is_no_environment_of_one() -> None:
         rollout_environment()
 
 
-class Isolated(LitAgent):
-    """Asks the fixed address, and has a process of its own ask it."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.url = url
-
-    def rollout(self, task):
-        body = {"model": "tiny", "messages": [{"role": "user", "content": task}], "max_tokens": 4}
-        httpx.post(f"{self.url}/chat/completions", json=body).raise_for_status()
-        subprocess.run([sys.executable, "-c", CHILD, self.url], check=True)
-
-
-async def test_an_agent_in_a_process_of_its_own_needs_no_url_either(rollouts, questions) -> None:
-    found = await rollouts.run(Isolated(rollouts.server.endpoint), ["a"], isolation="process")
-    assert questions(found["a"]) == ["a", "child"]
-
-
 async def test_plain_calls_name_their_agent(rollouts, questions, ask) -> None:
     def act(task: str) -> None:
         ask("nobody")

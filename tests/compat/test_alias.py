@@ -43,11 +43,10 @@ def test_a_program_runs_under_the_names_of_other_packages_and_so_do_the_processe
     assert (code, lines) == (0, ["['--epochs', '2']", "mini_agentic_rl", "child"]), errors
 
 
-@pytest.mark.parametrize("name", ["agentlightning", "agent_framework_lab_lightning", "hello_agents"])
-def test_no_alias_is_there_by_default(name, tmp_path):
-    code, _, errors = python("-c", f"import mini_agentic_rl, {name}", cwd=tmp_path)
-    assert code != 0
-    assert "ModuleNotFoundError" in errors
+def test_no_alias_is_there_by_default(tmp_path):
+    names = ("agentlightning", "agent_framework_lab_lightning", "hello_agents")
+    program = f"import mini_agentic_rl; from importlib.util import find_spec; print([*map(find_spec, {names})])"
+    assert python("-c", program, cwd=tmp_path)[:2] == (0, ["[None, None, None]"])
 
 
 ROOMS = """

@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -22,9 +21,7 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.execution import (
     ClientServerExecutionStrategy,
     ExecutionEvent,
-    ExecutionStrategy,
     MultiprocessingEvent,
-    SharedMemoryExecutionStrategy,
 )
 from mini_agentic_rl.litagent import LitAgent, rollout
 from mini_agentic_rl.runner import LitAgentRunner
@@ -34,7 +31,7 @@ from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer
 from mini_agentic_rl.trainer import Trainer
 from mini_agentic_rl.types import AttemptedRollout
-from processes import all_have_ended, family
+from processes import PythonProcess, all_have_ended, family
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +71,7 @@ async def _wait_for_all(store: LightningStore, ids: list[str]) -> None:
     assert len(ended) == len(ids)
 
 
-@pytest.mark.parametrize("where", ["processes", "this process", "processes of this process"])
+@pytest.mark.parametrize("where", ["processes", "this process"])
 def test_a_baseline_run_ends_with_every_rollout_run_where_it_should_be(where: str) -> None:
     @rollout
     def agent(task: int) -> float:
@@ -82,13 +79,8 @@ def test_a_baseline_run_ends_with_every_rollout_run_where_it_should_be(where: st
         return float(task)
 
     store = InMemoryLightningStore()
-    strategy: ExecutionStrategy = {
-        "processes": _strategy(n_runners=2),
-        "this process": _strategy(n_runners=2, main_process="runner"),
-        "processes of this process": SharedMemoryExecutionStrategy(n_runners=2),
-    }[where]
-    runner = LitAgentRunner(isolation="process" if where == "processes of this process" else "thread")
-    Trainer(algorithm=Baseline(), store=store, strategy=strategy, runner=runner).fit(agent, list(range(8)))
+    strategy = _strategy(n_runners=2, main_process="algorithm" if where == "processes" else "runner")
+    Trainer(algorithm=Baseline(), store=store, strategy=strategy).fit(agent, list(range(8)))
     ended = _all(store)
     assert [one.status for one in ended] == ["succeeded"] * 8
     spans = [asyncio.run(_spans(store, one.rollout_id)) for one in ended]
@@ -220,16 +212,19 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_or_killed_run_leaves_no_process(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", _SCRIPT], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        told = [process.stdout.readline().split() for _ in range(2)]
-        started = [psutil.Process(int(pid)) for _, *pids in told for pid in pids]
+def test_an_interrupted_or_killed_run_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(_SCRIPT)
+    with PythonProcess(script) as process:
+        while process.stdout.count("\n") < 2:
+            assert process.is_alive, process.stderr
+            time.sleep(0.01)
+        started = [psutil.Process(int(pid)) for line in process.stdout.splitlines() for pid in line.split()[1:]]
         assert len(started) == 4
         process.send_signal(number)
-        rest = process.stdout.read()
-    assert rest == ("interrupted\n" if number == signal.SIGINT else "")
-    assert process.returncode == (0 if number == signal.SIGINT else -signal.SIGKILL)
+        assert process.wait(60) == (0 if number == signal.SIGINT else -signal.SIGKILL)
+        rest = process.stdout.splitlines()[2:]
+    assert rest == (["interrupted"] if number == signal.SIGINT else [])
     assert all_have_ended(started, 10)
 
 
@@ -272,26 +267,24 @@ def test_an_external_store_serves_an_algorithm_and_two_sets_of_runners_one_of_wh
     server = LightningStoreServer(store, port=0, api_key="secret")
     asyncio.run(server.start())
     environment = {
-        **os.environ,
         "AGL_CURRENT_ROLE": "runner",
         "AGL_SERVER_PORT": server.endpoint.rpartition(":")[2],
         "AGL_API_KEY": "secret",
     }
-    runners = [
-        subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    program = tmp_path / "runners.py"
+    program.write_text(script)
+    runners = [PythonProcess(program, environment=environment) for _ in range(2)]
     try:
         client = LightningStoreClient(server.endpoint, api_key="secret")
         strategy = ClientServerExecutionStrategy(role="algorithm", managed_store=False)
         Trainer(algorithm=Asks(), store=client, strategy=strategy).fit(rollout(lambda task: None))
         for process in runners:
             process.send_signal(signal.SIGINT)
-        outputs = sorted(process.communicate(timeout=20)[0] for process in runners)
+            process.wait(20)
+        outputs = sorted(process.stdout for process in runners)
     finally:
         for process in runners:
-            process.kill()
-            process.wait()
+            process.__exit__(None, None, None)
         asyncio.run(server.stop())
     assert outputs == ["", "stopped\n"]
     ended = _all(store)

@@ -2,10 +2,7 @@
 
 import asyncio
 import logging
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -21,6 +18,7 @@ from mini_agentic_rl.store.base import LightningStore, LightningStoreCapabilitie
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.store.sql import SqlLightningStore
 from mini_agentic_rl.tracer import DummyTracer
+from processes import PythonProcess
 
 SIDES = pytest.mark.parametrize("side", ["algorithm", "runner"])
 
@@ -191,8 +189,9 @@ def test_a_runner_that_does_not_stop_is_given_up_after_join_timeout(caplog: pyte
 
 
 @SIDES
-def test_ctrl_c_cancels_the_algorithm_cleanly_and_stops_the_runners(side: str) -> None:
-    script = textwrap.dedent(
+def test_ctrl_c_cancels_the_algorithm_cleanly_and_stops_the_runners(side: str, tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    program = textwrap.dedent(
         f"""
         import asyncio
         from mini_agentic_rl.execution import SharedMemoryExecutionStrategy
@@ -225,15 +224,14 @@ def test_ctrl_c_cancels_the_algorithm_cleanly_and_stops_the_runners(side: str) -
             print("interrupted", flush=True)
         """
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=20)
-    lines = output.splitlines()
+    script.write_text(program)
+    with PythonProcess(script) as process:
+        assert process.wait_for_line() == "ready"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, process.stderr
+        lines = process.stdout.splitlines()[1:]
     assert sorted(lines) == ["algorithm saved its checkpoint", "interrupted", "runner stopped", "runner stopped"]
     assert lines[-1] == "interrupted"
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,10 @@ def test_a_mark_outside_of_a_rollout_says_who_knows_of_it(caplog: pytest.LogCapt
         rollout.mark_agent_as_trainable("")
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_a_mark_reaches_the_store_from_wherever_the_agent_runs(isolation: str) -> None:
+async def test_a_mark_reaches_the_store() -> None:
     store = InMemoryLightningStore()
     await store.enqueue_rollout("task")
-    runner = LitAgentRunner(DummyTracer(), max_rollouts=1, isolation=isolation)
+    runner = LitAgentRunner(DummyTracer(), max_rollouts=1)
     with runner.run_context(agent=Marks(), store=store, worker_id=0):
         await runner.iter()
     (ended,) = await store.query_rollouts()

@@ -17,7 +17,6 @@ from mini_agentic_rl.algorithm import Baseline
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.files import one_writer
 from mini_agentic_rl.litagent import rollout
-from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store import LightningStoreServer
 
 SECOND_WRITER = """
@@ -59,14 +58,6 @@ def run_agents_in_processes(folder: Path) -> None:
     assert [one.status for one in runs] == ["succeeded"] * 4
 
 
-async def isolate_an_agent(folder: Path) -> None:
-    store = SqlLightningStore(folder / "isolated.db")
-    runner = LitAgentRunner(isolation="process")
-    with runner.run_context(agent=agent, store=store, worker_id=0):
-        ended = await runner.step(0)
-    assert ended.status == "succeeded"
-
-
 async def ask_a_model() -> None:
     number = {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {"type": "boolean"}}}
     with tiny_server() as tiny:
@@ -90,7 +81,6 @@ def main() -> None:
     folder = Path(sys.argv[1])
     asyncio.run(serve_a_store_on_a_file(folder))
     run_agents_in_processes(folder)
-    asyncio.run(isolate_an_agent(folder))
     asyncio.run(ask_a_model())
     lock_a_folder(folder)
 

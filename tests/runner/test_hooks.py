@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from mini_agentic_rl.runner import LitAgentRunner, RewardHook
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.types import Rollout, Span
+from processes import run_python
 
 QUESTION = [{"role": "system", "content": "s"}, {"role": "user", "content": "12*34?"}]
 CALL = {
@@ -151,8 +151,10 @@ def test_a_hook_needs_a_reward_function() -> None:
         RewardHook()
 
 
-def test_the_logging_hook_shows_what_it_logs_where_nothing_sets_up_logging():
-    program = """
+def test_the_logging_hook_shows_what_it_logs_where_nothing_sets_up_logging(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(
+        """
 import asyncio
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner, LoggingHook
@@ -169,7 +171,7 @@ async def main():
 
 asyncio.run(main())
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
-    starts, ends = told.splitlines()
+    )
+    starts, ends = run_python(script)[1].splitlines()
     assert re.fullmatch(r"..:..:.. INFO rollout \S+ attempt 1 \(.*\) starts", starts)
     assert "ends: reward 0.5, 0.0" in ends

@@ -576,7 +576,7 @@ async def test_runners_of_one_store_send_their_heartbeats_together() -> None:
 
 
 def test_settings_that_cannot_work_are_named() -> None:
-    for name, value in (("max_rollouts", 0), ("poll_interval", 0), ("isolation", "container")):
+    for name, value in (("max_rollouts", 0), ("poll_interval", 0), ("heartbeat_launch_mode", "fork")):
         with pytest.raises(ValueError, match=name):
             LitAgentRunner(DummyTracer(), **{name: value})
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import string
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from .conftest import SIZE, Attack
@@ -167,46 +164,6 @@ def test_generated_schemas_are_compiled_or_refused_while_a_neighbour_is_answered
                 attack.neighbour(neighbour.longest())
     assert attack.row.peak_mib is not None
     assert attack.row.peak_mib < ONE_GIB
-
-
-async def test_an_honest_schema_is_compiled_beside_hostile_ones(attack: Attack, model: Served) -> None:
-    """Each honest schema is a new one, and some of them come while the hostile ones are compiled."""
-    rng = random.Random(18)
-    tries = attack.times(20)
-    honest_ones = [asked(honest(rng)) for _ in range(60 * tries)]
-    with Neighbour(model.url, 0.02, bodies=honest_ones) as neighbour:
-        async with httpx.AsyncClient(timeout=300) as http:
-            for _ in range(tries):
-                hostile = [asyncio.create_task(http.post(model.url, json=asked(all_patterns(rng)))) for _ in range(4)]
-                neighbour.forget()
-                with attack.attempt("honest schemas behind four hostile ones", limit_s=30):
-                    await asyncio.sleep(0.5)
-                    attack.neighbour(await asyncio.to_thread(neighbour.longest))
-                for one in hostile:
-                    one.cancel()
-                await asyncio.gather(*hostile, return_exceptions=True)
-
-
-async def test_a_client_that_leaves_ends_the_compilation_of_its_schema(attack: Attack, model: Served) -> None:
-    rng = random.Random(19)
-    server = psutil.Process(model.pid)
-
-    def compiling() -> int:
-        return sum(len(child.children()) for child in server.children())
-
-    for _ in range(attack.times(50)):
-        with attack.attempt("leave", limit_s=60):
-            async with httpx.AsyncClient(timeout=60) as http:
-                schema = {"type": "string", "allOf": [{"pattern": f".*{letters(rng, 9)}.*"} for _ in range(40)]}
-                post = asyncio.create_task(http.post(model.url, json=asked(schema)))
-                while not compiling() and not post.done():
-                    await asyncio.sleep(0.005)
-                post.cancel()
-                await asyncio.gather(post, return_exceptions=True)
-            left = time.monotonic()
-            while compiling():
-                assert time.monotonic() - left < 20, "it goes on"
-                await asyncio.sleep(0.005)
 
 
 def test_schemas_that_are_slow_to_follow(attack: Attack, model: Served) -> None:

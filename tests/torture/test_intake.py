@@ -146,31 +146,6 @@ def bombs() -> list[Shape]:
     ]
 
 
-def streams(ids: Ids) -> list[Shape]:
-    """Give gzip that is right, and gzip that is not."""
-    good = export(ids.span(1, ids.on_span))
-    tail = zlib.compress(good)[2:-4] + struct.pack("<II", zlib.crc32(good), len(good))
-    noise = random.Random(17).randbytes(100_000)
-    return [
-        ("1,000 streams of one message", lambda: packed(good) * 1000, {200}),
-        ("1,001 streams", lambda: packed(good) * 1001, {400}),
-        ("a stream cut off", lambda: packed(good)[:-5], {400}),
-        ("a stream without its end", lambda: packed(good)[:10], {400}),
-        ("a wrong checksum", lambda: packed(good)[:-8] + b"\0" * 8, {400}),
-        ("no gzip", lambda: good, {400}),
-        ("zlib instead of gzip", lambda: zlib.compress(good), {400}),
-        ("raw deflate", lambda: zlib.compress(good)[2:-4], {400}),
-        ("something after the stream", lambda: packed(good) + b"rest", {400}),
-        ("a stream and half another", lambda: packed(good) + packed(good)[:12], {400}),
-        ("nothing", lambda: b"", {200}),
-        ("an empty stream", lambda: packed(b""), {200}),
-        ("stored, not compressed", lambda: packed(good, 0), {200}),
-        ("a file name of a mebibyte", lambda: b"\x1f\x8b\x08\x08\0\0\0\0\0\3" + b"n" * 2**20 + b"\0" + tail, {200}),
-        ("noise", lambda: packed(noise), {400}),
-        ("noise that says gzip", lambda: b"\x1f\x8b\x08\0" + noise, {400}),
-    ]
-
-
 def messages(ids: Ids) -> list[Shape]:
     """Give messages that are right, too large, or broken."""
     huge = 60 * 2**20
@@ -212,7 +187,7 @@ def messages(ids: Ids) -> list[Shape]:
 
 def test_compression_shapes_of_otlp(attack: Attack, store: tuple[Served, Ids]) -> None:
     server, ids = store
-    shapes = [*bombs(), *streams(ids), *messages(ids)]
+    shapes = [*bombs(), *messages(ids)]
     with Neighbour(f"{ids.url}/v1/agl/health") as neighbour, httpx.Client(timeout=300) as http:
         for name, made, statuses in random.Random(4).sample(shapes, min(len(shapes), attack.times(len(shapes)))):
             body = made()

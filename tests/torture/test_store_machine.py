@@ -1,4 +1,4 @@
-"""Stores against the model of their contract at random, against values that no database likes, and against kill -9."""
+"""Stores against values that no database likes, and against kill -9."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import math
 import os
 import random
 import signal
-import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from hypothesis.stateful import precondition, rule
 
 from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.store.base import LightningStoreError
 from mini_agentic_rl.types import EnqueueRolloutRequest, PromptTemplate, Span
-from store.conftest import make_store, opened_store
+from store.conftest import opened_store
 from store.crash import Acknowledged, check_kept, load_until, nothing_is_stuck
 from store.forked_servers import ForkedServers
 from store.postgres import needs_postgres, new_database, server
-from store.test_properties import AskedMachine, run_machine
 
 from .conftest import SIZE, Attack
 
@@ -34,39 +31,8 @@ POSTGRES = pytest.param(
     marks=[needs_postgres, pytest.mark.skipif(not WHOLE, reason="PostgreSQL is attacked by `make torture`, SIZE 1")],
 )
 LONGEST_LOAD_S = 0.7 if WHOLE else 0.15
-WALKS = {"memory": 400, "sqlite": 80, "http-sqlite": 30, "postgres": 80}
 ROUNDS_A_STORE = 10
 """Rounds of killing before what a store holds is worked off; the next rounds begin with an empty one."""
-
-
-class ReopenedMachine(AskedMachine):
-    """A machine whose store is now and then closed, and opened again on what it has kept."""
-
-    kind = "memory"
-
-    @precondition(lambda self: self.kind == "sqlite")
-    @rule()
-    def the_store_is_opened_again(self) -> None:
-        self.run(self.store.close())
-        self.model.opened = self.clock.now
-        self.store = make_store(self.kind, Path(self.folder.name))
-        self.opened.push_async_callback(self.store.close)
-
-
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "http-sqlite", POSTGRES])
-def test_walks_of_a_store_beside_the_model(attack: Attack, kind: str) -> None:
-    def machine() -> ReopenedMachine:
-        attack.row.tried += 1
-        made = ReopenedMachine(kind)
-        made.kind = kind
-        return made
-
-    try:
-        run_machine(machine, attack.times(WALKS[kind]), print_blob=True)
-        attack.row.held = attack.row.tried
-    except Exception:  # whatever a store raises is what this test is about; no walk follows one that differs
-        attack.row.held = attack.row.tried - 1
-        attack.causes.append(traceback.format_exc(limit=-6))
 
 
 def nested(depth: int) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,6 @@ from integrations.tinker.test_server import Client
 from .conftest import Attack
 from .neighbours import Served, served
 from .servers import TINKER
-from .test_odd_requests import ODD, places, with_text
 
 JSON: Final = {"Content-Type": "application/json"}
 TOKENS: Final = [5, 6, 7, 8, 9, 10]
@@ -107,21 +105,6 @@ def _bodies(client: Client, model: str, sampler: str) -> dict[str, dict[str, Any
             "optimizer_config": {"type": "adamw"},
         },
     }
-
-
-def test_odd_values_in_every_field_of_tinker(attack: Attack, server: Served, client: Client) -> None:
-    model = client.create()
-    client.do("save_weights", model, path="kept")
-    bodies = _bodies(client, model, client.sampler(model))
-    tries = [(path, place, odd) for path, body in bodies.items() for place in places(body) for odd in ODD]
-    random.Random(0).shuffle(tries)
-    for path, place, odd in tries[: attack.times(len(tries))]:
-        with attack.attempt(f"{path} with {place} = {odd[:40]}"):
-            answer = client.http.post(path, content=with_text(bodies[path], place, odd), headers=JSON)
-            if path == "create_session" and answer.status_code == 200:
-                client.post(f"sessions/{answer.json()['session_id']}/finish")
-            else:
-                _promised(client, answer)
 
 
 def test_names_that_leave_the_folder_of_tinker(attack: Attack, tmp_path: Path) -> None:

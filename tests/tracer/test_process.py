@@ -77,21 +77,6 @@ def test_a_librarys_spans_belong_to_the_rollout_they_start_in_whatever_the_trace
     assert "no active tracer" in error
 
 
-def test_the_processes_of_agents_are_traced_as_well():
-    found = _python(
-        """
-        def agent(task):
-            with trace.get_tracer("some.library").start_as_current_span("library call"):
-                agl.emit_message("inside")
-
-        agl.init()
-        print(json.dumps(run(agl.OtelTracer(), runner={"isolation": "process"})))
-        """
-    )
-    for spans in found:
-        assert ["agentlightning.message", "library call"] in spans
-
-
 def test_a_provider_that_is_there_is_kept_and_its_exporter_goes_on():
     inside, kept, is_same = _python(
         """

@@ -6,14 +6,13 @@ import json
 import logging
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.trainer.run_folder import RunFolder
+from processes import PythonProcess
 
 CONFIG = {"model": "tiny", "learning_rate": 1e-3, "nested": {"a": 1, "b": [1, 2]}, "output_dir": "x"}
 
@@ -177,10 +176,11 @@ def test_another_failure_while_checkpointing_is_raised_and_cleaned_up(tmp_path):
 
 
 def test_a_process_killed_while_checkpointing_leaves_no_checkpoint(tmp_path):
-    program = f"""
+    script, path = tmp_path / "run.py", tmp_path / "run"
+    script.write_text(f"""
 import sys, time
 from mini_agentic_rl.trainer.run_folder import RunFolder
-folder = RunFolder({str(tmp_path)!r})
+folder = RunFolder({str(path)!r})
 folder.begin({{"a": 1}})
 folder.save_checkpoint(1, lambda path: (path / "adapter.bin").write_text("one"))
 def write(path):
@@ -188,13 +188,12 @@ def write(path):
     print("writing", flush=True)
     time.sleep(60)
 folder.save_checkpoint(2, write)
-"""
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline().strip() == "writing"
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=10)
-    process.stdout.close()
-    folder = RunFolder(tmp_path)
+""")
+    with PythonProcess(script) as process:
+        assert process.wait_for_line() == "writing"
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    folder = RunFolder(path)
     assert len(os.listdir(folder.checkpoints_path)) == 2
     assert folder.latest_checkpoint() == (1, folder.checkpoint_path(1))
     assert folder.begin({"a": 1}, resume=True) == "resumed"

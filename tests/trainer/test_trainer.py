@@ -7,8 +7,6 @@ import copy
 import logging
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 from urllib.parse import urlsplit
@@ -29,6 +27,7 @@ from mini_agentic_rl import (
     algo,
 )
 from mini_agentic_rl.errors import UserError
+from processes import PythonProcess, run_python
 
 TRAIN, VAL = ["a", "b", "c"], ["v"]
 
@@ -202,14 +201,11 @@ def test_ctrl_c_ends_a_script_that_awaits_train(tmp_path):
         asyncio.run(Trainer(algorithm=waits, n_runners=2).train(lambda task: 1.0))
         """)
     )
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "begun\n"
+    with PythonProcess(script) as process:
+        assert process.wait_for_line() == "begun"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert out == "saved\n", err
-    assert process.returncode != 0
+        assert process.wait(120) != 0
+        assert process.stdout == "begun\nsaved\n", process.stderr
 
 
 def test_settings_reach_an_algorithm_that_follows_them(caplog):
@@ -396,13 +392,12 @@ if __name__ == "__main__":
 def test_a_script_in_the_style_of_agent_lightning_runs_after_changing_its_import(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(package="mini_agent_lighting"))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    out, _ = run_python(script)
+    assert out.splitlines() == [
         "Dear {name} {'Hi {name}': 0.0, 'Dear {name}': 1.0}",
         "['succeeded', 'succeeded', 'succeeded', 'succeeded', 'succeeded']",
     ]
-    assert done.stderr.count("final reward 1.0\n") == 2
+    assert err.count("final reward 1.0\n") == 2
 
 
 def test_a_runner_that_crashes_again_and_again_ends_the_training_with_its_error(store, monkeypatch):

@@ -210,7 +210,9 @@ def disk_failure(error: BaseException, folder: Path) -> str | None:
     if _says(error, _BROKEN, _BROKEN_WORDS):
         return os.strerror(errno.EIO)
     of_torch = _says(error, (), _TORCH_WORDS)
-    if not (of_torch or _may_be_of_writing(error)):
+    # Errors of an agent are none of writing.
+    may_be_of_writing = isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
+    if not (of_torch or may_be_of_writing or "write" in str(error).lower()):
         return None
     try:
         if shutil.disk_usage(folder).free < _FULL_BELOW:
@@ -218,11 +220,6 @@ def disk_failure(error: BaseException, folder: Path) -> str | None:
     except OSError:  # the folder does not exist
         return None
     return os.strerror(errno.EIO) if of_torch else None
-
-
-def _may_be_of_writing(error: BaseException) -> bool:
-    """Return whether an error may come from writing, which those of an agent do not."""
-    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError" or "write" in str(error).lower()
 
 
 def _says(error: BaseException, numbers: tuple[int, ...], words: tuple[str, ...]) -> bool:

@@ -111,14 +111,16 @@ def _acquired(path: Path) -> int:
             _lock(descriptor, path)
             if _is_still(path, descriptor):  # else its holder has removed it meanwhile
                 os.ftruncate(descriptor, 0)
-                os.write(descriptor, json.dumps(_myself()).encode())
+                since = datetime.now().astimezone().isoformat(timespec="seconds")
+                holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+                os.write(descriptor, json.dumps(holder).encode())
                 _descriptors.add(descriptor)
                 return descriptor
         except OSError as error:
-            holder = _holder(descriptor)
+            text = _holder(descriptor)
             os.close(descriptor)
             if error.errno in _HELD:
-                raise BlockingIOError(errno.EAGAIN, holder) from None
+                raise BlockingIOError(errno.EAGAIN, text) from None
             raise
         os.close(descriptor)
 
@@ -166,11 +168,6 @@ def _is_still(path: Path, descriptor: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
-
-
-def _myself() -> dict[str, str | int]:
-    since = datetime.now().astimezone().isoformat(timespec="seconds")
-    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
 
 
 def _holder(descriptor: int) -> str:

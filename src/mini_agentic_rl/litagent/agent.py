@@ -58,8 +58,7 @@ class LitAgent(Generic[TaskT]):
     block it.
 
     After `RolloutConfig.timeout_seconds` an async method is cancelled. A sync method is abandoned: its attempt ends as
-    `timeout`, and what it emits later is dropped. With `LitAgentRunner(isolation="process")` both run in another
-    process, which is killed at the time-out.
+    `timeout`, and what it emits later is dropped.
 
     One object serves all runners of a process at once: store nothing of a rollout on `self`.
 

@@ -35,4 +35,3 @@ from .stopping import serve_until_signal as serve_until_signal
 from .stopping import stops_cleanly as stops_cleanly
 from .stopping import terminated as terminated
 from .threads import in_daemon_thread as in_daemon_thread
-from .threads import settle as settle

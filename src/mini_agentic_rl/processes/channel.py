@@ -287,12 +287,6 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGINT)
 
-    def hang_up(self) -> None:
-        """Close the connection: a process that has nothing to do then ends by itself."""
-        if self._reading is not None:
-            self._reading.cancel()
-        self._writer.close()
-
     def end(self, grace: float) -> None:
         """End the process and its descendants: SIGTERM, and SIGKILL after `grace` seconds. Blocks; for any thread.
 

@@ -50,7 +50,7 @@ def find_family(pid: int, mark: str) -> list[psutil.Process]:
             process.pid == pid
             or process.pid in descendants
             or _group(process.pid) == pid
-            or _is_below((process.info["environ"] or {}).get(FAMILY_VARIABLE, ""), mark)
+            or f"{(process.info['environ'] or {}).get(FAMILY_VARIABLE)}/".startswith(f"{mark}/")
         )
     ]
 
@@ -94,10 +94,6 @@ def end_orphans(pid: int, created: float | None, mark: str, seconds: float) -> N
 def end_marked(mark: str) -> None:
     """Kill the members of a family that carry its mark; its first process has ended."""
     end_family(0, mark, grace=0)
-
-
-def _is_below(mark: str, ancestor: str) -> bool:
-    return mark == ancestor or mark.startswith(f"{ancestor}/")
 
 
 def _group(pid: int) -> int | None:

@@ -30,15 +30,15 @@ def in_daemon_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
         except BaseException as raised:  # raised again where the future is awaited
             error = fit_for_future(raised, name)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, future, value, error)
+            loop.call_soon_threadsafe(_settle, future, value, error)
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return future
 
 
-def settle(future: asyncio.Future[Any] | None, value: Any = None, error: BaseException | None = None) -> None:
-    """Give a future its result or its error, unless it is done or cancelled."""
-    if future is None or future.done():
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    """Give a future its result or its error, unless it is cancelled."""
+    if future.done():
         return
     if error is None:
         future.set_result(value)

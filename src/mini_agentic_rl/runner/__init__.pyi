@@ -1,4 +1,3 @@
-from .agent_runner import Isolation as Isolation
 from .agent_runner import LitAgentRunner as LitAgentRunner
 from .agent_runner import Runner as Runner
 from .agent_runner import StopEvent as StopEvent

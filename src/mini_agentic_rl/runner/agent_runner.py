@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ..litagent import LitAgent
 from ..logging import CountedCauses
@@ -24,8 +24,8 @@ from ..store import LightningStore
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode
 from .attempt import AttemptFailure, AttemptRun, Worker
+from .bounded_calls import wait_until_done
 from .heartbeats import heartbeats_of
-from .isolation import AgentProcess, wait_until_done
 from .workers import worker_name
 
 logger = logging.getLogger(__name__)
@@ -108,10 +108,6 @@ class Runner(ParallelWorkerBase, Generic[TaskT]):
             logger.exception("%s.%s failed", type(self).__name__, method)
 
 
-Isolation: TypeAlias = Literal["thread", "process"]
-"""Where a runner calls its agent: in a thread of this process, or in another process."""
-
-
 _current_worker: ContextVar[Worker | None] = ContextVar("runner_current_worker", default=None)
 
 
@@ -127,14 +123,9 @@ class LitAgentRunner(Runner[TaskT]):
         interval_jitter, heartbeat_launch_mode: accepted without effect: the store wakes an idle runner, and heartbeats
             share the event loop, which sync agents do not block.
         heartbeat_include_gpu: add the memory of the GPUs to the heartbeat; loads torch.
-        isolation: `thread` calls an async agent on the event loop, a sync agent in a thread. A sync agent that hangs is
-            abandoned and goes on in the background. `process` calls the agent in another process, one per runner. That
-            process is killed with all of its descendants at a time-out; its crash ends only its attempt. The agent is
-            a copy there: changes of its attributes are not copied back. The agent, its tasks and its resources must be
-            picklable; hooks run in this process.
 
     Raises:
-        ValueError: a number is out of range, or `isolation` or `heartbeat_launch_mode` is unknown.
+        ValueError: a number is out of range, or `heartbeat_launch_mode` is unknown.
     """
 
     def __init__(
@@ -146,8 +137,6 @@ class LitAgentRunner(Runner[TaskT]):
         interval_jitter: float = 0.5,
         heartbeat_launch_mode: Literal["asyncio", "thread"] = "asyncio",
         heartbeat_include_gpu: bool = False,
-        *,
-        isolation: Isolation = "thread",
     ) -> None:
         for name, value in (("max_rollouts", max_rollouts), ("poll_interval", poll_interval)):
             if value is not None and value <= 0:
@@ -157,9 +146,6 @@ class LitAgentRunner(Runner[TaskT]):
                 raise ValueError(f"{name} must be 0 or more, not {value}")
         if heartbeat_launch_mode not in ("asyncio", "thread"):
             raise ValueError(f"heartbeat_launch_mode must be 'asyncio' or 'thread', not {heartbeat_launch_mode!r}")
-        if isolation not in ("thread", "process"):
-            raise ValueError(f"isolation must be 'thread' or 'process', not {isolation!r}")
-        self.isolation = isolation
         self.tracer = OtelTracer() if tracer is None else tracer
         self._max_rollouts = max_rollouts
         self._poll_interval = poll_interval
@@ -194,16 +180,13 @@ class LitAgentRunner(Runner[TaskT]):
             raise ValueError("the runner has no agent: call init(agent) first, or use run_context")
         agent, hooks = self._agent_and_hooks
         name = worker_id if isinstance(worker_id, str) else worker_name(worker_id)
-        process = AgentProcess(agent, self.tracer, store, name) if self.isolation == "process" else None
-        self._idle_worker = Worker(self, agent, store, hooks, name, process)
+        self._idle_worker = Worker(self, agent, store, hooks, name)
         agent.set_runner(self)
         self.tracer.init_worker(worker_id if isinstance(worker_id, int) else 0, store)
 
     def teardown_worker(self, worker_id: int | str, *args: Any, **kwargs: Any) -> None:
-        """Release the store, and end the agent's process, if it has one."""
-        worker, self._idle_worker = self._idle_worker, None
-        if worker is not None and worker.process is not None:
-            worker.process.close_at_once()
+        """Release the store."""
+        self._idle_worker = None
         self.tracer.teardown_worker(worker_id if isinstance(worker_id, int) else 0)
 
     def teardown(self, *args: Any, **kwargs: Any) -> None:
@@ -269,10 +252,6 @@ class LitAgentRunner(Runner[TaskT]):
         try:
             with heartbeats_of(worker, self._heartbeat_interval, include_gpu=self._include_gpu):
                 while not _is_over(event, stop) and worker.attempts < max_rollouts:
-                    if worker.process is not None and not worker.process.running:
-                        if not await self._wait_for_work(worker.store, stop):
-                            continue
-                        await worker.process.prepare(stop)
                     rollout = await worker.store.dequeue_rollout(worker_id=worker.worker_id)
                     if rollout is None:
                         await self._wait_for_work(worker.store, stop)
@@ -281,8 +260,6 @@ class LitAgentRunner(Runner[TaskT]):
         finally:
             if stop is not None:
                 stop.cancel()
-            if worker.process is not None:
-                await worker.process.close()
 
     async def step(
         self,
@@ -299,8 +276,6 @@ class LitAgentRunner(Runner[TaskT]):
             TimeoutError: the agent or a hook took too long.
         """
         worker = self._worker()
-        if worker.process is not None:
-            await worker.process.prepare(None)
         resources_id = None if resources is None else (await worker.store.add_resources(resources)).resources_id
         rollout = await worker.store.start_rollout(
             input, mode=mode, resources_id=resources_id, worker_id=worker.worker_id
@@ -339,8 +314,8 @@ class LitAgentRunner(Runner[TaskT]):
             worker.failed += 1
         return None if status is None else attempt.failure
 
-    async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> bool:
-        """Wait for work; return False if there is none yet, or the run is over."""
+    async def _wait_for_work(self, store: LightningStore, stop: asyncio.Future[None] | None) -> None:
+        """Wait until there may be work, or the run is over."""
         work = asyncio.ensure_future(store.wait_for_work(self._poll_interval))
         try:
             await wait_until_done(work, stop)
@@ -349,7 +324,6 @@ class LitAgentRunner(Runner[TaskT]):
                 work.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await work
-        return not work.cancelled() and work.result()
 
     def _worker(self) -> Worker:
         worker = _current_worker.get()

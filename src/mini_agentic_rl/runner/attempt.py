@@ -25,7 +25,7 @@ from ..semconv import FAILURE_REASON
 from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, Rollout, SpanCoreFields
-from .isolation import AgentProcess, OutOfTimeError, StoppedError, call_bounded
+from .bounded_calls import OutOfTimeError, StoppedError, call_bounded
 from .workers import give_back
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,6 @@ class Worker:
     store: LightningStore
     hooks: Sequence[Hook]
     worker_id: str
-    process: AgentProcess | None
-    """Process that calls the agent; None calls it in this process."""
     attempts: int = 0
     failed: int = 0
     current: AttemptRun | None = None
@@ -76,7 +74,6 @@ class AttemptRun:
         self.failure: AttemptFailure | None = None
         """The first failure."""
         self._agent = worker.agent
-        self._process = worker.process
         self._store = worker.store
         self._hooks = worker.hooks
         self._tracer = tracer
@@ -142,7 +139,7 @@ class AttemptRun:
                     await self._start_hooks("on_trace_start", deadline)
                 outcome = None
                 if self.failure is None:
-                    outcome = await self._call_agent(trace, deadline)
+                    outcome = await self._call_agent(deadline)
                 self._emit_failure()
                 rewards = await self._end_hooks("on_trace_end", {})
                 self._record(outcome or RolloutOutcome(), trace)
@@ -162,15 +159,16 @@ class AttemptRun:
                 await self._end_hooks("on_rollout_end", {"spans": spans}, trace)
                 self._emit_failure()
 
-    async def _call_agent(self, trace: Trace, deadline: float | None) -> RolloutOutcome | None:
+    async def _call_agent(self, deadline: float | None) -> RolloutOutcome | None:
         """Return the outcome of the agent; None if it failed."""
         outcome = None
         with self._failing("the agent"):
             resources = await self._resources()
-            if self._process is None:
-                outcome = await self._call_here(resources, deadline)
-            else:
-                outcome = await self._process.call(self.rollout, resources, trace, deadline=deadline, stop=self._stop)
+            method, args, kwargs = rollout_call(self._agent, self.rollout, resources)
+            before = dict(self.rollout.metadata)
+            with calls_of(self.rollout.rollout_id, self.rollout.attempt.attempt_id, resources):
+                result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
+            outcome = read_result(result, self.rollout, before)
         return outcome
 
     def _record(self, outcome: RolloutOutcome, trace: Trace) -> None:
@@ -182,13 +180,6 @@ class AttemptRun:
                     trace.record(span)
             if outcome.reward is not None:
                 self._add_span(emit_reward(outcome.reward, final=True, propagate=False))
-
-    async def _call_here(self, resources: NamedResources, deadline: float | None) -> RolloutOutcome:
-        method, args, kwargs = rollout_call(self._agent, self.rollout, resources)
-        before = dict(self.rollout.metadata)
-        with calls_of(self.rollout.rollout_id, self.rollout.attempt.attempt_id, resources):
-            result = await call_bounded(method, args, kwargs, deadline=deadline, stop=self._stop)
-        return read_result(result, self.rollout, before)
 
     async def _resources(self) -> NamedResources:
         """Return the resources of the rollout.

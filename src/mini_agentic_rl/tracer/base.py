@@ -162,12 +162,6 @@ class Tracer(ParallelWorkerBase):
         async with self._bound(trace, self._root_again(trace)):
             yield trace
 
-    @contextmanager
-    def joined(self, trace: Trace) -> Iterator[Trace]:
-        """Continue a trace of another process; `trace.root` is its root there."""
-        with self._visible(trace), self._root_again(trace):
-            yield trace
-
     def get_last_trace(self) -> list[Span]:
         """Return the ended spans of the open trace of this task, else of its last one.
 
