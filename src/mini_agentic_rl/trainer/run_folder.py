@@ -143,8 +143,6 @@ class RunFolder:
             "runner_cpus",
             "runner_gpus",
             "runner_env",
-            "min_runners",
-            "runner_idle_seconds",
         ),
     ) -> RunState:
         """Make the folder ready for a run with this configuration.
