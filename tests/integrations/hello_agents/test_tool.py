@@ -45,7 +45,7 @@ def letters(completions, **columns):
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ({}, "nothing was asked for: give action (train, load_dataset"),
+        ({}, "the call is empty: give action (train, load_dataset"),
         ({"action": "train"}, "algorithm is missing. Training: sft, dpo"),
         ({"action": "nope"}, "action 'nope' is unknown. Allowed: train"),
         (

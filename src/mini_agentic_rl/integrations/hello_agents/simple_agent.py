@@ -17,7 +17,7 @@ from pydantic import Field
 from ...config import Settings
 from ...errors import UserError
 
-DEFAULT_PROMPT = "You are a helpful assistant. Use the tools that you have where they help, and tell what came of it."
+DEFAULT_PROMPT = "You are a helpful assistant. Use your tools where they help, and report the result."
 
 
 class LLMConfig(Settings):

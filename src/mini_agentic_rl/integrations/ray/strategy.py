@@ -55,7 +55,7 @@ class RayExecutionStrategy(ExecutionStrategy):
         managed_store: True serves the store; False means that the given store is one that every node reaches as it is.
             None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
         api_key: bearer token of the store server; None takes AGL_API_KEY, else makes one for the run.
-        graceful_timeout: seconds for a runner to stop after it was asked to; it is killed then.
+        graceful_timeout: seconds that a runner has to stop before it is killed.
         options: settings of `RaySettings` by name.
 
     Raises:

@@ -17,7 +17,7 @@ Convert = Callable[[Any], Any]
 
 
 def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
-    """Dotted key to value, out of nested mappings, dotted keys or a mixture; a later one wins.
+    """Return values by dotted keys, from nested mappings, dotted keys or a mixture; a later one wins.
 
     A leading `+`, with which verl's command line adds a key, is dropped. Lists become tuples.
     """
@@ -34,7 +34,7 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def number(value: Any) -> float:
-    """A number; YAML reads 1e-6 as text, which is taken as well."""
+    """Return a number; text is converted, since YAML reads 1e-6 as text."""
     if isinstance(value, bool):
         raise ValueError("expected a number")
     try:
@@ -44,7 +44,7 @@ def number(value: Any) -> float:
 
 
 def whole(value: Any) -> int:
-    """A whole number."""
+    """Return a whole number."""
     given = number(value)
     if given != int(given):
         raise ValueError("expected a whole number")
@@ -52,14 +52,14 @@ def whole(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """A text."""
+    """Return a text."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return value
 
 
 def truth(value: Any) -> bool:
-    """True or False, also as text."""
+    """Return True or False, also from text."""
     given = {"true": True, "false": False}.get(str(value).lower())
     if given is None:
         raise ValueError("expected True or False")
@@ -67,19 +67,19 @@ def truth(value: Any) -> bool:
 
 
 def numbers(value: Any) -> tuple[float, ...]:
-    """A list of numbers."""
+    """Return numbers of a list."""
     if not isinstance(value, tuple):
         raise ValueError("expected a list of numbers")
     return tuple(map(number, value))
 
 
 def modules(value: Any) -> str | tuple[str, ...]:
-    """`all-linear`, a pattern, or a list of names of layers."""
+    """Return `all-linear`, a pattern, or a tuple of names of layers."""
     return tuple(map(text, value)) if isinstance(value, tuple) else text(value)
 
 
 def one_of(choices: Mapping[str, Any]) -> Convert:
-    """One of some words, turned into what it stands for here."""
+    """Return a converter from one of these words to its value."""
 
     def convert(value: Any) -> Any:
         if str(value) not in choices:
@@ -90,7 +90,7 @@ def one_of(choices: Mapping[str, Any]) -> Convert:
 
 
 def positive(value: Any) -> int | None:
-    """A whole number; -1 and 0 mean that it is not set."""
+    """Return a whole number; None for -1 and 0, which mean that it is not set."""
     given = whole(value)
     return given if given > 0 else None
 

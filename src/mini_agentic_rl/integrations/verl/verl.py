@@ -225,7 +225,7 @@ def _clips_rollouts(grpo: Mapping[str, Any]) -> bool:
 
 
 def _set_critic(verl: Mapping[str, Any], grpo: dict[str, Any]) -> None:
-    """PPO: rewards are compared with what the critic expected, and advantages always whitened over the batch."""
+    """Set what PPO needs: its advantages come from the critic and are always whitened over the batch."""
     grpo.pop("normalize_advantage", None)
     if grpo.get("dynamic_sampling"):
         raise UserError(f"{_FILTER_GROUPS} with algorithm.adv_estimator=gae, which compares no groups")
@@ -311,7 +311,7 @@ class VERL(MiniGRPO):
         await super().run(train_dataset, val_dataset)
 
     def _counted(self, tasks: int) -> tuple[GRPOSettings, LearnerSettings]:
-        """The settings with their steps counted: as in verl, an epoch holds whole batches only."""
+        """Return the settings with the number of steps: as in verl, an epoch has whole batches only."""
         settings, learner = self.settings, self.learner_settings
         if settings.total_epochs is not None:
             if settings.tasks_per_step > tasks:
@@ -330,7 +330,7 @@ class VERL(MiniGRPO):
 
 
 def _arguments(planned: Plan) -> dict[str, Any]:
-    """Keyword arguments of `MiniGRPO`."""
+    """Return the keyword arguments of `MiniGRPO`."""
     arguments: dict[str, Any] = {}
     if planned.model is not None:
         arguments["model"] = planned.model
