@@ -1,10 +1,12 @@
-"""Parts of runners on Ray that need no Ray: settings and addresses."""
+"""Parts of runners on Ray that need no Ray: settings, addresses, and the replacement of lost runners."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,10 +14,13 @@ from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.commands.options import read_settings
 from mini_agentic_rl.commands.train import _runners, _strategy
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.execution import RayExecutionStrategy, RaySettings
+from mini_agentic_rl.execution import RayExecutionStrategy, RaySettings, ThreadingEvent
+from mini_agentic_rl.execution.client_server import Patience
 from mini_agentic_rl.http import own_address, reached_at
+from mini_agentic_rl.integrations.ray.cluster import ActorLostError, Place, RunnerSetup
+from mini_agentic_rl.integrations.ray.runners import RayRunners
 from mini_agentic_rl.integrations.ray.strategy import runtime_environment
-from mini_agentic_rl.store import InMemoryLightningStore
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreClient
 from mini_agentic_rl.trainer import Trainer
 
 
@@ -108,3 +113,57 @@ async def test_what_is_started_for_runners_elsewhere_listens_where_they_reach_it
 
 async def _later() -> str:
     return own_address()
+
+
+class FakeActor:
+    """An actor that runs until it is stopped; `fate` is lost, ends or runs."""
+
+    def __init__(self, fate: str) -> None:
+        self.fate = fate
+        self.stopped = asyncio.Event()
+        self.ended = False
+
+    async def call(self, method: str) -> Any:
+        if method == "load":
+            return Place("node", 1)
+        if self.fate == "lost":
+            raise ActorLostError("the node is gone")
+        if self.fate == "runs":
+            await self.stopped.wait()
+        return None
+
+    def tell(self, method: str) -> None:
+        self.stopped.set()
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class FakeCluster:
+    def __init__(self, *fates: str) -> None:
+        self.fates = list(fates)
+        self.actors: list[FakeActor] = []
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def start(self, kind: Any, *arguments: Any, **options: Any) -> FakeActor:
+        self.actors.append(FakeActor(self.fates.pop(0)))
+        return self.actors[-1]
+
+
+@pytest.mark.parametrize(("fates", "stops"), [(("lost", "ends", "ends"), False), (("runs", "lost", "runs"), True)])
+async def test_a_lost_runner_is_replaced_and_all_end_with_the_run(fates: tuple[str, ...], stops: bool) -> None:
+    cluster: Any = FakeCluster(*fates)
+    store = pickle.dumps(LightningStoreClient("http://127.0.0.1:9"))
+    setup = RunnerSetup(b"", store, (), None)
+    runners, event = RayRunners(cluster, setup, 2, Patience(5.0, 1.0)), ThreadingEvent()
+    with mock.patch("mini_agentic_rl.integrations.ray.runners.give_back_of_worker") as give_back:
+        running = asyncio.create_task(runners.run(event))
+        while len(cluster.actors) < 3:
+            await asyncio.sleep(0.01)
+        if stops:
+            event.set()
+        await asyncio.wait_for(running, 30)
+    assert "was lost: the node is gone" in give_back.call_args.args[2]
+    assert all(actor.ended for actor in cluster.actors)
