@@ -28,7 +28,7 @@ from ...algorithm.seeds import derive_seed
 from ...algorithm.settings import GRPOSettings
 from ...logging import only_errors_of
 from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
-from .backend import TRLRow, empty_row, masked, row_of, trainer_options
+from .mapping import TRLRow, empty_row, masked, row_of, trainer_options
 
 
 class TRLObjective(Objective):
