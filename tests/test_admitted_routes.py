@@ -118,7 +118,7 @@ def _limited(server: AdmittingServer) -> list[tuple[str, str]]:
 
 
 def _type_of(path: str) -> str:
-    return PROTOBUF if path == wire.TRACES else "application/json"
+    return PROTOBUF if path in (wire.TRACES, "/api/v1/forward_backward") else "application/json"
 
 
 @contextlib.contextmanager

@@ -98,6 +98,14 @@ def _tau2():
     return mini_agentic_rl.recipes.tau2.episode
 
 
+def _otlp_export():
+    from mini_agentic_rl import InMemoryLightningStore
+    from mini_agentic_rl.trainer import TraceExportSettings, exported
+
+    with exported(InMemoryLightningStore(), TraceExportSettings(otlp="http://localhost:6006")):
+        pass
+
+
 def _tau2_tasks():
     from mini_agentic_rl.recipes.tau2.tasks import load_tau2
 
@@ -122,6 +130,7 @@ CASES = {
     "services, postgres": (("psycopg",), _postgres, ("store.sql.backends",)),
     "services, mongo": (("pymongo",), _mongo, ("integrations.mongo.connection",)),
     "services, otlp": (("opentelemetry.exporter.otlp.proto.http.trace_exporter",), _otlp, ()),
+    "services, export": (("opentelemetry.exporter.otlp.proto.http.trace_exporter",), _otlp_export, ()),
     "ray": (("ray",), _ray, ()),
     "recipes, reasoning-gym": (("reasoning_gym",), _reasoning, ()),
     "recipes, sql agent": (("agents",), _sql_agent, ("recipes.sql.agent",)),

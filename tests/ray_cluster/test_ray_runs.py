@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 from letters import TASKS, algorithm
-from ray_runs import SECONDS, actors, all_rollouts, enqueues, runner_of, strategy_of
+from ray_runs import all_rollouts, enqueues, runner_of, strategy_of
 
 from mini_agentic_rl.algorithm import Baseline
 from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.execution import ExecutionEvent
 from mini_agentic_rl.litagent import LitAgent, rollout
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
+from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.trainer import Trainer
 from mini_agentic_rl.types import AttemptedRollout
 
@@ -77,37 +76,6 @@ def test_a_model_that_is_served_here_trains_on_agents_elsewhere(cluster: Any) ->
 
     (endpoint,) = asyncio.run(told())
     assert str(endpoint).startswith(f"http://{cluster.head_node.node_ip_address}:")
-
-
-def test_runners_come_with_the_queue_and_go_after_it(cluster: Any) -> None:
-    @rollout
-    def agent(task: int) -> float:
-        time.sleep(1.0 if task < 4 else 0.2)
-        return 1.0
-
-    counts: list[int] = []
-
-    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
-        async def until(count: int) -> None:
-            end = time.monotonic() + SECONDS
-            while len(actors()) != count:
-                assert time.monotonic() < end
-                await asyncio.sleep(0.1)
-            counts.append(count)
-
-        await until(0)
-        ids = [(await store.enqueue_rollout(task)).rollout_id for task in range(8)]
-        await until(3)
-        await store.wait_for_rollouts(rollout_ids=ids, timeout=SECONDS)
-        await until(0)
-        one = (await store.enqueue_rollout(9)).rollout_id
-        await store.wait_for_rollouts(rollout_ids=[one], timeout=SECONDS)
-
-    store = InMemoryLightningStore()
-    settings = {"n_runners": 3, "min_runners": 0, "runner_idle_seconds": 0.5}
-    strategy_of(cluster, **settings).execute(algorithm, runner_of(agent), store)
-    assert counts == [0, 3, 0]
-    assert [(one.status, one.attempt.sequence_id) for one in all_rollouts(store)] == [("succeeded", 1)] * 9
 
 
 def test_a_working_directory_is_sent_to_the_nodes(cluster: Any, tmp_path: Path) -> None:

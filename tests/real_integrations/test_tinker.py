@@ -158,7 +158,7 @@ def test_a_bad_request_fails_alone_with_an_error_of_the_client_s_class(service):
     assert client.forward_backward([datum()], "cross_entropy").result().metrics["loss:sum"] > 0
     with pytest.raises(tinker.RequestFailedError, match="'nobody/nothing' is not served here"):
         service.create_lora_training_client(base_model="nobody/nothing").result()
-    with pytest.raises(tinker.BadRequestError, match="no weights at"):
+    with pytest.raises(tinker.NotFoundError, match="no weights at"):
         service.create_sampling_client(model_path="tinker://a/weights/b").result()
 
 

@@ -1,8 +1,8 @@
 """A MongoDB server for the tests: the one that `AGL_TEST_MONGO_URL` names, else one that is started here.
 
-The one that is started is SecantusDB: another program than MongoDB, with its wire protocol, its storage engine, its
-transactions and its change streams, which comes as a Python package. It shows what the store makes of a server's
-answers, not that MongoDB gives the same ones: for that, set the variable.
+The one that is started is SecantusDB: another program than MongoDB, with its wire protocol, its storage engine and its
+transactions, which comes as a Python package. It shows what the store makes of a server's answers, not that MongoDB
+gives the same ones: for that, set the variable.
 """
 
 from __future__ import annotations

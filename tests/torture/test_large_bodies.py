@@ -81,18 +81,8 @@ SCORE_ROUTES: Final = {
     "/score-pair/batch": ('{"items":%s}', '{"items":[{"prompt":"a","response_a":"a","response_b":%s}]}'),
 }
 
-LOSS: Final = '{"model_id":"m","forward_backward_input":{"loss_fn":"ppo","data":%s}}'
-DATUM: Final = '[{"model_input":{"chunks":[{"tokens":%s}]},"loss_fn_inputs":%s}]'
 SAMPLE: Final = '{"sampling_session_id":"s","prompt":{"chunks":%s},"sampling_params":%s}'
 TINKER_ROUTES: Final = {
-    "/api/v1/forward_backward": (
-        LOSS,
-        LOSS % (DATUM % ("%s", "{}")),
-        LOSS % (DATUM % ("[1]", '{"target_tokens":{"dtype":"int64","data":%s}}')),
-        LOSS % (DATUM % ("[1]", '{"weights":{"dtype":"float32","data":[1],"shape":%s}}')),
-        '{"model_id":"m","forward_backward_input":{"data":[],"loss_fn_config":%s}}',
-        '{"forward_backward_input":{"data":[]},"model_id":%s}',
-    ),
     "/api/v1/asample": (
         SAMPLE % ("%s", "{}"),
         SAMPLE % ('[{"tokens":%s}]', "{}"),

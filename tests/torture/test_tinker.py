@@ -49,12 +49,6 @@ def _promised(client: Client, answer: httpx.Response) -> dict[str, Any]:
 
 def _bodies(client: Client, model: str, sampler: str) -> dict[str, dict[str, Any]]:
     """Give a sound body for each route that takes one."""
-    tensor = {"data": TOKENS[1:], "dtype": "int64", "shape": [5]}
-    datum = {
-        "model_input": {"chunks": [{"type": "encoded_text", "tokens": TOKENS[:-1]}]},
-        "loss_fn_inputs": {"target_tokens": tensor, "weights": {"data": [1.0] * 5, "dtype": "float32"}},
-    }
-    loss = {"data": [datum], "loss_fn": "cross_entropy", "loss_fn_config": {}}
     own = {"session_id": client.session}
     path = f"tinker://{model}/weights/kept"
     asked = {
@@ -74,8 +68,6 @@ def _bodies(client: Client, model: str, sampler: str) -> dict[str, dict[str, Any
         "create_session": {"tags": ["a"], "user_metadata": {"a": "b"}, "display_name": "a"},
         "session_heartbeat": own,
         "get_info": {"model_id": model},
-        "forward_backward": {"model_id": model, "seq_id": None, "forward_backward_input": loss},
-        "forward": {"model_id": model, "forward_input": loss},
         "optim_step": {
             "model_id": model,
             "adam_params": dict.fromkeys(("learning_rate", "beta1", "beta2", "eps", "weight_decay"), 0.1),

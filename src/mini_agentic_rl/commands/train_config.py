@@ -104,8 +104,6 @@ _RARE: Final[Sequence[str]] = (
     "sampling.sampler_silence",
     "sampling.parity_bound",
     "ray.runner_gpus",
-    "ray.min_runners",
-    "ray.runner_idle_seconds",
 )
 """Settings without a command-line option, for a file of `--config` or Python."""
 

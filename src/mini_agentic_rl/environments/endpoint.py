@@ -17,6 +17,7 @@ from ..types import LLM, AttemptedRollout, NamedResources, Rollout
 
 if TYPE_CHECKING:  # importing the SDK takes half a second
     from openai import AsyncOpenAI, BadRequestError
+    from openai.types.chat import ChatCompletion
     from openai.types.chat.chat_completion import Choice
 
 MAX_RETRIES = 1
@@ -100,6 +101,7 @@ async def converse(
     *,
     tools: Sequence[Mapping[str, Any]] = (),
     max_turns: int,
+    observe: Callable[[ChatCompletion], None] | None = None,
 ) -> tuple[int, Choice]:
     """Run a conversation until no message follows an answer or `max_turns` calls are made.
 
@@ -109,6 +111,7 @@ async def converse(
         messages: the opening messages; the conversation is appended to them.
         follow: returns the messages that follow an answer; an answer that was cut off is passed as empty text.
         tools: sent with every call.
+        observe: called with each completion.
 
     Returns:
         The number of calls and the last choice.
@@ -131,6 +134,8 @@ async def converse(
                 raise
             break
         turns += 1
+        if observe is not None:
+            observe(completion)
         choice = completion.choices[0]
         reply = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
         messages.append(reply)

@@ -20,7 +20,3 @@ class RaySettings(Settings):
     runner_env: str | None = None
     """Environment of the runners: a folder, which becomes their working directory on every node, the URL of a ZIP file
     of such a folder, or a YAML file with a runtime environment of Ray (`pip`, `env_vars`, `working_dir`, …)."""
-    min_runners: int = Field(default=1, ge=0)
-    """Minimum number of runners on Ray. More are started while rollouts wait, up to `n_runners`."""
-    runner_idle_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
-    """Seconds without work after which surplus runners are ended."""

@@ -45,9 +45,8 @@ def letters(completions, **columns):
 @pytest.mark.parametrize(
     ("parameters", "told"),
     [
-        ({}, "nothing was asked for: give action (train, load_dataset"),
+        ({}, "the call is empty: give action (train, load_dataset"),
         ({"action": "train"}, "algorithm is missing. Training: sft, dpo"),
-        ({"model_name": "embedded"}, "algorithm is missing"),
         ({"action": "nope"}, "action 'nope' is unknown. Allowed: train"),
         (
             {"algorithm": "grpo", "num_generations": 4},
@@ -60,7 +59,6 @@ def letters(completions, **columns):
         ({"num_epochs": "many"}, "num_epochs='many': input should be a valid integer"),
         ({"num_epochs": 0}, "num_epochs=0: input should be greater than or equal to 1"),
         ({"algorithm": "sft", "output_dir": "../elsewhere"}, "trainings write inside"),
-        ({"algorithm": "sft", "output_dir": "/etc/run"}, "trainings write inside"),
         ({"algorithm": "sft", "output_dir": "."}, "trainings write inside"),
         ({"algorithm": "sft", "dataset": "os:getcwd"}, "dataset='os:getcwd' is unknown"),
         ({"algorithm": "sft", "dataset": "/etc/passwd"}, "files are read inside"),
@@ -137,16 +135,16 @@ def test_what_is_registered_must_be_of_use(tool):
 
 def test_imitate_then_reinforce_then_measure(tool, tiny_folder, tmp_path):
     first = ask(
-        tool, algorithm="sft", model_name=tiny_folder, dataset="arithmetic:1", max_samples=6, output_dir="sft", **SMALL
+        tool, algorithm="sft", model_name=tiny_folder, dataset="arithmetic:1", max_samples=4, output_dir="sft", **SMALL
     )
-    assert (first["algorithm"], first["dataset_size"], first["output_dir"]) == ("sft", 6, str(tmp_path / "sft"))
-    tool.register_dataset("letters", tasks(4))
+    assert (first["algorithm"], first["dataset_size"], first["output_dir"]) == ("sft", 4, str(tmp_path / "sft"))
+    tool.register_dataset("letters", tasks(3))
     tool.register_reward_function("letters", letters)
     options = {"model_name": "sft", "dataset": "letters", "custom_reward": "letters", "output_dir": "grpo"}
     second = ask(tool, action="train", algorithm="grpo", **options, **SMALL)
-    assert second["summary"]["steps"] == 2
+    assert second["summary"]["steps"] == 1
     load_model(str(tmp_path / "grpo"))
-    assert second["dataset_size"] == 4
+    assert second["dataset_size"] == 3
     assert "holds a finished run" in refused(tool, {"algorithm": "grpo", **options, **SMALL})
     measured = ask(
         tool, action="evaluate", model_path="grpo", custom_dataset=tasks(3), custom_reward=letters, max_new_tokens=4
@@ -155,10 +153,9 @@ def test_imitate_then_reinforce_then_measure(tool, tiny_folder, tmp_path):
     assert 0 <= measured["average_reward"] < 1
 
 
-@pytest.mark.parametrize("algorithm", ["kto", "reward"])
-def test_preferences_are_generated_where_no_data_set_is_named(algorithm, tool, tiny_folder):
-    options = {"max_samples": 8, "num_epochs": 1, "batch_size": 4, "lora_r": 2, "output_dir": algorithm}
-    found = ask(tool, algorithm=algorithm, model_name=tiny_folder, max_steps=1, **options)
+def test_preferences_are_generated_where_no_data_set_is_named(tool, tiny_folder):
+    options = {"max_samples": 8, "num_epochs": 1, "batch_size": 4, "lora_r": 2, "output_dir": "kto"}
+    found = ask(tool, algorithm="kto", model_name=tiny_folder, max_steps=1, **options)
     assert (found["dataset"], found["dataset_size"], found["summary"]["steps"]) == ("arithmetic", 8, 1)
 
 

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
 
@@ -20,11 +17,10 @@ class Collector:
 
     Args:
         statuses: answers to the first requests; later ones get 200.
-        rejects: how many spans of each request it says that it did not take.
         held: it answers nothing until `answering` is set.
     """
 
-    def __init__(self, statuses: Sequence[int] = (), rejects: int = 0, held: bool = False) -> None:
+    def __init__(self, statuses: Sequence[int] = (), held: bool = False) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -41,17 +37,14 @@ class Collector:
                 if self.headers.get("content-encoding") == "gzip":
                     body = gzip.decompress(body)
                 collector.answering.wait()
-                answer = ExportTraceServiceResponse()
                 with collector._came:
                     status = collector._statuses.pop(0) if collector._statuses else 200
                     collector.paths.append(self.path)
                     collector.headers.append(dict(self.headers))
                     if status == 200:
                         collector.requests.append(ExportTraceServiceRequest.FromString(body))
-                        answer.partial_success.rejected_spans = rejects
-                        answer.partial_success.error_message = "too many of them" if rejects else ""
                     collector._came.notify_all()
-                text = answer.SerializeToString() if status == 200 else b"not now"
+                text = b"" if status == 200 else b"not now"
                 self.send_response(status)
                 self.send_header("content-length", str(len(text)))
                 self.end_headers()

@@ -203,7 +203,8 @@ def test_a_refusal_for_good_ends_the_run_with_the_setting_to_change():
         ("Answer {question} with a }.", "placeholders cannot be read"),
         ("Answer {question} or {}.", "nothing fills in its placeholder {}"),
         ("Answer {{question}}.", "it lost the placeholder {question}"),
-        ("Answer {question.missing!x}.", "cannot be filled in"),
+        ("Answer {question!x}.", "it lost the placeholder {question}"),
+        ("Answer {question} and {question.missing}.", "nothing fills in its placeholder {question.missing}"),
     ],
 )
 def test_a_template_that_cannot_be_filled_in_is_refused_with_the_reason(template, reason):

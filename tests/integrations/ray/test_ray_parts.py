@@ -1,10 +1,12 @@
-"""Parts of runners on Ray that need no Ray: settings, the number of runners, and how one ends between two rollouts."""
+"""Parts of runners on Ray that need no Ray: settings, addresses, and the replacement of lost runners."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -13,72 +15,13 @@ from mini_agentic_rl.commands.options import read_settings
 from mini_agentic_rl.commands.train import _runners, _strategy
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.execution import RayExecutionStrategy, RaySettings, ThreadingEvent
+from mini_agentic_rl.execution.client_server import Patience
 from mini_agentic_rl.http import own_address, reached_at
-from mini_agentic_rl.integrations.ray.cluster import ClaimGate
-from mini_agentic_rl.integrations.ray.runners import Scaling
+from mini_agentic_rl.integrations.ray.cluster import ActorLostError, Place, RunnerSetup
+from mini_agentic_rl.integrations.ray.runners import RayRunners
 from mini_agentic_rl.integrations.ray.strategy import runtime_environment
-from mini_agentic_rl.litagent import rollout
-from mini_agentic_rl.runner import LitAgentRunner
-from mini_agentic_rl.store import InMemoryLightningStore
-from mini_agentic_rl.tracer import DummyTracer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreClient
 from mini_agentic_rl.trainer import Trainer
-
-
-def test_there_are_as_many_runners_as_rollouts_within_bounds_and_fewer_only_after_a_while() -> None:
-    scaling = Scaling(1, 4, idle_seconds=10)
-    seen = [
-        scaling.wanted(count, now) for now, count in enumerate([0, 3, 9, 2, 2, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0])
-    ]
-    assert seen == [1, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3, 3, 3, 3]
-    assert scaling.wanted(0, 23.0) == 3
-    assert scaling.wanted(0, 23.1) == 1
-
-
-def test_a_need_that_lasts_keeps_its_runners() -> None:
-    scaling = Scaling(0, 8, idle_seconds=2)
-    assert [scaling.wanted(5, now) for now in range(9)] == [5] * 9
-    assert scaling.wanted(0, 9) == 5
-    assert scaling.wanted(0, 11.5) == 0
-
-
-def test_the_least_number_is_never_above_the_most() -> None:
-    assert Scaling(6, 2, idle_seconds=0).wanted(0, 0.0) == 2
-
-
-async def test_a_runner_ends_after_its_rollout_once_it_may_claim_no_more() -> None:
-    store, event = InMemoryLightningStore(), ThreadingEvent()
-    gate = ClaimGate(store, event)
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @rollout
-    async def agent(task: int) -> float:
-        begun.set()
-        await go_on.wait()
-        return 1.0
-
-    for task in range(3):
-        await store.enqueue_rollout(task)
-    runner = LitAgentRunner[Any](DummyTracer(), heartbeat_interval=0)
-    with runner.run_context(agent=agent, store=gate, worker_id=0):
-        running = asyncio.ensure_future(runner.iter(event=event))
-        await begun.wait()
-        gate.shut()
-        await asyncio.sleep(0)
-        assert not event.is_set()
-        go_on.set()
-        await asyncio.wait_for(running, 30)
-    assert [one.status for one in await store.query_rollouts()] == ["succeeded", "queuing", "queuing"]
-
-
-async def test_a_runner_without_a_rollout_ends_at_once() -> None:
-    store, event = InMemoryLightningStore(), ThreadingEvent()
-    gate = ClaimGate(store, event)
-    assert await gate.dequeue_rollout("runner-0") is None
-    assert not event.is_set()
-    gate.shut()
-    assert event.is_set()
-    await store.enqueue_rollout(1)
-    assert await gate.dequeue_rollout("runner-0") is None
 
 
 def test_an_environment_is_a_folder_a_url_a_file_or_a_mapping(tmp_path: Path) -> None:
@@ -112,10 +55,10 @@ def test_an_environment_that_is_none_is_refused_in_one_line(
 
 
 def test_the_strategy_is_made_by_its_name_with_settings_by_name() -> None:
-    trainer = Trainer(strategy={"type": "ray", "runner_cpus": 0.5, "min_runners": 2}, n_runners=6, port=5000)
+    trainer = Trainer(strategy={"type": "ray", "runner_cpus": 0.5, "runner_gpus": 2}, n_runners=6, port=5000)
     strategy = trainer.strategy
     assert isinstance(strategy, RayExecutionStrategy)
-    assert strategy.settings == RaySettings(runner_cpus=0.5, min_runners=2)
+    assert strategy.settings == RaySettings(runner_cpus=0.5, runner_gpus=2)
     assert (strategy.n_runners, trainer.n_runners, strategy.server_port) == (6, 6, 5000)
     assert isinstance(Trainer(strategy="ray").strategy, RayExecutionStrategy)
     for settings in ({"n_runners": 0}, {"graceful_timeout": -1}, {"runner_cpus": -1}, {"runner_cpu": 1}):
@@ -134,9 +77,9 @@ def test_a_cluster_seen_from_outside_is_refused() -> None:
 
 
 def test_options_of_the_command_reach_the_strategy() -> None:
-    given = {"strategy": "ray", "ray_address": "head:6379", "runner_cpus": 0.25, "min_runners": 0, "n_runners": 64}
+    given = {"strategy": "ray", "ray_address": "head:6379", "runner_cpus": 0.25, "runner_gpus": 1, "n_runners": 64}
     config = read_settings(TrainConfig, given)
-    assert config.ray == RaySettings(address="head:6379", runner_cpus=0.25, min_runners=0)
+    assert config.ray == RaySettings(address="head:6379", runner_cpus=0.25, runner_gpus=1)
     assert _strategy(config, {}) == {"type": "ray", "settings": config.ray}
     assert _runners(config, {}) == 64
     assert TrainConfig(**config.flat()).ray == config.ray
@@ -170,3 +113,57 @@ async def test_what_is_started_for_runners_elsewhere_listens_where_they_reach_it
 
 async def _later() -> str:
     return own_address()
+
+
+class FakeActor:
+    """An actor that runs until it is stopped; `fate` is lost, ends or runs."""
+
+    def __init__(self, fate: str) -> None:
+        self.fate = fate
+        self.stopped = asyncio.Event()
+        self.ended = False
+
+    async def call(self, method: str) -> Any:
+        if method == "load":
+            return Place("node", 1)
+        if self.fate == "lost":
+            raise ActorLostError("the node is gone")
+        if self.fate == "runs":
+            await self.stopped.wait()
+        return None
+
+    def tell(self, method: str) -> None:
+        self.stopped.set()
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class FakeCluster:
+    def __init__(self, *fates: str) -> None:
+        self.fates = list(fates)
+        self.actors: list[FakeActor] = []
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def start(self, kind: Any, *arguments: Any, **options: Any) -> FakeActor:
+        self.actors.append(FakeActor(self.fates.pop(0)))
+        return self.actors[-1]
+
+
+@pytest.mark.parametrize(("fates", "stops"), [(("lost", "ends", "ends"), False), (("runs", "lost", "runs"), True)])
+async def test_a_lost_runner_is_replaced_and_all_end_with_the_run(fates: tuple[str, ...], stops: bool) -> None:
+    cluster: Any = FakeCluster(*fates)
+    store = pickle.dumps(LightningStoreClient("http://127.0.0.1:9"))
+    setup = RunnerSetup(b"", store, (), None)
+    runners, event = RayRunners(cluster, setup, 2, Patience(5.0, 1.0)), ThreadingEvent()
+    with mock.patch("mini_agentic_rl.integrations.ray.runners.give_back_of_worker") as give_back:
+        running = asyncio.create_task(runners.run(event))
+        while len(cluster.actors) < 3:
+            await asyncio.sleep(0.01)
+        if stops:
+            event.set()
+        await asyncio.wait_for(running, 30)
+    assert "was lost: the node is gone" in give_back.call_args.args[2]
+    assert all(actor.ended for actor in cluster.actors)

@@ -109,10 +109,10 @@ def test_the_cases_are_all_losses():
     ("name", "config", "changed", "complaint"),
     [
         ("kto", {}, {}, "unknown loss 'kto': there are cross_entropy, importance_sampling"),
-        ("ppo", {"beta": 0.1}, {}, "loss_fn_config.beta is nothing that 'ppo' knows"),
+        ("ppo", {"beta": 0.1}, {}, "loss_fn_config.beta is unknown: 'ppo' takes"),
         ("dro", {"beta": math.nan}, {}, "loss_fn_config.beta must be a finite number"),
         ("ppo", {}, {"advantages": None}, r"data\[1\].loss_fn_inputs has no 'advantages', which 'ppo' needs"),
-        ("ppo", {}, {"mask": np.ones(5, "f4")}, r"data\[1\].loss_fn_inputs.mask is nothing that 'ppo' reads"),
+        ("ppo", {}, {"mask": np.ones(5, "f4")}, r"data\[1\].loss_fn_inputs.mask is unknown: 'ppo' takes"),
         ("ppo", {}, {"target_tokens": np.full(5, 50)}, "the token id 50, which is outside 0..49"),
         ("ppo", {}, {"target_tokens": np.full(4, 1)}, "has 4 rows, but model_input has 5 tokens"),
         ("ppo", {}, {"logprobs": np.zeros(4, "f4")}, r"logprobs has the shape \[4\], but target_tokens \[5\]"),

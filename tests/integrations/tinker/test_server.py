@@ -40,13 +40,16 @@ class Client:
         assert response.status_code == 200, response.text
         return response.json()
 
-    def result(self, promised: dict[str, Any], **headers: str) -> Any:
+    def result(self, promised: dict[str, Any]) -> dict[str, Any]:
+        """Return the JSON of a result, or its message in protobuf as `{"protobuf": bytes}`."""
         while True:
-            response = self.http.post("retrieve_future", json={"request_id": promised["request_id"]}, headers=headers)
+            response = self.http.post("retrieve_future", json={"request_id": promised["request_id"]})
             if response.status_code == 408:
                 continue
             assert response.status_code == 200, response.text
-            return response.content if PROTOBUF in response.headers["content-type"] else response.json()
+            if response.headers["content-type"] == PROTOBUF:
+                return {"protobuf": response.content}
+            return response.json()
 
     def create(self, base: str = "tiny", **lora: Any) -> str:
         number, self.models = self.models, self.models + 1
@@ -63,22 +66,33 @@ class Client:
         return self.result(self.post(path, model_id=model, seq_id=self.next(model), **body))
 
     def loss(self, model: str, *, tokens=TOKENS, loss="cross_entropy", forward=False, **inputs: Any) -> dict[str, Any]:
-        given = {"target_tokens": tokens[1:], **inputs}
-        datum = {
-            "model_input": {"chunks": [{"type": "encoded_text", "tokens": tokens[:-1]}]},
-            "loss_fn_inputs": {
-                name: {"data": values, "dtype": "int64" if name == "target_tokens" else "float32"}
-                for name, values in given.items()
-            },
-        }
-        name = "forward" if forward else "forward_backward"
-        return self.do(name, model, **{f"{name}_input": {"data": [datum], "loss_fn": loss}})
+        """Return `logprobs` and the sum of the `loss`, or the refusal."""
+        floats = {name: np.array(values, np.float32) for name, values in inputs.items()}
+        message = loss_message(tokens[:-1], target_tokens=tokens[1:], **floats)
+        message.model_id, message.loss_fn, message.seq_id = model, loss, self.next(model)
+        message.forward_only = forward
+        return self.loss_result(self.send(message))
+
+    def send(self, message: Any) -> dict[str, Any]:
+        response = self.http.post(
+            "forward_backward", content=message.SerializeToString(), headers={"content-type": PROTOBUF}
+        )
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def loss_result(self, promised: dict[str, Any]) -> dict[str, Any]:
+        result = self.result(promised)
+        if "error" in result:
+            return result
+        output = read_message("ForwardBackwardOutput", result["protobuf"])
+        numbers = np.frombuffer(output.loss_fn_outputs[0].fields[0].value.data, "<f4")
+        return {"logprobs": numbers.tolist(), "loss": output.metrics[0].value}
 
     def step(self, model: str, rate: float = 1e-2) -> dict[str, Any]:
         return self.do("optim_step", model, adam_params={"learning_rate": rate})
 
     def learnt(self, model: str) -> list[float]:
-        return self.loss(model, forward=True)["loss_fn_outputs"][0]["logprobs"]["data"]
+        return self.loss(model, forward=True)["logprobs"]
 
     def sampler(self, model: str) -> str:
         return self.do("save_weights_for_sampler", model, sampling_session_seq_id=len(self.numbers) + self.next("s"))[
@@ -89,7 +103,23 @@ class Client:
         params = {"max_tokens": 4, "stop": [], **body.pop("sampling_params", {})}
         prompt = {"chunks": [{"tokens": prompt}]}
         asked = {"sampling_session_id": sampler, "seq_id": self.next("samples"), "prompt": prompt}
-        return self.result(self.post("asample", **asked, sampling_params=params, **body))
+        result = self.result(self.post("asample", **asked, sampling_params=params, **body))
+        if "error" in result:
+            return result
+        message = read_message("SampleResponse", result["protobuf"])
+        best = message.topk_prompt_logprobs
+        return {
+            "prompt_logprobs": np.frombuffer(message.prompt_logprobs, "<f4").tolist(),
+            "topk_prompt_logprobs": np.frombuffer(best.logprobs, "<f4").reshape(best.length, best.k).tolist(),
+            "sequences": [
+                {
+                    "tokens": np.frombuffer(each.tokens, "<i4").tolist(),
+                    "logprobs": np.frombuffer(each.logprobs, "<f4").tolist(),
+                    "stop_reason": "length" if each.stop_reason else "stop",
+                }
+                for each in message.sequences
+            ],
+        }
 
 
 def start(folder, **options: Any) -> TinkerServer:
@@ -125,7 +155,7 @@ def test_a_model_learns_is_saved_and_goes_on_in_the_next_server(tmp_path):
     model = client.create()
     losses = []
     for _ in range(3):
-        losses.append(client.loss(model)["metrics"]["loss:sum"])
+        losses.append(client.loss(model)["loss"])
         client.step(model)
     assert losses == sorted(losses, reverse=True)
     path = client.do("save_weights", model, path="one")["path"]
@@ -200,13 +230,13 @@ def test_sampled_tokens_and_prompts_have_the_learner_s_logprobs(client):
     sampler = client.sampler(model)
     asked = {"num_samples": 3, "prompt_logprobs": True, "topk_prompt_logprobs": 2}
     answer = client.sample(sampler, **asked, sampling_params={"seed": 5})
-    assert answer["prompt_logprobs"][0] is None
+    assert np.isnan(answer["prompt_logprobs"][0])
     assert answer["prompt_logprobs"][1:] == pytest.approx(client.learnt(model), abs=1e-4)
     best = answer["topk_prompt_logprobs"][1]
-    assert best[0][1] >= best[1][1]
+    assert best[0] >= best[1]
     for sequence in answer["sequences"]:
         full = TOKENS + sequence["tokens"]
-        found = client.loss(model, tokens=full, forward=True)["loss_fn_outputs"][0]["logprobs"]["data"]
+        found = client.loss(model, tokens=full, forward=True)["logprobs"]
         assert found[len(TOKENS) - 1 :] == pytest.approx(sequence["logprobs"], abs=1e-4)
     assert len({tuple(each["tokens"]) for each in answer["sequences"]}) > 1
     same = client.sample(sampler, num_samples=3, sampling_params={"seed": 5})
@@ -253,24 +283,19 @@ def test_clients_of_several_shapes_train_beside_each_other_as_if_alone(client, s
 def test_requests_sent_out_of_order_and_twice_are_done_once_in_order(client):
     model = client.create()
     message = loss_message(TOKENS[:-1], target_tokens=TOKENS[1:])
-    message.ClearField("loss_fn_config_v2")
     message.model_id, message.loss_fn = model, "cross_entropy"
     step = client.post("optim_step", model_id=model, seq_id=3, adam_params={"learning_rate": 1e-2})
     promised = []
     for number in (2, 1, 1):
         message.seq_id = number
-        headers = {"content-type": PROTOBUF}
-        response = client.http.post("forward_backward", content=message.SerializeToString(), headers=headers)
-        assert response.status_code == 200, response.text
-        promised.append(response.json())
+        promised.append(client.send(message))
     assert promised[1] == promised[2]
-    answers = [read_message("ForwardBackwardOutput", client.result(each, accept=PROTOBUF)) for each in promised]
-    assert answers[0].metrics[0].value == answers[1].metrics[0].value
+    answers = [client.loss_result(each) for each in promised]
+    assert answers[0] == answers[1]
     assert client.result(step)["metrics"]["grad_norm:mean"] > 0
     assert client.http.post("optim_step", json={"model_id": model, "seq_id": 2}).json() == promised[0]
     client.numbers[model] = 3
-    numbers = np.frombuffer(answers[0].loss_fn_outputs[0].fields[0].value.data, "<f4")
-    assert client.learnt(model) != pytest.approx(numbers.tolist(), abs=1e-3)
+    assert client.learnt(model) != pytest.approx(answers[0]["logprobs"], abs=1e-3)
 
 
 def test_a_failing_request_leaves_gradients_as_they_were(client):
@@ -297,7 +322,7 @@ def test_a_failing_request_leaves_gradients_as_they_were(client):
         ("retrieve_future", {"request_id": "x"}, 410, "no request 'x' any more"),
         ("create_sampling_session", {"model_path": "tinker://a/weights/../x"}, 404, "no weights at"),
         ("create_sampling_session", {"base_model": "other"}, 400, "'other' is not served here"),
-        ("forward_backward", {"model_id": "m"}, 400, "no data"),
+        ("forward_backward", {"model_id": "m"}, 415, "send the data as application/x-protobuf"),
     ],
 )
 def test_a_request_that_cannot_be_done_is_refused_in_one_line(client, path, body, status, complaint):

@@ -8,20 +8,19 @@ import pytest
 from mini_agentic_rl.integrations.tinker.targets import TargetSequence, pack_targets
 
 
-def sequence_of(tokens, places, targets, temperature=1.0) -> TargetSequence:
-    return TargetSequence(np.array(tokens), np.array(places, np.int64), np.array(targets, np.int64), temperature)
+def sequence_of(tokens, places, targets) -> TargetSequence:
+    return TargetSequence(np.array(tokens), np.array(places, np.int64), np.array(targets, np.int64))
 
 
 def test_a_common_beginning_is_packed_once_and_every_asked_token_keeps_its_place():
     sequences = [
         sequence_of([1, 2, 3, 4], [0, 1, 2, 3], [2, 3, 4, 9]),
-        sequence_of([1, 2, 7], [1, 1, 2], [7, 8, 5], temperature=0.5),
+        sequence_of([1, 2, 7], [1, 1, 2], [7, 8, 5]),
         sequence_of([1, 2], [1], [6]),
     ]
     packed = pack_targets(sequences)
     assert packed.token_count == 5
     assert packed.target_S.tolist() == [2, 3, 4, 9, 7, 8, 5, 6]
-    assert packed.temperature_S.tolist() == [1.0] * 4 + [0.5] * 3 + [1.0]
     term = 0
     for number, sequence in enumerate(sequences):
         for place in sequence.place_N:

@@ -63,7 +63,7 @@ def test_another_temperature_than_the_settings_is_refused():
         ({"preset": "rloo"}, "baseline='leave_one_out'"),
         ({"preset": "reinforce++"}, "advantage_normalization='batch'"),
         ({"preset": "dapo"}, "dynamic_sampling=True"),
-        ({"preset": "gspo"}, "importance_correction='token'"),
+        ({"policy_loss": "gspo", "loss_aggregation": "sequence"}, "policy_loss='gspo'"),
         ({"credit": "per_turn"}, "credit='per_turn'"),
         ({"kl_coef": 0.1, "kl_estimator": "k2"}, "kl_estimator='k2'"),
         ({"max_update_kl": 0.01}, r"max_update_kl=0\.01"),
@@ -77,7 +77,7 @@ def test_what_trl_does_not_do_is_refused_by_name(options, complaint):
 
 
 def test_presets_that_trl_knows_are_taken_and_another_backend_is_not():
-    for preset in ("grpo", "dr_grpo", "cispo"):
+    for preset in ("grpo", "dr_grpo"):
         MiniGRPO("embedded", backend="trl", preset=preset)
     MiniGRPO("embedded", backend="trl", max_update_kl=0)
     with pytest.raises(PolicyError, match="backend: must be 'native' or 'trl'"):

@@ -12,10 +12,8 @@ from mini_agentic_rl.algorithm import PPOSettings
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.integrations.verl import translate
 from mini_agentic_rl.integrations.verl.keys import (
-    CRITIC_IGNORED,
     CRITIC_SETTINGS,
     FIXED,
-    IGNORED,
     SETTINGS,
     flatten,
 )
@@ -86,7 +84,6 @@ def test_a_usual_configuration_becomes_the_settings_of_mini_grpo(caplog):
     assert algorithm.learner_settings == LearnerSettings(learning_rate=1e-4, checkpointing=True)
     assert algorithm.plan.lora == {"r": 32, "alpha": 64, "target_modules": ("q_proj", "v_proj")}
     assert (algorithm.plan.model, settings.total_epochs, algorithm.plan.warmup_ratio) == ("some/model", 2, 0.1)
-    assert algorithm.plan.unmet == ("data.max_prompt_length (the context length of the model bounds prompts)",)
     (warning,) = [record.getMessage() for record in caplog.records]
     for key in (
         "data.max_prompt_length",
@@ -96,7 +93,7 @@ def test_a_usual_configuration_becomes_the_settings_of_mini_grpo(caplog):
         "param_offload",
     ):
         assert key in warning
-    for key in ("rollout.n,", "adv_estimator", "optim.lr", "total_epochs", "val_before_train"):
+    for key in ("rollout.n,", "adv_estimator", "optim.lr", "total_epochs"):
         assert key not in warning
 
 
@@ -169,7 +166,7 @@ def test_keys_of_the_loss(actor, expected):
         ),
         ({"use_kl_in_reward": False, "kl_ctrl": {"kl_coef": 0.02}, "kl_penalty": "low_var_kl"}, {}),
         (
-            {"filter_groups": {"enable": True, "metric": "seq_reward", "max_num_gen_batches": 10}},
+            {"filter_groups": {"enable": True, "max_num_gen_batches": 10}},
             {"dynamic_sampling": True, "max_sampling_rounds": 10},
         ),
         (
@@ -226,6 +223,7 @@ def test_keys_of_the_optimizer_and_of_the_adapter():
         ("actor_rollout_ref.model.lora_rank", -1),
         ("actor_rollout_ref.actor.clip_ratio", 2),
         ("custom_reward_function.path", "reward.py"),
+        ("reward_model.overlong_buffer.enable", True),
         ("trainer.val_only", True),
         ("trainer.total_epochs", "two"),
     ],
@@ -260,12 +258,6 @@ def test_keys_that_contradict_each_other_here_are_refused():
         translate({"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.type": "adaptive"})
 
 
-def test_other_keys_and_values_that_are_not_honoured_are_named():
-    plan = translate({"trainer": {"val_before_train": False, "speed": 3}, "data.shuffle": True})
-    assert plan.unmet == ("trainer.val_before_train (where there are validation tasks, they are measured first)",)
-    assert plan.meaningless == ("trainer.speed",)
-
-
 def test_a_learning_rate_for_full_training_is_remarked_where_an_adapter_is_trained_by_default():
     rate = {"actor_rollout_ref.actor.optim.lr": 1e-6}
     assert "lora_rank" in translate(rate).warning
@@ -274,8 +266,7 @@ def test_a_learning_rate_for_full_training_is_remarked_where_an_adapter_is_train
 
 
 def test_no_key_is_in_two_groups_and_every_setting_exists():
-    groups = [{s.key for s in SETTINGS}, {f.key for f in FIXED}, {f.key for f in IGNORED}]
-    assert sum(map(len, groups)) == len(set().union(*groups))
+    assert not {setting.key for setting in SETTINGS} & {fixed.key for fixed in FIXED}
     fields = {
         "grpo": set(MiniGRPO().settings.model_dump()),
         "learner": set(LearnerSettings().model_dump()),
@@ -286,7 +277,6 @@ def test_no_key_is_in_two_groups_and_every_setting_exists():
         room, name = setting.target.split(".")
         assert room == "verl" or name in fields[room], setting.key
     assert {setting.target for setting in CRITIC_SETTINGS} <= {f"grpo.{name}" for name in PPOSettings.model_fields}
-    assert not {setting.key for setting in CRITIC_SETTINGS} & {fixed.key for fixed in CRITIC_IGNORED}
 
 
 GAE = {"algorithm.adv_estimator": "gae"}
@@ -311,11 +301,7 @@ def test_generalized_advantage_estimation_is_ppo():
     )
     assert (settings.tasks_per_step, settings.minibatches, settings.samples_per_prompt) == (32, 4, 1)
     assert (settings.normalize_advantage, settings.kl_in_reward) == (True, True)
-    assert algorithm.plan.unmet == (
-        "critic.optim.lr (the critic is a value head on the policy's weights: its learning rate is the setting "
-        "value_learning_rate)",
-    )
-    assert algorithm.plan.meaningless == ("critic.ppo_micro_batch_size_per_gpu",)
+    assert algorithm.plan.unused == ("critic.grad_clip", "critic.optim.lr", "critic.ppo_micro_batch_size_per_gpu")
     assert VERL(GAE).settings == PPOSettings()
     assert VERL(GAE, gae_lambda=0.5).settings.gae_lambda == 0.5
 
@@ -330,8 +316,8 @@ def test_where_the_penalty_of_ppo_stands_is_as_the_configuration_says():
 
 def test_without_a_critic_its_keys_mean_nothing():
     plan = translate({"algorithm": {"gamma": 0.9, "lam": 0.9}, "critic.cliprange_value": 0.5})
-    assert (plan.grpo, plan.unmet) == ({}, ())
-    assert plan.meaningless == ("algorithm.gamma", "algorithm.lam", "critic.cliprange_value")
+    assert plan.grpo == {}
+    assert plan.unused == ("algorithm.gamma", "algorithm.lam", "critic.cliprange_value")
 
 
 @pytest.mark.parametrize(
@@ -361,44 +347,6 @@ def test_what_contradicts_the_estimator_is_refused():
         translate({**estimator, "algorithm.filter_groups.enable": True})
     with pytest.raises(UserError, match=r"adv_estimator=gae .*backend='trl'"):
         VERL(GAE, backend="trl")
-
-
-@pytest.mark.parametrize(
-    "root",
-    [
-        "reward_model.overlong_buffer",
-        "reward_model.reward_kwargs.overlong_buffer_cfg",
-        "+reward.reward_kwargs.overlong_buffer_cfg",
-    ],
-)
-def test_the_overlong_buffer_becomes_the_overlong_penalty(root):
-    long = {"data.max_response_length": 2048, f"{root}.len": 512, f"{root}.penalty_factor": 0.5, f"{root}.log": True}
-    asked = {**long, f"{root}.enable": True, "reward_model.reward_kwargs.max_resp_len": 2048}
-    for estimator in ("grpo", "gae"):
-        settings = VERL({**asked, "algorithm.adv_estimator": estimator}).settings
-        assert (settings.overlong_buffer, settings.overlong_penalty) == (0.25, 0.5)
-        assert round(settings.overlong_buffer * settings.max_new_tokens) == 512
-    assert translate(asked).unmet == ()
-    assert VERL({**long, f"{root}.enable": False}).settings.overlong_buffer == 0
-
-
-@pytest.mark.parametrize(
-    ("config", "complaint"),
-    [
-        ({}, r"overlong_buffer\.enable=True cannot be honoured without reward_model\.overlong_buffer\.len"),
-        ({"len": 64}, r"overlong_buffer\.enable=True .* without data\.max_response_length"),
-        ({"len": 64, "bound": 32}, r"overlong_buffer\.len=64 .*data\.max_response_length=32"),
-        ({"len": 0, "bound": 32}, r"overlong_buffer\.len=0 .*data\.max_response_length=32"),
-        ({"len": 8, "bound": 32, "max": 64}, r"max_resp_len=64 .*data\.max_response_length=32"),
-        ({"len": 8, "bound": 32, "penalty_factor": -1}, r"overlong_buffer\.penalty_factor=-1\.0 cannot be honoured"),
-        ({"len": "long", "bound": 32}, r"overlong_buffer\.len='long' cannot be honoured: expected a number"),
-    ],
-)
-def test_an_overlong_buffer_that_cannot_be_is_refused_by_its_key(config, complaint):
-    names = {"bound": "data.max_response_length", "max": "reward_model.reward_kwargs.max_resp_len"}
-    keys = {names.get(name, f"reward_model.overlong_buffer.{name}"): value for name, value in config.items()}
-    with pytest.raises(UserError, match=complaint):
-        VERL({"reward_model.overlong_buffer.enable": True, **keys})
 
 
 def _config(folder: str, **trainer: object) -> dict[str, object]:

@@ -103,7 +103,7 @@ class TrainingConfig(Settings):
         "learned policy is the sampled one.",
     )
     lora_target_modules: list[str] | None = restated(
-        LoraSettings, "target_modules", None, "Which layers get an adapter; None takes all linear ones."
+        LoraSettings, "target_modules", None, "Names of the layers with an adapter; None takes all linear layers."
     )
     use_wandb: bool = False
     """Send metrics to Weights & Biases."""

@@ -8,8 +8,8 @@ It talks to a person and may start a training by a tool. The agent that is train
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, cast
 
 from openai import OpenAI, OpenAIError
 from pydantic import Field
@@ -17,7 +17,7 @@ from pydantic import Field
 from ...config import Settings
 from ...errors import UserError
 
-DEFAULT_PROMPT = "You are a helpful assistant. Use the tools that you have where they help, and tell what came of it."
+DEFAULT_PROMPT = "You are a helpful assistant. Use your tools where they help, and report the result."
 
 
 class LLMConfig(Settings):
@@ -37,24 +37,14 @@ class LLMConfig(Settings):
     """Timeout of one model call, in seconds."""
 
 
-class AgentTool(Protocol):
-    """A function that an agent can call."""
-
-    @property
-    def openai_tool(self) -> dict[str, Any]:
-        """The tool as an OpenAI function: its name, what it does, and the JSON schema of its parameters."""
-
-    def run(self, parameters: Mapping[str, Any], /) -> str:
-        """Call it; errors are returned as text."""
-
-
 class SimpleAgent:
     """Answers a message, calling its tools as often as the model asks for them.
 
     Args:
         name: name of the agent.
         llm_config: the model.
-        tools: tools that the model may call.
+        tools: tools that the model may call, as `RLTrainingTool`. Each has `openai_tool`, its OpenAI function, and
+            `run`, which takes the arguments as a dictionary and returns text.
         system_prompt: first message of the conversation.
         max_turns: most model calls for one message.
 
@@ -66,7 +56,7 @@ class SimpleAgent:
         self,
         name: str,
         llm_config: LLMConfig | None = None,
-        tools: Sequence[AgentTool] = (),
+        tools: Sequence[Any] = (),
         *,
         system_prompt: str = DEFAULT_PROMPT,
         max_turns: int = 8,
@@ -100,9 +90,15 @@ class SimpleAgent:
             raise
 
     def _answer(self) -> str:
+        config = self.llm_config
+        options = {"temperature": config.temperature, "max_tokens": config.max_tokens, "tools": self._schemas or None}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         with self._client() as client:
             for _ in range(self.max_turns):
-                reply = client.chat.completions.create(**self._request()).choices[0].message
+                completion = client.chat.completions.create(
+                    model=config.model, messages=cast(Any, self.messages), **given
+                )
+                reply = completion.choices[0].message
                 self.messages.append(reply.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True))
                 if not reply.tool_calls:
                     return reply.content or ""
@@ -120,14 +116,6 @@ class SimpleAgent:
         except OpenAIError as error:
             raise UserError(f"LLMConfig has no api_key, and OPENAI_API_KEY is not set: {error}") from error
 
-    def _request(self) -> dict[str, Any]:
-        config = self.llm_config
-        request: dict[str, Any] = {"model": config.model, "messages": self.messages}
-        if self._schemas:
-            request["tools"] = self._schemas
-        options = {"temperature": config.temperature, "max_tokens": config.max_tokens}
-        return request | {name: value for name, value in options.items() if value is not None}
-
     def _use(self, name: str, arguments: str) -> str:
         """Return the answer of a tool; an invalid call returns an error for the model."""
         tool = self._tools.get(name)
@@ -139,4 +127,4 @@ class SimpleAgent:
             return f"error: the arguments of {name} are not valid JSON ({error})"
         if not isinstance(parameters, dict):
             return f"error: the arguments of {name} must be a JSON object"
-        return tool.run(parameters)
+        return str(tool.run(parameters))

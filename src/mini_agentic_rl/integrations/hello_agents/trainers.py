@@ -314,7 +314,7 @@ def train_with_sft(
 
     Raises:
         pydantic.ValidationError: a setting is out of its range or has no such name.
-        UserError: the training cannot be done as asked.
+        UserError: a setting cannot work, or there is an earlier run in `output_dir`.
     """
     config = TrainingConfig(model_name=model_name, output_dir=output_dir, **settings)
     trainer = SFTTrainerWrapper(config, create_sft_dataset(max_samples) if dataset is None else dataset)
@@ -344,7 +344,7 @@ def train_with_grpo(
 
     Raises:
         pydantic.ValidationError: a setting is out of its range or has no such name.
-        UserError: the training cannot be done as asked.
+        UserError: a setting cannot work, or there is an earlier run in `output_dir`.
     """
     config = TrainingConfig(model_name=model_name, output_dir=output_dir, **settings)
     trainer = GRPOTrainerWrapper(config, create_rl_dataset(max_samples) if dataset is None else dataset, reward_fn)

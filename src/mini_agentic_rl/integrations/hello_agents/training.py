@@ -76,33 +76,6 @@ def supervise(
         pydantic.ValidationError: an option is out of its range, or the method has none of that name.
         UserError: a setting cannot work, or the folder holds something else.
     """
-    settings = settings_of(method, config, folder, options=options, resume=resume, overwrite=overwrite)
-    train: Mapping[str, Callable[..., dict[str, Any]]] = {
-        "sft": post_training.train_sft,
-        "dpo": post_training.train_dpo,
-        "kto": post_training.train_kto,
-        "orpo": post_training.train_orpo,
-        "reward": post_training.train_reward_model,
-    }
-    with tracking_project(config):
-        return train[method](settings, train_rows=list(rows))
-
-
-def settings_of(
-    method: str,
-    config: TrainingConfig,
-    folder: str | Path,
-    *,
-    options: Mapping[str, Any] | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> PostTrainingSettings:
-    """Return the settings of a method for `config` and `options`.
-
-    Raises:
-        pydantic.ValidationError: an option is out of its range, or the method has none of that name.
-        UserError: the method has no such setting.
-    """
     if config.lora_target_modules is not None:
         raise UserError(
             "lora_target_modules: training on written rows puts the adapter on all linear layers; leave it None"
@@ -118,19 +91,20 @@ def settings_of(
         "resume": resume,
         "overwrite": overwrite,
     }
-    return SUPERVISED_SETTINGS[method](**values, **_checked(options or {}, values))
-
-
-def _checked(options: Mapping[str, Any], taken: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options.
-
-    Raises:
-        UserError: the configuration has one of them, under this name or another.
-    """
-    twice = sorted(options.keys() & taken.keys())
+    options = options or {}
+    twice = sorted(options.keys() & values.keys())
     if twice:
         raise UserError(f"{twice[0]} is a setting of TrainingConfig: give it there", setting=twice[0])
-    return options
+    settings: Any = SUPERVISED_SETTINGS[method](**values, **options)
+    train: Mapping[str, Callable[..., dict[str, Any]]] = {
+        "sft": post_training.train_sft,
+        "dpo": post_training.train_dpo,
+        "kto": post_training.train_kto,
+        "orpo": post_training.train_orpo,
+        "reward": post_training.train_reward_model,
+    }
+    with tracking_project(config):
+        return train[method](settings, train_rows=list(rows))
 
 
 ALGORITHMS: tuple[str, ...] = (*PRESETS, PPO)
@@ -212,8 +186,10 @@ def reinforce(
                 logger=run.logger,
                 resume=run.is_resumed,
             )
-            works = agent_of(config, reward_fn) if agent is None else agent
-            outside_of_loops(lambda: trainer.fit(works, list(rows), val_dataset=list(eval_rows)))
+            if agent is None:
+                agent = PromptAgent(reward_fn, sampling={} if config.top_p == 1.0 else {"top_p": config.top_p})
+            trained_agent = agent
+            outside_of_loops(lambda: trainer.fit(trained_agent, list(rows), val_dataset=list(eval_rows)))
     return run_folder.read_summary()
 
 
@@ -262,8 +238,3 @@ def make_algorithm(
     if algorithm == PPO and backend != "native":
         raise UserError("backend='trl' is for GRPO and its variants: PPO takes backend='native'")
     return make_from_config(train_config(algorithm, config, backend=backend), model=model)
-
-
-def agent_of(config: TrainingConfig, reward_fn: RewardFunction) -> PromptAgent:
-    """Return the agent that sends a row's prompt."""
-    return PromptAgent(reward_fn, sampling={} if config.top_p == 1.0 else {"top_p": config.top_p})

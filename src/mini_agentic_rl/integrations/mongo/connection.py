@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 import pymongo
 from pymongo import MongoClient, ReadPreference, ReturnDocument, WriteConcern
 from pymongo.client_session import ClientSession
-from pymongo.collection import Collection
 from pymongo.errors import (
     ConfigurationError,
     ConnectionFailure,
@@ -37,73 +36,6 @@ from ...store.ledger import Changes
 from ...store.tables import Tables
 from .tables import COUNTERS, STATE, THE_LOCK, MongoTables, prepare, require_transactions
 
-logger = logging.getLogger(__name__)
-
-
-# Notice of what other processes have written to a MongoDB store, from a change stream or by polling.
-#
-# A transaction that changes something others may wait for leaves `writer/turn` in the field `news` of the lock.
-
-
-_AWAIT_MILLISECONDS: Final = 100
-_POLL_SECONDS: Final = 0.1
-_NEWS: Final = [
-    {
-        "$match": {
-            "operationType": "update",
-            "documentKey._id": THE_LOCK["_id"],
-            "updateDescription.updatedFields.news": {"$exists": True},
-        }
-    }
-]
-
-
-def foreign_news(state: Collection[Any], writer: str) -> Generator[bool, None, None]:
-    """Yield True first and whenever a process other than `writer` may have changed something, else False about every
-    tenth of a second.
-
-    If the server or the user's rights allow no change stream, the field is polled, and changes by `writer` count too.
-
-    Raises:
-        PyMongoError: the server cannot be reached.
-    """
-    try:
-        yield from _streamed(state, writer)
-    except OperationFailure as error:
-        logger.info("no change stream (%s): looking for news every %g s", error, _POLL_SECONDS)
-        yield from _polled(state)
-
-
-def _streamed(state: Collection[Any], writer: str) -> Generator[bool, None, None]:
-    seen = 0
-    with state.watch(_NEWS, max_await_time_ms=_AWAIT_MILLISECONDS) as stream:
-        yield True
-        while stream.alive:
-            change = stream.try_next()
-            foreign = False
-            if change is not None:
-                author, _, turn = change["updateDescription"]["updatedFields"]["news"].rpartition("/")
-                foreign = author != writer and int(turn) > seen
-            if foreign:  # the caller now reads the state of all turns up to this one
-                seen = _field(state, "turn") or 0
-            yield foreign
-
-
-def _polled(state: Collection[Any]) -> Generator[bool, None, None]:
-    last = _field(state, "news")
-    yield True
-    while True:
-        time.sleep(_POLL_SECONDS)
-        news = _field(state, "news")
-        yield news != last
-        last = news
-
-
-def _field(state: Collection[Any], name: str) -> Any:
-    lock = state.find_one(THE_LOCK, {name: 1})
-    return None if lock is None else lock[name]
-
-
 T = TypeVar("T")
 
 _commands = logging.getLogger("pymongo.command")
@@ -112,6 +44,7 @@ if _commands.level == logging.NOTSET:  # DEBUG would log every document, with th
 
 _TOO_LARGE: Final = frozenset({10334, 17280, 17419, 17420})
 _NO_SPACE: Final = 14031
+_POLL_SECONDS: Final = 0.05
 _ADVICE: Final = {
     13: "the user in the URL may not read and write the database; grant it the role readWrite",
     18: "the user or the password in the URL is wrong",
@@ -189,8 +122,21 @@ class MongoConnection:
         return answers[-1]
 
     def foreign_writes(self) -> Generator[bool, None, None]:
-        """Yield True when another process may have changed something that a caller waits for, else False."""
-        return foreign_news(self._database[STATE], self._writer)
+        """Yield True first and whenever something may have changed that a caller waits for, else False.
+
+        A transaction that changes such a thing writes the field `news` of the lock, which is polled here.
+        """
+        last = self._news()
+        yield True
+        while True:
+            time.sleep(_POLL_SECONDS)
+            news = self._news()
+            yield news != last
+            last = news
+
+    def _news(self) -> Any:
+        lock = self._database[STATE].find_one(THE_LOCK, {"news": 1})
+        return None if lock is None else lock["news"]
 
     def explained(self, error: Exception) -> Exception | None:
         """Return an error of MongoDB with advice; a ValueError if it cannot store a value; None for other errors."""

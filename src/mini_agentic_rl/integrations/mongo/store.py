@@ -7,7 +7,7 @@ retries and a rollout is claimed once. A query is a transaction too and reads on
 The server has to be a replica set (one member is enough) of MongoDB 4.4 or newer: a standalone server has no
 transactions. A task, a span and a set of resources each have to fit into one document of 16 MB.
 
-While a caller waits for work or for the end of rollouts, a change stream reports what other processes have written;
+While a caller waits for work or for the end of rollouts, the lock document is polled for writes of other processes;
 writes of this process are announced at once.
 """
 

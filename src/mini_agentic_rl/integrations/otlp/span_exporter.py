@@ -1,35 +1,32 @@
 """Export the spans of attempts to another tool, from a background thread: a run never waits for it.
 
-An attempt is sent as one trace when it ends. The queue is bounded in spans and characters; spans beyond the bound are
-dropped and counted, with one warning at first and the total at the end. If the receiver cannot be reached, one warning
-is logged and requests are retried with back-off. `close` sends the rest within a time limit.
+An attempt is sent as one trace when it ends, by OpenTelemetry's exporter (http/protobuf), which retries for a while.
+The queue is bounded in spans and characters. Spans beyond the bound, and spans that the receiver did not take, are
+dropped and counted, with one warning at first and the total at the end. `close` sends the rest within a time limit.
 """
 
 from __future__ import annotations
 
-import gzip
 import logging
+import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-import httpx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it ships no types
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Status
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
-from opentelemetry.sdk.resources import Resource as SdkResource
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter as OpenTelemetryExporter
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from ...errors import MissingPackageError, UserError
 from ...metrics import counted
 from ...redaction import without_secrets
 from ...semconv import LightningResourceAttributes
@@ -38,83 +35,124 @@ from ...trainer.settings import TraceExportSettings
 from ...types import Attempt, Attributes, Span
 from .attempt_trace import AttemptFacts, ExportedSpan, TracePlace, attempt_trace
 from .conventions import PROVIDER, ExportedContent, as_json, is_token_fact
-from .receiver import Receiver, receiver_of
 
-# Exported spans as an `ExportTraceServiceRequest` of the OpenTelemetry protocol.
+logger = logging.getLogger(__name__)
 
-
-_SCOPE: Final = "mini_agentic_rl"
-_KINDS: Final = {"client": ProtoSpan.SPAN_KIND_CLIENT, "internal": ProtoSpan.SPAN_KIND_INTERNAL}
-_STATUS: Final = {"OK": Status.STATUS_CODE_OK, "ERROR": Status.STATUS_CODE_ERROR}
+TRACES_PATH: Final = "/v1/traces"
+MOST_SPANS: Final = 20_000
+"""Most queued spans."""
+MOST_CHARACTERS: Final = 64_000_000
+"""Most characters in the texts of queued spans."""
+CLOSE_SECONDS: Final = 10.0
+"""Time limit for sending the rest when a run ends, in seconds."""
+_SPANS_PER_REQUEST: Final = 512
+_CHARACTERS_PER_REQUEST: Final = 2_000_000
+_REMEMBERED: Final = 4096
+"""Ended attempts whose later spans still join their trace."""
+_LONGEST_REASON: Final = 200
 _LARGEST_INTEGER: Final = 2**63
+_SCOPE: Final = "mini_agentic_rl"
+_EXPORTER_LOGGER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+
+_Key = tuple[str, str]
 
 
-def proto_span(span: ExportedSpan) -> ProtoSpan:
-    """Return a span as a message of the protocol.
+def receiver_url(settings: TraceExportSettings) -> str | None:
+    """Return the address that gets spans, from the settings, else from OpenTelemetry's standard variables.
+
+    None means that there is none, or that the environment turns the export off.
+
+    Raises:
+        UserError: the address cannot be used.
+    """
+    url, setting = settings.otlp, "otlp"
+    if url is None:
+        url, setting = _url_of_environment(), "OTEL_EXPORTER_OTLP_ENDPOINT"
+        if url is None:
+            return None
+    elif not urlsplit(url).path.rstrip("/").endswith(TRACES_PATH):
+        url = url.rstrip("/") + TRACES_PATH
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UserError(f"{without_secrets(url)} is no address: expected one as http://localhost:6006", setting=setting)
+    return url
+
+
+def _url_of_environment() -> str | None:
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if os.environ.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "none":
+        return None
+    url = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    base = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not url and base:
+        url = base.rstrip("/") + TRACES_PATH
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    if url and protocol == "grpc":
+        logger.warning(
+            "spans are sent to %s as http/protobuf, not by gRPC as OTEL_EXPORTER_OTLP_PROTOCOL says: "
+            "give the address that takes http, mostly at port 4318",
+            without_secrets(url),
+        )
+    return url or None
+
+
+def readable_span(span: ExportedSpan, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
+    """Return a span as one of OpenTelemetry's SDK.
 
     Raises:
         ValueError: one of its ids is not hexadecimal.
     """
-    return ProtoSpan(
-        trace_id=bytes.fromhex(span.trace_id),
-        span_id=bytes.fromhex(span.span_id),
-        parent_span_id=bytes.fromhex(span.parent_id) if span.parent_id else b"",
+    status = Status()
+    if span.status.status_code == "ERROR":
+        status = Status(StatusCode.ERROR, _valid_text(span.status.description or ""))
+    elif span.status.status_code == "OK":
+        status = Status(StatusCode.OK)
+    return ReadableSpan(
         name=_valid_text(span.name),
-        kind=_KINDS[span.kind],
-        start_time_unix_nano=_nanoseconds(span.start_time),
-        end_time_unix_nano=_nanoseconds(span.end_time),
-        attributes=_attributes(span.attributes),
+        context=_context(span.trace_id, span.span_id),
+        parent=None if span.parent_id is None else _context(span.trace_id, span.parent_id),
+        resource=resource,
+        attributes=_valid_attributes(span.attributes),
         events=[
-            ProtoSpan.Event(
-                name=_valid_text(event.name),
-                time_unix_nano=_nanoseconds(event.timestamp or span.end_time),
-                attributes=_attributes(event.attributes),
+            Event(
+                _valid_text(event.name),
+                _valid_attributes(event.attributes),
+                _nanoseconds(event.timestamp or span.end_time),
             )
             for event in span.events
         ],
         links=[
-            ProtoSpan.Link(
-                trace_id=bytes.fromhex(link.context.trace_id),
-                span_id=bytes.fromhex(link.context.span_id),
-                attributes=_attributes(link.attributes or {}),
-            )
+            Link(_context(link.context.trace_id, link.context.span_id), _valid_attributes(link.attributes or {}))
             for link in span.links
         ],
-        status=Status(
-            code=_STATUS.get(span.status.status_code, Status.STATUS_CODE_UNSET),
-            message=_valid_text(span.status.description or ""),
-        ),
+        kind=SpanKind.CLIENT if span.kind == "client" else SpanKind.INTERNAL,
+        status=status,
+        start_time=_nanoseconds(span.start_time),
+        end_time=_nanoseconds(span.end_time),
+        instrumentation_scope=scope,
     )
 
 
-def export_request(spans: Iterable[ProtoSpan], resource: Mapping[str, Any], version: str) -> bytes:
-    """Return the encoded export request for spans of one resource."""
-    scope = ScopeSpans(scope=InstrumentationScope(name=_SCOPE, version=version), spans=spans)
-    about = Resource(attributes=_attributes(dict(resource)))
-    request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=about, scope_spans=[scope])])
-    encoded: bytes = request.SerializeToString()
-    return encoded
+def _context(trace_id: str, span_id: str) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
-def _attributes(values: Attributes) -> list[KeyValue]:
-    return [KeyValue(key=_valid_text(name), value=_value(value)) for name, value in values.items() if value is not None]
+def _valid_attributes(attributes: Attributes) -> dict[str, Any]:
+    return {_valid_text(name): _valid_value(value) for name, value in attributes.items() if value is not None}
 
 
-def _value(value: Any) -> AnyValue:
-    """Return a value of the protocol; values of other types become JSON text."""
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, int) and -_LARGEST_INTEGER <= value < _LARGEST_INTEGER:
-        return AnyValue(int_value=value)
-    if isinstance(value, float):
-        return AnyValue(double_value=value)
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and _is_flat(value):
-        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
-    return AnyValue(string_value=_valid_text(value if isinstance(value, str) else as_json(value)))
-
-
-def _is_flat(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str | bool | int | float) for value in values)
+def _valid_value(value: Any) -> Any:
+    """Return a value that the protocol has; others become JSON text."""
+    if isinstance(value, bool | float) or (isinstance(value, int) and -_LARGEST_INTEGER <= value < _LARGEST_INTEGER):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(item, str | bool | int | float) for item in value):
+        return [_valid_value(item) for item in value]
+    return _valid_text(value if isinstance(value, str) else as_json(value))
 
 
 def _valid_text(text: str) -> str:
@@ -126,24 +164,22 @@ def _nanoseconds(seconds: float) -> int:
     return max(0, int(seconds * 1e9))
 
 
-logger = logging.getLogger(__name__)
+class _FailureReasons(logging.Filter):
+    """Holds back what OpenTelemetry's exporter logs in one thread, and keeps the first text since `clear`."""
 
+    def __init__(self, thread: threading.Thread) -> None:
+        super().__init__()
+        self._thread = thread
+        self.first = ""
 
-MOST_SPANS: Final = 20_000
-"""Most queued spans."""
-MOST_CHARACTERS: Final = 64_000_000
-"""Most characters in the texts of queued spans."""
-CLOSE_SECONDS: Final = 10.0
-"""Time limit for sending the rest when a run ends, in seconds."""
-_A_REQUEST: Final = 512
-_BYTES_A_REQUEST: Final = 2_000_000
-_REMEMBERED: Final = 4096
-"""Ended attempts whose later spans still join their trace."""
-_TRY_AGAIN: Final = (408, 429, 500, 502, 503, 504)
-_LONGEST_PAUSE: Final = 30.0
-_LONGEST_REASON: Final = 200
+    def clear(self) -> None:
+        self.first = ""
 
-_Key = tuple[str, str]
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self._thread.ident:
+            return True
+        self.first = self.first or record.getMessage()
+        return False
 
 
 @dataclass
@@ -167,7 +203,8 @@ class SpanExporter:
     """Takes spans as they are stored, and sends each attempt when it ends. Its methods never block, except `close`.
 
     Args:
-        receiver: address that the spans are sent to.
+        exporter: OpenTelemetry's exporter, which sends spans.
+        url: address of the receiver, for messages.
         content: optional parts to include.
         resource: resource attributes: the service, the run.
         agent: name of the agent, for the root of each trace.
@@ -177,7 +214,8 @@ class SpanExporter:
 
     def __init__(
         self,
-        receiver: Receiver,
+        exporter: OpenTelemetryExporter,
+        url: str,
         *,
         content: ExportedContent,
         resource: Mapping[str, Any],
@@ -186,12 +224,13 @@ class SpanExporter:
         most_spans: int = MOST_SPANS,
         most_characters: int = MOST_CHARACTERS,
     ) -> None:
-        self.receiver = receiver
+        self.shown = without_secrets(url)
         self.counts = ExportCounts()
+        self._exporter = exporter
         self._content = content
-        self._resource = resource
+        self._resource = Resource(dict(resource))
+        self._scope = InstrumentationScope(_SCOPE, version)
         self._agent = agent
-        self._version = version
         self._most = (most_spans, most_characters)
         self._open: dict[_Key, _Batch] = {}
         self._ready: deque[_Batch] = deque()
@@ -199,10 +238,10 @@ class SpanExporter:
         self._ended: OrderedDict[_Key, TracePlace | None] = OrderedDict()
         self._changed = threading.Condition()
         self._deadline: float | None = None
-        self._warned_of_room = self._is_away = self._is_over = False
-        self._refusals: set[str] = set()
-        self._client = httpx.Client(timeout=receiver.timeout, verify=receiver.verify)
+        self._warned_of_room = self._is_failing = False
         self._thread = threading.Thread(target=self._work, name="span-exporter", daemon=True)
+        self._reasons = _FailureReasons(self._thread)
+        logging.getLogger(_EXPORTER_LOGGER).addFilter(self._reasons)
         self._thread.start()
 
     def take(self, spans: Sequence[Span]) -> None:
@@ -255,9 +294,11 @@ class SpanExporter:
             self._ready.extend(self._open.values())
             self._open.clear()
             self._changed.notify()
-        self._thread.join(seconds + 1.0)
-        self._is_over = True
-        self._client.close()
+        self._thread.join(seconds)
+        self._exporter.shutdown()  # which ends its retries
+        self._thread.join(1.0)
+        if not self._thread.is_alive():
+            logging.getLogger(_EXPORTER_LOGGER).removeFilter(self._reasons)
         with self._changed:
             self._drop(self._waiting[0])
             self._waiting = [0, 0]
@@ -265,11 +306,11 @@ class SpanExporter:
             logger.warning(
                 "%s not exported to %s, beside %s that arrived",
                 counted(self.counts.dropped, "span was", "spans were"),
-                self.receiver.shown,
+                self.shown,
                 f"{self.counts.sent:,}",
             )
         elif self.counts.sent:
-            logger.info("%s exported to %s", counted(self.counts.sent, "span"), self.receiver.shown)
+            logger.info("%s exported to %s", counted(self.counts.sent, "span"), self.shown)
 
     def _without_tokens(self, span: Span) -> tuple[Span, int]:
         """Return the span without token attributes, to save memory, and the size of its texts."""
@@ -277,8 +318,7 @@ class SpanExporter:
         if not self._content.tokens and any(map(is_token_fact, facts)):
             facts = {name: value for name, value in facts.items() if not is_token_fact(name)}
             span = span.model_copy(update={"attributes": facts})
-        characters = sum(len(value) for value in facts.values() if isinstance(value, str | list | tuple))
-        return span, characters
+        return span, _characters(facts)
 
     def _has_room(self, characters: int) -> bool:
         return self._waiting[0] < self._most[0] and self._waiting[1] + characters <= self._most[1]
@@ -289,7 +329,7 @@ class SpanExporter:
             self._warned_of_room = True
             logger.warning(
                 "spans for %s come faster than it takes them: some are dropped from here on; the run goes on",
-                self.receiver.shown,
+                self.shown,
             )
 
     def _work(self) -> None:
@@ -310,91 +350,44 @@ class SpanExporter:
                 self._waiting[1] -= batch.characters
                 if not sent:
                     self.counts.dropped += len(batch.spans)
-                if self._deadline is not None and time.monotonic() >= self._deadline:
+                if self._deadline is not None and (self._is_failing or time.monotonic() >= self._deadline):
                     return
 
     def _send_batch(self, batch: _Batch) -> bool:
+        """Send the spans of one attempt in requests of bounded size; False if one of them failed."""
         key = (batch.facts.rollout_id, batch.facts.attempt_id)
         place, spans = attempt_trace(batch.facts, batch.spans, self._content, self._ended.get(key))
         with self._changed:
             if key in self._ended:
                 self._ended[key] = place
-        waiting: list[ProtoSpan] = []
+        request: list[ReadableSpan] = []
         size = 0
-        for span in (proto_span(span) for span in spans):
-            if waiting and (len(waiting) == _A_REQUEST or size + span.ByteSize() > _BYTES_A_REQUEST):
-                if not self._send(waiting):
+        for span in spans:
+            characters = _characters(span.attributes)
+            if request and (len(request) == _SPANS_PER_REQUEST or size + characters > _CHARACTERS_PER_REQUEST):
+                if not self._send(request):
                     return False
-                waiting, size = [], 0
-            waiting.append(span)
-            size += span.ByteSize()
-        return not waiting or self._send(waiting)
+                request, size = [], 0
+            request.append(readable_span(span, self._resource, self._scope))
+            size += characters
+        return not request or self._send(request)
 
-    def _send(self, spans: Sequence[ProtoSpan]) -> bool:
-        """Send one request, with retries while the receiver cannot be reached; False if it cannot be sent."""
-        body = export_request(spans, self._resource, self._version)
-        headers = {"content-type": "application/x-protobuf", **self.receiver.headers}
-        if self.receiver.gzip:
-            body, headers["content-encoding"] = gzip.compress(body, 1), "gzip"
-        pause = 0.5
-        while True:
-            try:
-                response = self._client.post(self.receiver.url, content=body, headers=headers)
-            except (httpx.HTTPError, OSError) as error:
-                reason, again = f"{type(error).__name__}: {error}", True
-            except Exception as error:  # of an invalid header, or of the client that `close` has closed
-                if self._is_over:
-                    return False
-                reason, again = f"{type(error).__name__}: {error}", False
-            else:
-                if response.is_success:
-                    return self._accepted(response, len(spans))
-                reason = f"status {response.status_code} {response.text[:_LONGEST_REASON].strip()}".strip()
-                again = response.status_code in _TRY_AGAIN
-            if not again:
-                self._refused(reason)
-                return False
-            if not self._is_away:
-                self._is_away = True
-                logger.warning(
-                    "spans cannot be exported to %s (%s); the run goes on, and they are kept for a while",
-                    self.receiver.shown,
-                    without_secrets(reason),
-                )
-            if not self._pause(pause):
-                return False
-            pause = min(2 * pause, _LONGEST_PAUSE)
+    def _send(self, spans: Sequence[ReadableSpan]) -> bool:
+        self._reasons.clear()
+        is_sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
+        if is_sent:
+            self.counts.sent += len(spans)
+            if self._is_failing:
+                logger.info("spans are exported to %s again", self.shown)
+        elif not self._is_failing:
+            reason = " ".join(self._reasons.first.split())[:_LONGEST_REASON] or "without a reason"
+            logger.warning("spans cannot be exported to %s (%s); the run goes on", self.shown, without_secrets(reason))
+        self._is_failing = not is_sent
+        return is_sent
 
-    def _pause(self, seconds: float) -> bool:
-        """Wait before the next try; False if there is to be none, because the run has ended."""
-        with self._changed:
-            if self._deadline is None:
-                self._changed.wait_for(lambda: self._deadline is not None, seconds)
-                return True  # after the end of the run once more
-            self._ready.clear()  # the receiver is unreachable for the others too
-            return False
 
-    def _accepted(self, response: httpx.Response, count: int) -> bool:
-        if self._is_away:
-            self._is_away = False
-            logger.info("spans are exported to %s again", self.receiver.shown)
-        refused = 0
-        try:
-            partial = ExportTraceServiceResponse.FromString(response.content).partial_success
-            refused = min(count, partial.rejected_spans)
-            if refused:
-                self._refused(partial.error_message)
-        except DecodeError:  # the receiver accepted the spans but sent another kind of body
-            pass
-        self.counts.sent += count - refused
-        self.counts.dropped += refused
-        return True
-
-    def _refused(self, reason: str) -> None:
-        shown = without_secrets(" ".join(reason.split())[:_LONGEST_REASON]) or "without a reason"
-        if shown not in self._refusals and len(self._refusals) < 5:
-            self._refusals.add(shown)
-            logger.warning("%s refuses spans: %s", self.receiver.shown, shown)
+def _characters(attributes: Attributes) -> int:
+    return sum(len(value) for value in attributes.values() if isinstance(value, str | list | tuple))
 
 
 # A store that exports the spans which pass through it.
@@ -481,9 +474,10 @@ def exported(
 
     Raises:
         UserError: the address of the settings cannot be used.
+        MissingPackageError: OpenTelemetry's exporter is not installed.
     """
-    receiver = receiver_of(settings)
-    if receiver is None:
+    url = receiver_url(settings)
+    if url is None:
         yield store
         return
     if isinstance(store, LightningStoreClient):
@@ -493,32 +487,34 @@ def exported(
             )
         yield store
         return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError as error:
+        package = "opentelemetry-exporter-otlp-proto-http"
+        raise MissingPackageError("sending spans over OTLP", package, extra="services", setting="otlp") from error
+    from ... import __version__
+
     exporter = SpanExporter(
-        receiver,
+        OTLPSpanExporter(endpoint=url),  # it reads the headers and other options from the standard variables
+        url,
         content=ExportedContent(messages=settings.otlp_messages, tokens=settings.otlp_tokens),
-        resource=_resource(run),
+        resource=_resource(run, __version__),
         agent=agent,
-        version=_version(),
+        version=__version__,
     )
-    logger.info("spans are exported to %s", receiver.shown)
+    logger.info("spans are exported to %s", exporter.shown)
     try:
         yield ExportingStore(store, exporter)
     finally:
         exporter.close()
 
 
-def _resource(run: Path | None) -> dict[str, Any]:
+def _resource(run: Path | None, version: str) -> dict[str, Any]:
     """Return the resource attributes; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
-    attributes: dict[str, Any] = {"service.name": PROVIDER, "service.version": _version()}
+    attributes: dict[str, Any] = {"service.name": PROVIDER, "service.version": version}
     if run is not None:
         attributes["agentlightning.run"] = run.name
-    configured = dict(SdkResource.create().attributes)
+    configured = dict(Resource.create().attributes)
     if str(configured.get("service.name", "")).startswith("unknown_service"):
         del configured["service.name"]
     return {**attributes, **configured, LightningResourceAttributes.TRACER_NAME.value: "mini_agentic_rl"}
-
-
-def _version() -> str:
-    from ... import __version__
-
-    return __version__

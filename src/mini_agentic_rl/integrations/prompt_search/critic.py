@@ -126,7 +126,7 @@ class Critic:
             UserError: the endpoint refuses every call.
         """
         wanted = placeholders(self._seed_prompt)
-        rules = _PLACEHOLDERS.format(placeholders=", ".join(wanted.values())) if wanted else _NO_PLACEHOLDERS
+        rules = _PLACEHOLDERS.format(placeholders=", ".join(wanted)) if wanted else _NO_PLACEHOLDERS
         if self._seed_prompt.engine == "f-string":
             rules += _LITERAL_BRACES
         messages = _conversation(_EDIT.format(template=template, critique=critique, rules=rules))
@@ -198,76 +198,38 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def placeholders(prompt: PromptTemplate) -> dict[str, str]:
-    """Return the placeholders of a template by name, as they are first written.
+def placeholders(prompt: PromptTemplate) -> list[str]:
+    """Return the placeholders of a template as they are written, each once.
 
     Raises:
         ValueError: the template's syntax is wrong.
     """
     if prompt.engine == "f-string":
-        return dict(reversed(list(_f_string_fields(prompt.template))))
-    if prompt.engine == "jinja":
-        return {name: f"{{{{ {name} }}}}" for name in sorted(_jinja_names(prompt.template))}
-    return {name: f"{{{{ {name} }}}}" for name in _POML_NAME.findall(prompt.template)}
+        return list(dict.fromkeys(_f_string_fields(prompt.template)))
+    names = sorted(_jinja_names(prompt.template)) if prompt.engine == "jinja" else _POML_NAME.findall(prompt.template)
+    return [f"{{{{ {name} }}}}" for name in dict.fromkeys(names)]
 
 
 def why_unusable(original: PromptTemplate, template: str) -> str | None:
     """Return why `template` cannot replace that of `original`; None if it can."""
     if not template.strip():
         return "it is empty"
-    changed = original.model_copy(update={"template": template})
     try:
-        wanted, present = placeholders(original), placeholders(changed)
+        wanted, present = placeholders(original), placeholders(original.model_copy(update={"template": template}))
     except ValueError as error:
         return f"its placeholders cannot be read ({error})"
-    lost = [wanted[name] for name in wanted if name not in present]
+    lost = [placeholder for placeholder in wanted if placeholder not in present]
     if lost:
         return f"it lost the placeholder {', '.join(lost)}"
-    added = [present[name] for name in present if name not in wanted]
-    if added:
-        return f"nothing fills in its placeholder {', '.join(added)}"
-    return _why_unformattable(changed, wanted) if original.engine == "f-string" else None
+    added = [placeholder for placeholder in present if placeholder not in wanted]
+    return f"nothing fills in its placeholder {', '.join(added)}" if added else None
 
 
-class _Probe:
-    """A stand-in value whose attributes, items, conversions and formats all yield its mark."""
-
-    def __init__(self, mark: str) -> None:
-        self._mark = mark
-
-    def __getattr__(self, name: str) -> _Probe:
-        return self
-
-    def __getitem__(self, key: Any) -> _Probe:
-        return self
-
-    def __format__(self, spec: str) -> str:
-        return self._mark
-
-    def __str__(self) -> str:
-        return self._mark
-
-    __repr__ = __str__
-
-
-def _why_unformattable(prompt: PromptTemplate, names: dict[str, str]) -> str | None:
-    marks = {name: f"\x00{index}\x00" for index, name in enumerate(names)}
-    try:
-        text = prompt.format(**{name: _Probe(mark) for name, mark in marks.items()})
-    except (ValueError, LookupError, TypeError) as error:
-        return f"it cannot be filled in ({type(error).__name__}: {error})"
-    lost = [names[name] for name, mark in marks.items() if mark not in text]
-    return f"it never shows the value of {', '.join(lost)}" if lost else None
-
-
-def _f_string_fields(template: str) -> Iterator[tuple[str, str]]:
+def _f_string_fields(template: str) -> Iterator[str]:
     for _, field, spec, conversion in string.Formatter().parse(template):
-        if field is None:
-            continue
-        written = field + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
-        yield re.split(r"[.\[]", field, maxsplit=1)[0], f"{{{written}}}"
-        if spec:
-            yield from _f_string_fields(spec)
+        if field is not None:
+            yield "{" + field + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
+            yield from _f_string_fields(spec or "")
 
 
 def _jinja_names(template: str) -> set[str]:

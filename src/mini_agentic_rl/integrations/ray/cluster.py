@@ -24,14 +24,13 @@ from typing import Any, Final
 
 from ...config import cache_dir, refusal
 from ...errors import MissingPackageError, UserError
-from ...execution.base import ExecutionEvent, RunnerBundle, ThreadingEvent
+from ...execution.base import RunnerBundle, ThreadingEvent
 from ...execution.roles import keep_running
 from ...files import make_private_folder
 from ...logging import Throttle, setup_logging
 from ...processes import RemoteFailure, begin_family, end_family
 from ...runner import set_worker_label
-from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities, forward_methods
-from ...types import AttemptedRollout
+from ...store import LightningStore
 
 _LONGEST_FOLDER: Final = (103 if sys.platform == "darwin" else 107) - 66
 """Longest path of the folder for Ray's sockets: the system's limit for a socket path, less the part that Ray adds."""
@@ -285,77 +284,9 @@ def _look_at(result: asyncio.Future[Any] | Future[Any]) -> None:
         result.exception()
 
 
-# The store of one runner, which can refuse further claims, so that the runner ends between two rollouts.
-
-
-class ClaimGate(ForwardingStore):
-    """Store of a runner that claims one rollout after the other.
-
-    Once the gate is closed it returns no further rollout, and sets the event that ends the runner: at once if the
-    runner is idle, else when it claims the next one.
-    """
-
-    def __init__(self, store: LightningStore, event: ExecutionEvent) -> None:
-        self._store = store
-        self._event = event
-        self._lock = threading.Lock()
-        self._closed = False
-        self._busy = False
-
-    @property
-    def capabilities(self) -> LightningStoreCapabilities:
-        return self._store.capabilities
-
-    def otlp_traces_endpoint(self) -> str:
-        return self._store.otlp_traces_endpoint()
-
-    def shut(self) -> None:
-        """Refuse further claims; from any thread."""
-        with self._lock:
-            self._closed = True
-            if not self._busy:
-                self._event.set()
-
-    async def dequeue_rollout(self, worker_id: str | None = None) -> AttemptedRollout | None:
-        if not self._admitted():
-            return None
-        claimed: AttemptedRollout | None = None
-        try:
-            claimed = await self._store.dequeue_rollout(worker_id)
-            return claimed
-        finally:
-            with self._lock:
-                self._busy = claimed is not None
-                if self._closed and not self._busy:
-                    self._event.set()
-
-    def _admitted(self) -> bool:
-        with self._lock:
-            self._busy = not self._closed
-            if self._closed:
-                self._event.set()
-            return self._busy
-
-    async def wait_for_work(self, timeout: float) -> bool:
-        if self._closed:
-            await asyncio.sleep(timeout)  # the event ends it sooner
-            return False
-        return await self._store.wait_for_work(timeout)
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return await getattr(self._store, name)(*args, **kwargs)
-
-
-forward_methods(ClaimGate)
-
-
 # One runner in a process on some node, whose methods Ray calls.
 #
-# A runner ends in one of three ways: by `retire` between two rollouts; by `stop`, which requeues its rollout; or its
-# process is killed, with its child processes.
+# `stop` requeues its rollout. If it does not stop in time, its process is killed with its child processes.
 
 
 @dataclass(frozen=True)
@@ -392,7 +323,7 @@ class RunnerActor:
         self._event = ThreadingEvent()
         self._mark = begin_family()
         self._bundle: RunnerBundle | None = None
-        self._gate: ClaimGate | None = None
+        self._store: LightningStore | None = None
 
     def load(self) -> Place | RemoteFailure:
         """Load the bundle and the store; return the host and process, or the failure."""
@@ -400,8 +331,7 @@ class RunnerActor:
         if self._setup.log_level is not None:
             setup_logging(self._setup.log_level)
         try:
-            store: LightningStore = pickle.loads(self._setup.store)
-            self._gate = ClaimGate(store, self._event)
+            self._store = pickle.loads(self._setup.store)
             self._bundle = pickle.loads(self._setup.bundle)
         except BaseException as error:  # unpickling imports user code, which may raise anything
             return RemoteFailure.of(error)
@@ -409,26 +339,21 @@ class RunnerActor:
 
     def run(self) -> None:
         """Run until the runner ends; it is restarted after a crash."""
-        bundle, gate = self._bundle, self._gate
-        if bundle is None or gate is None:
+        bundle, store = self._bundle, self._store
+        if bundle is None or store is None:
             raise RuntimeError("the runner was not loaded")
         set_worker_label(self._worker_label)
 
         async def work() -> None:
             try:
-                await keep_running(bundle, gate, self._index, self._event, Throttle())
+                await keep_running(bundle, store, self._index, self._event, Throttle())
             finally:
-                await gate.close()
+                await store.close()
 
         try:
             asyncio.run(work())
         finally:
             self.end_others()
-
-    def retire(self) -> None:
-        """End after the current rollout."""
-        if self._gate is not None:
-            self._gate.shut()
 
     def stop(self) -> None:
         """End now; the current rollout is requeued."""

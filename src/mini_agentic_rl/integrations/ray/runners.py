@@ -1,4 +1,4 @@
-"""The runners of a run on Ray: scaled to the work, replaced when they die, ended with the run.
+"""The runners of a run on Ray: started with it, replaced when they die, ended with it.
 
 A runner without free resources is queued, which Ray's autoscaler sees. The rollout of a runner that died is requeued:
 its worker's record in the store names the attempt.
@@ -11,8 +11,8 @@ import contextlib
 import logging
 import pickle
 import time
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...errors import UserError
@@ -24,34 +24,6 @@ from ...processes import RemoteFailure
 from ...runner import give_back_of_worker, worker_name
 from ...store import LightningStore
 from .cluster import ActorLostError, Place, RayActor, RayCluster, RunnerActor, RunnerSetup
-
-# Autoscaling: up at once, down only after a delay.
-
-
-class Scaling:
-    """As many runners as there are unfinished rollouts, within bounds.
-
-    The number falls to the maximum needed within the last `idle_seconds`: between two steps of a training nothing is
-    queued, and runners that end then would have to be restarted soon.
-    """
-
-    def __init__(self, least: int, most: int, idle_seconds: float) -> None:
-        self.least = min(least, most)
-        self.most = most
-        self._idle_seconds = idle_seconds
-        self._needs: deque[tuple[float, int]] = deque()
-        """(time, need) pairs with decreasing needs; the first is the maximum of the last `idle_seconds`."""
-
-    def wanted(self, unfinished: int, now: float) -> int:
-        """Return the target number of runners at the time `now`, in seconds of a monotonic clock."""
-        need = min(max(unfinished, self.least), self.most)
-        while self._needs and self._needs[-1][1] <= need:
-            self._needs.pop()
-        self._needs.append((now, need))
-        while self._needs[0][0] < now - self._idle_seconds:
-            self._needs.popleft()
-        return self._needs[0][1]
-
 
 logger = logging.getLogger(__name__)
 
@@ -69,10 +41,6 @@ class _Slot:
     """One runner, and the actor that currently runs it."""
 
     index: int
-    retired: asyncio.Future[None]
-    """Done once the runner is no longer needed."""
-    task: asyncio.Task[bool] | None = None
-    """Its result is True if the runner has ended by itself."""
     actor: RayActor | None = None
     place: Place | None = None
     generation: int = 0
@@ -84,19 +52,19 @@ class RayRunners:
 
     cluster: RayCluster
     setup: RunnerSetup
-    scaling: Scaling
+    n_runners: int
     patience: Patience
     cpus: float = 1.0
     gpus: float = 0.0
+    _slots: list[_Slot] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._slots: dict[int, _Slot] = {}
-        self._ended = 0
+        self._slots = [_Slot(index) for index in range(self.n_runners)]
         self._placed = False
         self._failed_starts = 0
         self._shared_setup: Any = None
         self._store: LightningStore | None = None
-        self._told = Throttle()
+        self._throttle = Throttle()
 
     async def run(self, event: ExecutionEvent) -> None:
         """Keep runners until the event is set or all have ended by themselves; none is left afterwards.
@@ -107,11 +75,12 @@ class RayRunners:
         stopping = asyncio.ensure_future(event.wait_async())
         self._store = pickle.loads(self.setup.store)
         self._shared_setup = self.cluster.put(self.setup)
+        runners = [asyncio.ensure_future(self._keep(slot, stopping)) for slot in self._slots]
         try:
-            await self._run(stopping)
+            await self._watch(runners, stopping)
         except BaseException:
             event.set()
-            await asyncio.gather(stopping, *self._tasks(), return_exceptions=True)
+            await asyncio.gather(stopping, *runners, return_exceptions=True)
             raise
         finally:
             stopping.cancel()
@@ -119,82 +88,45 @@ class RayRunners:
 
     def kill(self) -> None:
         """End all of them at once, from any thread."""
-        for slot in list(self._slots.values()):
+        for slot in self._slots:
             if slot.actor is not None:
                 slot.actor.end()
 
-    def _tasks(self) -> list[asyncio.Task[bool]]:
-        return [slot.task for slot in self._slots.values() if slot.task is not None]
-
-    async def _run(self, stopping: asyncio.Future[None]) -> None:
-        unfinished, alone_since = 0, time.monotonic()
-        while not stopping.done() and self._ended < self.scaling.most:
-            unfinished = await self._unfinished(unfinished)
-            self._scale(self.scaling.wanted(unfinished, time.monotonic()), stopping)
-            watched: set[asyncio.Future[Any]] = {stopping, *self._tasks()}
+    async def _watch(self, runners: Sequence[asyncio.Future[None]], stopping: asyncio.Future[None]) -> None:
+        """Wait until all runners have ended; raise the error of the first that could not be started."""
+        alone_since = time.monotonic()
+        running: set[asyncio.Future[Any]] = set(runners)
+        while running:
+            watched = running if stopping.done() else running | {stopping}
             await asyncio.wait(watched, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            self._collect()
-            if not self._slots or any(slot.place is not None for slot in self._slots.values()):
+            for runner in runners:
+                if runner.done():
+                    runner.result()
+                    running.discard(runner)
+            if any(slot.place is not None for slot in self._slots):
                 alone_since = time.monotonic()
-            elif time.monotonic() - alone_since > _WAITING_SECONDS and self._told.due("waiting"):
+            elif time.monotonic() - alone_since > _WAITING_SECONDS and self._throttle.due("waiting"):
                 logger.warning("no runner has a place yet: %s", self.cluster.why_waiting(self.cpus, self.gpus))
         if not stopping.done():
-            logger.info("all %d runners have ended before the algorithm", self._ended)
-        while self._slots:
-            await asyncio.wait(self._tasks())
-            self._collect()
+            logger.info("all %d runners have ended before the algorithm", self.n_runners)
 
-    def _collect(self) -> None:
-        """Remove runners that have ended; raises the error of one that could not be started."""
-        for slot in list(self._slots.values()):
-            if slot.task is not None and slot.task.done():
-                del self._slots[slot.index]
-                self._ended += slot.task.result()
-
-    def _scale(self, wanted: int, stopping: asyncio.Future[None]) -> None:
-        """Start missing runners, and retire surplus ones, first those that are still queued."""
-        wanted = min(wanted, self.scaling.most - self._ended)
-        here = [slot for slot in self._slots.values() if not slot.retired.done()]
-        for _ in range(wanted - len(here)):
-            index = next(index for index in range(len(self._slots) + 1) if index not in self._slots)
-            slot = self._slots[index] = _Slot(index, asyncio.get_running_loop().create_future())
-            slot.task = asyncio.ensure_future(self._keep(slot, stopping))
-        surplus = sorted(here, key=lambda slot: (slot.place is None, slot.index), reverse=True)
-        for slot in surplus[: max(0, len(here) - wanted)]:
-            logger.debug("runner %d is not needed any more", slot.index)
-            slot.retired.set_result(None)
-
-    async def _unfinished(self, before: int) -> int:
-        """Count the unfinished rollouts; return `before` if the store cannot be reached."""
-        assert self._store is not None
-        try:
-            unfinished = await self._store.query_rollouts(
-                status_in=["queuing", "requeuing", "preparing", "running"], limit=1
-            )
-        except Exception as error:
-            if self._told.due(repr(error)):
-                logger.warning("the store cannot be queried for unfinished rollouts: %s", error)
-            return before
-        return unfinished.total
-
-    async def _keep(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
-        """Run the runner, and restart it when it dies; return True if it has ended by itself."""
+    async def _keep(self, slot: _Slot, stopping: asyncio.Future[None]) -> None:
+        """Run the runner until it ends by itself or has to stop, and restart it when it dies."""
         backoff = Backoff()
-        ends: set[asyncio.Future[Any]] = {stopping, slot.retired}
-        while not any(end.done() for end in ends):
+        while not stopping.done():
             started = time.monotonic()
             try:
-                return await self._run_once(slot, stopping)
+                await self._run_once(slot, stopping)
+                return
             except ActorLostError as lost:
                 place, slot.place = slot.place, None
                 await self._lost(slot, place, str(lost))
             delay = backoff.after_run(time.monotonic() - started)
-            if not any(end.done() for end in ends):
+            if not stopping.done():
                 logger.info("runner %d is started again in %g s", slot.index, delay)
-            await asyncio.wait(ends, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
-        return False
+            await asyncio.wait({stopping}, timeout=delay)
 
-    async def _run_once(self, slot: _Slot, stopping: asyncio.Future[None]) -> bool:
+    async def _run_once(self, slot: _Slot, stopping: asyncio.Future[None]) -> None:
         slot.generation += 1
         actor = slot.actor = self.cluster.start(
             RunnerActor,
@@ -204,28 +136,23 @@ class RayRunners:
             cpus=self.cpus,
             gpus=self.gpus,
         )
-        ends: set[asyncio.Future[Any]] = {stopping, slot.retired}
         try:
             loading = asyncio.ensure_future(actor.call("load"))
-            await asyncio.wait({loading, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not loading.done():
                 loading.cancel()
-                return False
+                return
             place = loading.result()
             if isinstance(place, RemoteFailure):
                 raise place.as_exception()
             slot.place, self._placed, self._failed_starts = place, True, 0
             logger.info("runner %d runs on %s (process %d)", slot.index, place.host, place.pid)
             running = asyncio.ensure_future(actor.call("run"))
-            await asyncio.wait({running, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done() and not stopping.done():
-                await actor.call("retire")
-                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+            else:
                 await self._stop(slot, actor, running)
-                return False
-            running.result()
-            return not slot.retired.done() and not stopping.done()
         finally:
             actor.end()
             slot.actor = None

@@ -29,7 +29,7 @@ from ...processes import dumps
 from ...redaction import remember_secrets
 from ...store import LightningStore, LightningStoreClient, LightningStoreServer
 from .cluster import RayCluster, RunnerSetup, connected
-from .runners import RayRunners, Scaling
+from .runners import RayRunners
 
 _KILL_SECONDS: Final = 5.0
 _EVERYWHERE: Final = ("0.0.0.0", "::")
@@ -47,7 +47,7 @@ class RayExecutionStrategy(ExecutionStrategy):
     the nodes can reach. A runner that dies is replaced, and its rollout is requeued.
 
     Args:
-        n_runners: most runners at once; see `RaySettings.min_runners`.
+        n_runners: number of runners.
         settings: the settings of Ray.
         runner_env: Ray's runtime environment as a mapping, or what `RaySettings.runner_env` may be.
         server_host: host of the store server; None takes AGL_SERVER_HOST, else this computer's address in the cluster.
@@ -55,7 +55,7 @@ class RayExecutionStrategy(ExecutionStrategy):
         managed_store: True serves the store; False means that the given store is one that every node reaches as it is.
             None takes AGL_MANAGED_STORE, else is True unless the store is a `LightningStoreClient`.
         api_key: bearer token of the store server; None takes AGL_API_KEY, else makes one for the run.
-        graceful_timeout: seconds for a runner to stop after it was asked to; it is killed then.
+        graceful_timeout: seconds that a runner has to stop before it is killed.
         options: settings of `RaySettings` by name.
 
     Raises:
@@ -128,7 +128,7 @@ class RayExecutionStrategy(ExecutionStrategy):
         runners = RayRunners(
             cluster,
             setup,
-            Scaling(settings.min_runners, self.n_runners, settings.runner_idle_seconds),
+            self.n_runners,
             self.patience,
             settings.runner_cpus,
             settings.runner_gpus,

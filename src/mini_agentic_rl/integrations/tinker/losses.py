@@ -208,7 +208,7 @@ def _check(datum: LossDatum, name: str, loss: ClientLoss, where: str, vocabulary
     extra = sorted(set(datum.inputs) - {*wanted, *loss.optional})
     if extra:
         takes = ", ".join((*wanted, *loss.optional))
-        raise RefusedError(f"{where}.loss_fn_inputs.{extra[0][:100]} is nothing that {name!r} reads: it takes {takes}")
+        raise RefusedError(f"{where}.loss_fn_inputs.{extra[0][:100]} is unknown: {name!r} takes {takes}")
     targets = datum.inputs["target_tokens"]
     if targets.dtype.kind != "i" or targets.ndim not in (1, 2) or 0 in targets.shape:
         raise RefusedError(f"{where}.loss_fn_inputs.target_tokens must be whole numbers [tokens] or [tokens, targets]")
@@ -242,8 +242,7 @@ def _config(name: str, loss: ClientLoss, given: Mapping[str, float | str]) -> Co
     unknown = sorted(set(given) - set(loss.config))
     if unknown:
         raise RefusedError(
-            f"loss_fn_config.{unknown[0][:100]} is nothing that {name!r} knows: it takes "
-            f"{', '.join(loss.config) or 'none'}"
+            f"loss_fn_config.{unknown[0][:100]} is unknown: {name!r} takes {', '.join(loss.config) or 'none'}"
         )
     config = dict(loss.config)
     for key, value in given.items():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from ...http import (
@@ -33,7 +32,7 @@ from .promises import Promise
 from .service import TinkerService
 from .sessions import UnknownClientError, owner_of
 from .settings import NoWeightsError, RefusedError
-from .wire.data import LossRequest, loss_request_of_json, loss_request_of_proto, sample_request
+from .wire.data import loss_request_of_proto, sample_request
 from .wire.messages import (
     AnythingBody,
     CreateModelBody,
@@ -56,11 +55,9 @@ _PROTOBUF: Final = "application/x-protobuf"
 _BODY_BYTES: Final = 64 * 1024
 """Most bytes of a request without data; its metadata are kept."""
 _JSON_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes of data in JSON, as in every server here; `limits` bound protobuf, which is parsed much faster."""
+"""Most bytes of a prompt in JSON, as in every server here; `limits` bound protobuf, which is parsed much faster."""
 _REPORT_BYTES: Final = 1024 * 1024
 """Most bytes of a client's telemetry, which is discarded."""
-_FEW: Final = 4096
-"""Numbers of a result that is written at once; longer results are streamed."""
 
 BodyT = TypeVar("BodyT", bound=Body)
 T = TypeVar("T")
@@ -201,8 +198,14 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     async def telemetry(body: AnythingBody, owner: str) -> dict[str, Any]:
         return {"status": "accepted"}
 
-    async def loss(request: Request, *, forward_only: bool) -> Response:
-        body = await _loss_request(request, routes, forward_only)
+    async def forward_backward(request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTOBUF:
+            raise UnsupportedEncodingError(f"send the data as {_PROTOBUF}, as the tinker package does")
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise UnsupportedEncodingError("send protobuf as it is, not compressed")
+        limits = routes.admission.limits
+        raw = await read_body(request, limits.max_body_bytes, within_seconds=limits.max_body_seconds)
+        body = await off_loop(len(raw), lambda: loss_request_of_proto(raw))
         promise = service.forward_backward(body, routes.owner(request))
         return json_response(_promised(promise, body.model_id))
 
@@ -214,7 +217,15 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         if not done:
             again = {"type": "try_again", "request_id": promise.request_id, "queue_state": "active"}
             return json_response(again, 408)
-        return await _result(promise, _PROTOBUF in request.headers.get("accept", ""), service)
+        result = promise.result
+        if promise.failure is not None:
+            response = json_response({"error": str(promise.failure), "category": promise.failure.category})
+        elif isinstance(result, LossAnswer | SampleAnswer):
+            response = Response(await off_loop(1 << 17, result.to_proto), media_type=_PROTOBUF)
+        else:
+            response = json_response(result)
+        service.promises.fetched(promise)
+        return response
 
     return [
         routes.post("/client/config", AnythingBody, client_config),
@@ -224,8 +235,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         routes.post("/create_model", CreateModelBody, create_model),
         routes.post("/load_weights", LoadWeightsBody, load_weights),
         routes.post("/get_info", ModelBody, get_info),
-        routes.route("POST", "/forward_backward", partial(loss, forward_only=False)),
-        routes.route("POST", "/forward", partial(loss, forward_only=True)),
+        routes.route("POST", "/forward_backward", forward_backward),
         routes.post("/optim_step", OptimStepBody, optim_step),
         routes.post("/save_weights", SaveBody, save_weights),
         routes.post("/save_weights_for_sampler", SaveBody, save_for_sampler),
@@ -240,48 +250,6 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
 
 def _promised(promise: Promise, model_id: str) -> dict[str, Any]:
     return {"request_id": promise.request_id, "model_id": model_id}
-
-
-async def _loss_request(request: Request, routes: TinkerRoutes, forward_only: bool) -> LossRequest:
-    limits = routes.admission.limits
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTOBUF:
-        return await routes.read(
-            request, lambda fields: loss_request_of_json(fields, forward_only=forward_only), _JSON_BYTES
-        )
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedEncodingError("send protobuf as it is, not compressed")
-    body = await read_body(request, limits.max_body_bytes, within_seconds=limits.max_body_seconds)
-    return await off_loop(len(body), lambda: loss_request_of_proto(body))
-
-
-async def _result(promise: Promise, in_protobuf: bool, service: TinkerService) -> Response:
-    """Return the response with the result or the failure of a promise."""
-    result, response = promise.result, Response()
-    if promise.failure is not None:
-        response = json_response({"error": str(promise.failure), "category": promise.failure.category})
-    elif not isinstance(result, LossAnswer | SampleAnswer):
-        response = json_response(result)
-    elif in_protobuf:
-        response = Response(await off_loop(1 << 17, result.to_proto), media_type=_PROTOBUF)
-    elif result.count <= _FEW:
-        response = Response(b"".join(result.json_parts()), media_type="application/json")
-    else:  # written in a thread, as fast as the client reads
-        response = StreamingResponse(_gathered(result.json_parts()), media_type="application/json")
-    service.promises.fetched(promise)
-    return response
-
-
-def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Join parts to blocks of `_BODY_BYTES`."""
-    waiting: list[bytes] = []
-    size = 0
-    for part in parts:
-        waiting.append(part)
-        size += len(part)
-        if size >= _BODY_BYTES:
-            yield b"".join(waiting)
-            waiting, size = [], 0
-    yield b"".join(waiting)
 
 
 def record_routes(routes: TinkerRoutes) -> list[Route]:

@@ -18,7 +18,7 @@ from .losses import check_ids
 from .settings import RefusedError
 from .targets import TargetSequence, pack_targets
 from .training import SamplerSlots, SavedWeights
-from .wire.data import SamplePrompt, TensorCells
+from .wire.data import SamplePrompt
 from .wire.messages import SampleBody, SamplingBody
 from .wire.results import LikeliestRows, SampleAnswer, SampledTokens
 
@@ -289,7 +289,7 @@ class _PromptRequest:
     tokens: ScoreRequest | None
     likeliest: ScoreRequest | None
     targets: ScoreRequest | None
-    cells: TensorCells | None
+    target_ids: Ints | None
 
     @classmethod
     def of(cls, body: SampleBody, given: SamplePrompt, vocabulary: int) -> _PromptRequest:
@@ -301,21 +301,21 @@ class _PromptRequest:
         places = np.arange(start, length, dtype=np.int64)
         width = min(body.topk_prompt_logprobs, vocabulary)
         _check_likeliest(width * places.size, "topk_prompt_logprobs")
-        targets, cells = None, given.targets
-        if cells is not None:
-            if cells.dense.dtype.kind != "i" or cells.dense.ndim != 2 or cells.dense.shape[0] != length - 1:
+        targets, target_ids = None, given.targets
+        if target_ids is not None:
+            if target_ids.ndim != 2 or target_ids.shape[0] != length - 1:
                 raise RefusedError(f"target_prompt_logprobs must be whole numbers [{length - 1}, K]")
-            wanted = cells.dense >= 0 if cells.listed is None else cells.listed & (cells.dense >= 0)
+            wanted = target_ids >= 0
             if not wanted.any():
                 raise RefusedError("target_prompt_logprobs names no token")
-            check_ids(cells.dense[wanted], "target_prompt_logprobs", vocabulary)
-            targets = ScoreRequest(prompt, np.nonzero(wanted)[0], cells.dense[wanted])
+            check_ids(target_ids[wanted], "target_prompt_logprobs", vocabulary)
+            targets = ScoreRequest(prompt, np.nonzero(wanted)[0], target_ids[wanted])
         return cls(
             length,
             ScoreRequest(prompt, places - 1, prompt[places]) if body.prompt_logprobs else None,
             ScoreRequest(prompt, places - 1, prompt[places], width) if width else None,
             targets,
-            cells,
+            target_ids,
         )
 
     @property
@@ -336,11 +336,10 @@ class _PromptRequest:
             rows.token_ids[self.likeliest.place_N + 1] = scored.token_ids
             rows.logprobs[self.likeliest.place_N + 1] = scored.logprobs
             answer = replace(answer, prompt_likeliest=rows)
-        if self.targets is not None and self.cells is not None:
-            values = np.zeros(self.cells.dense.shape, np.float32)
-            wanted = self.cells.dense >= 0 if self.cells.listed is None else self.cells.listed & (self.cells.dense >= 0)
-            values[wanted] = next(rest).logprobs
-            answer = replace(answer, target_logprobs=(values, self.cells))
+        if self.targets is not None and self.target_ids is not None:
+            values = np.zeros(self.target_ids.shape, np.float32)
+            values[self.target_ids >= 0] = next(rest).logprobs
+            answer = replace(answer, target_logprobs=values)
         return answer
 
 

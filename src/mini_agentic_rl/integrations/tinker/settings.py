@@ -69,7 +69,7 @@ class TinkerSettings(Settings):
         RunSettings,
         "output_dir",
         Path("outputs/tinker"),
-        "Folder of what clients save, found again by the next server.",
+        "Folder of the clients' checkpoints; a later server on the same folder has them too.",
     )
     served_names: list[str] = Field(default=[])
     """Further names that clients may call the model, as a name that a recipe knows; give it several times for several.

@@ -23,8 +23,6 @@ class TargetSequence:
     """Position in the sequence after which each target would come."""
     target_N: Ints
     """Token ids of the targets."""
-    temperature: float = 1.0
-    """Temperature of the distributions."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def pack_targets(sequences: Sequence[TargetSequence]) -> PackedTargets:
         tree_starts=layout.tree_starts,
         token_S=np.concatenate(where).astype(np.int64),
         behaviour_logprobs_S=np.zeros(count, np.float32),
-        temperature_S=np.repeat(np.array([each.temperature for each in sequences], np.float32), sizes),
+        temperature_S=np.ones(count, np.float32),
         trajectory_S=numbers_S,
         call_S=numbers_S,
         version_S=np.zeros(count, np.int64),

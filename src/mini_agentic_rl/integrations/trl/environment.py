@@ -15,16 +15,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from numbers import Real
-from typing import Any, cast
-
-from openai import BadRequestError
+from typing import TYPE_CHECKING, Any
 
 from ...datasets import Row
 from ...emitter import emit_annotation
-from ...environments import REWARD, Endpoint, Outcome, outgrew_context, shared_client
+from ...environments import REWARD, Endpoint, Message, Outcome, converse
 from ...errors import UserError
 from ...rewards import Reward, WeightedSum
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
 
 # Reward functions are called as TRL calls them, and their weighted rewards summed. Each gets `prompts`, `completions`
 # and `completion_ids` with one item, a list for each column of the row, `environments`, `log_metric` and `log_extra`.
@@ -255,9 +257,9 @@ class TRLEnvironment:
             scores: dict[str, float] = await asyncio.to_thread(
                 self._rewards.score, prompt, completion, columns, completion_ids=ids
             )
-            own_reward = await _own_reward(environment)
-        if own_reward is not None:
-            scores = {**scores, _kind(environment): own_reward, REWARD: scores.get(REWARD, 0.0) + own_reward}
+            reward = await _environment_reward(environment)
+        if reward is not None:
+            scores = {**scores, _kind(environment): reward, REWARD: scores.get(REWARD, 0.0) + reward}
         if not scores:
             raise ValueError(f"{_kind(environment)} and its reward functions gave no reward (None)")
         return Outcome(scores, completion[-1].get("content") if completion else None)
@@ -289,42 +291,37 @@ class TRLEnvironment:
         self, name: str, environment: Any, messages: list[dict[str, Any]], endpoint: Endpoint
     ) -> tuple[list[dict[str, Any]], list[int] | None]:
         """Return the completion as messages in TRL's form, and as ids if a reward function names them."""
-        client = shared_client(endpoint.base_url, endpoint.api_key)
         tools = {tool.__name__: tool for tool in (*self._tools, *methods_of(environment))}
-        sampling: dict[str, Any] = dict(endpoint.sampling)
-        if self._schemas[name]:
-            sampling["tools"] = self._schemas[name]
-        if self._rewards.wants_ids:
-            sampling["extra_body"] = {**sampling.get("extra_body", {}), "return_token_ids": True}
-        completion: list[dict[str, Any]] = []
-        start, ids = 0, None
-        for call_number in range(self._most + 1):
-            try:
-                answer = await client.chat.completions.create(
-                    model=endpoint.model, messages=cast(Any, messages), **sampling
-                )
-            except BadRequestError as error:
-                if not completion or not outgrew_context(error):
-                    raise
-                break
-            choice = answer.choices[0]
-            if self._rewards.wants_ids:
-                before = list((answer.model_extra or {}).get("prompt_token_ids", ()))
-                start = start or len(before)
-                ids = [*before[start:], *(choice.model_extra or {}).get("token_ids", ())]
-            reply = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
-            messages.append(reply)
-            completion.append(_as_trl(reply))
-            calls = reply.get("tool_calls") or ()
-            if not calls or choice.finish_reason == "length" or call_number == self._most:
-                break
-            for call in calls:
+        opening, calls, start = len(messages), 0, 0
+        ids: list[int] | None = None
+
+        def keep_ids(answer: ChatCompletion) -> None:
+            nonlocal start, ids
+            prompt_ids = list((answer.model_extra or {}).get("prompt_token_ids", ()))
+            start = start or len(prompt_ids)
+            ids = [*prompt_ids[start:], *(answer.choices[0].model_extra or {}).get("token_ids", ())]
+
+        async def use_tools(reply: Message) -> list[Message]:
+            nonlocal calls
+            calls += 1
+            if calls > self._most:
+                return []
+            results: list[Message] = []
+            for call in reply.get("tool_calls") or ():
                 function = call["function"]
                 text = await call_tool(tools, function["name"], function["arguments"])
-                result = {"role": "tool", "name": function["name"], "content": text}
-                messages.append({**result, "tool_call_id": call["id"]})
-                completion.append(result)
-        return completion, ids
+                result = {"role": "tool", "name": function["name"], "content": text, "tool_call_id": call["id"]}
+                results.append(result)
+            return results
+
+        observe = None
+        if self._rewards.wants_ids:
+            extra = {**endpoint.sampling.get("extra_body", {}), "return_token_ids": True}
+            endpoint = replace(endpoint, sampling={**endpoint.sampling, "extra_body": extra})
+            observe = keep_ids
+        schemas = self._schemas[name]
+        await converse(endpoint, messages, use_tools, tools=schemas, max_turns=self._most + 1, observe=observe)
+        return [_as_trl(message) for message in messages[opening:]], ids
 
 
 async def _opening(environment: Any, task: Mapping[str, Any], *, several: bool) -> list[dict[str, Any]]:
@@ -343,7 +340,7 @@ async def _opening(environment: Any, task: Mapping[str, Any], *, several: bool) 
     return messages
 
 
-async def _own_reward(environment: Any) -> float | None:
+async def _environment_reward(environment: Any) -> float | None:
     if not hasattr(type(environment), "get_reward"):
         return None
     value = await _called(environment.get_reward)
@@ -362,17 +359,17 @@ async def _called(function: Callable[..., Any], **arguments: Any) -> Any:
     return await asyncio.to_thread(function, **arguments)
 
 
-def _as_trl(reply: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an assistant's message whose call arguments are parsed if they are JSON."""
-    if not reply.get("tool_calls"):
-        return {"role": "assistant", "content": reply.get("content") or ""}
-    calls = []
-    for call in reply["tool_calls"]:
+def _as_trl(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message in TRL's form: arguments of calls are parsed if they are JSON."""
+    if message["role"] == "tool":
+        return {name: value for name, value in message.items() if name != "tool_call_id"}
+    reply: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
+    for call in message.get("tool_calls") or ():
         function = dict(call["function"])
         with suppress(ValueError, RecursionError):  # keep the text
             function["arguments"] = json.loads(function["arguments"])
-        calls.append({"type": "function", "function": function})
-    return {"role": "assistant", "content": reply.get("content") or "", "tool_calls": calls}
+        reply.setdefault("tool_calls", []).append({"type": "function", "function": function})
+    return reply
 
 
 def _kind(environment: Any) -> str:

@@ -105,7 +105,6 @@ _NAMES = {
     "entropy": "entropy",
     "kl": "kl",
     "clip_ratio/region_mean": "clip_fraction",
-    "cispo_clip_ratio": "clip_fraction",
 }
 """TRL's metrics and the equivalent ones of this package."""
 

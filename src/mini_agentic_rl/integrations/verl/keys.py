@@ -1,8 +1,7 @@
-"""The keys of a verl configuration and what becomes of each: the table behind `VERL`.
+"""The keys of a verl configuration that `VERL` reads: the tables behind it.
 
-A key is in one of three groups: it sets something here (`SETTINGS`); any value but the one that applies here would
-change what is learned, and is an error (`FIXED`); or it is not honoured but changes no gradient (`IGNORED`). All other
-keys are about machines, engines and parts of verl that have no counterpart in one process, and are named in a warning.
+A key sets something here (`SETTINGS`), or any value but the one that applies here would change what is learned and is
+an error (`FIXED`). All other keys have no effect and are named in a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Convert = Callable[[Any], Any]
 
 
 def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
-    """Dotted key to value, out of nested mappings, dotted keys or a mixture; a later one wins.
+    """Return values by dotted keys, from nested mappings, dotted keys or a mixture; a later one wins.
 
     A leading `+`, with which verl's command line adds a key, is dropped. Lists become tuples.
     """
@@ -35,7 +34,7 @@ def flatten(config: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def number(value: Any) -> float:
-    """A number; YAML reads 1e-6 as text, which is taken as well."""
+    """Return a number; text is converted, since YAML reads 1e-6 as text."""
     if isinstance(value, bool):
         raise ValueError("expected a number")
     try:
@@ -45,7 +44,7 @@ def number(value: Any) -> float:
 
 
 def whole(value: Any) -> int:
-    """A whole number."""
+    """Return a whole number."""
     given = number(value)
     if given != int(given):
         raise ValueError("expected a whole number")
@@ -53,14 +52,14 @@ def whole(value: Any) -> int:
 
 
 def text(value: Any) -> str:
-    """A text."""
+    """Return a text."""
     if not isinstance(value, str):
         raise ValueError("expected a text")
     return value
 
 
 def truth(value: Any) -> bool:
-    """True or False, also as text."""
+    """Return True or False, also from text."""
     given = {"true": True, "false": False}.get(str(value).lower())
     if given is None:
         raise ValueError("expected True or False")
@@ -68,19 +67,19 @@ def truth(value: Any) -> bool:
 
 
 def numbers(value: Any) -> tuple[float, ...]:
-    """A list of numbers."""
+    """Return numbers of a list."""
     if not isinstance(value, tuple):
         raise ValueError("expected a list of numbers")
     return tuple(map(number, value))
 
 
 def modules(value: Any) -> str | tuple[str, ...]:
-    """`all-linear`, a pattern, or a list of names of layers."""
+    """Return `all-linear`, a pattern, or a tuple of names of layers."""
     return tuple(map(text, value)) if isinstance(value, tuple) else text(value)
 
 
 def one_of(choices: Mapping[str, Any]) -> Convert:
-    """One of some words, turned into what it stands for here."""
+    """Return a converter from one of these words to its value."""
 
     def convert(value: Any) -> Any:
         if str(value) not in choices:
@@ -91,7 +90,7 @@ def one_of(choices: Mapping[str, Any]) -> Convert:
 
 
 def positive(value: Any) -> int | None:
-    """A whole number; -1 and 0 mean that it is not set."""
+    """Return a whole number; None for -1 and 0, which mean that it is not set."""
     given = whole(value)
     return given if given > 0 else None
 
@@ -111,13 +110,6 @@ class HonouredKey:
     `verl.NAME`: read by `translate`."""
     convert: Convert
 
-
-OVERLONG: Sequence[str] = (
-    "reward_model.overlong_buffer",
-    "reward_model.reward_kwargs.overlong_buffer_cfg",
-    "reward.reward_kwargs.overlong_buffer_cfg",
-)
-"""Places at which versions of verl keep `enable`, `len` and `penalty_factor` of DAPO's penalty for long replies."""
 
 _OVER_BATCH = {"advantage_normalization": "batch", "normalize_advantage": True}
 
@@ -212,11 +204,6 @@ SETTINGS: Sequence[HonouredKey] = (
         one_of({"token": "token", "sequence": "sequence", "null": "none"}),
     ),
     HonouredKey("algorithm.rollout_correction.rollout_is_threshold", "grpo.importance_cap", number),
-    *(HonouredKey(f"{root}.enable", "verl.overlong", truth) for root in OVERLONG),
-    *(HonouredKey(f"{root}.len", "verl.overlong_len", whole) for root in OVERLONG),
-    *(HonouredKey(f"{root}.penalty_factor", "grpo.overlong_penalty", number) for root in OVERLONG),
-    HonouredKey("reward_model.reward_kwargs.max_resp_len", "verl.overlong_max", whole),
-    HonouredKey("reward.reward_kwargs.max_resp_len", "verl.overlong_max", whole),
     HonouredKey("trainer.total_epochs", "grpo.total_epochs", positive),
     HonouredKey("trainer.total_training_steps", "grpo.total_steps", whole),
     HonouredKey("trainer.test_freq", "grpo.eval_every", positive),
@@ -232,7 +219,7 @@ class Fixed:
     holds: Callable[[Any], bool]
     """Return True for the value that applies here."""
     instead: str
-    """Advice for another value, or what happens instead."""
+    """Advice for another value."""
 
 
 def _is_off(value: Any) -> bool:
@@ -241,11 +228,6 @@ def _is_off(value: Any) -> bool:
 
 def _is(*words: str) -> Callable[[Any], bool]:
     return lambda value: str(value).lower() in words
-
-
-def never(value: Any) -> bool:
-    """Return False: no value applies here."""
-    return False
 
 
 FIXED: Sequence[Fixed] = (
@@ -267,30 +249,15 @@ FIXED: Sequence[Fixed] = (
     Fixed("reward.custom_reward_function.path", _is_off, "the reward comes from the agent or from a hook"),
     Fixed("trainer.val_only", _is_off, "measure without training by `mini-agentic-rl evaluate`"),
     Fixed("trainer.critic_warmup", _is_off, "there is no critic without algorithm.adv_estimator=gae: set it to 0"),
-)
-
-IGNORED: Sequence[Fixed] = (
-    Fixed(
-        "algorithm.filter_groups.metric", _is("seq_reward", "seq_final_reward"), "groups are filtered by their rewards"
+    *(
+        Fixed(f"{root}.enable", _is_off, "give overlong_buffer, a share of the reply, and overlong_penalty to VERL")
+        for root in (
+            "reward_model.overlong_buffer",
+            "reward_model.reward_kwargs.overlong_buffer_cfg",
+            "reward.reward_kwargs.overlong_buffer_cfg",
+        )
     ),
-    Fixed("algorithm.rollout_correction.bypass_mode", _is_off, "rollout_is selects the correction"),
-    Fixed("data.max_prompt_length", never, "the context length of the model bounds prompts"),
-    Fixed(f"{ROLLOUT}.prompt_length", never, "the context length of the model bounds prompts"),
-    Fixed("data.truncation", never, "no prompt is cut"),
-    Fixed("data.filter_overlong_prompts", _is_off, "no task is left out"),
-    Fixed("data.shuffle", _is("true"), "tasks are always shuffled, by data.seed"),
-    Fixed(f"{ACTOR}.shuffle", _is_off, "the order within a batch changes no gradient"),
-    Fixed(f"{ACTOR}.clip_ratio_c", never, "the ratio is clipped on its two sides, without a third bound"),
-    Fixed(f"{ROLLOUT}.val_kwargs.n", _is("1"), "each validation task is tried once"),
-    Fixed(f"{ROLLOUT}.val_kwargs.temperature", _is_off, "measuring is greedy"),
-    Fixed(f"{ROLLOUT}.val_kwargs.top_p", _is("1", "1.0"), "measuring is greedy"),
-    Fixed(f"{ROLLOUT}.val_kwargs.top_k", _is("-1", "0"), "measuring is greedy"),
-    Fixed(f"{ROLLOUT}.val_kwargs.do_sample", _is_off, "measuring is greedy"),
-    Fixed("trainer.val_before_train", _is("true"), "where there are validation tasks, they are measured first"),
-    Fixed("trainer.max_actor_ckpt_to_keep", never, "the run folder keeps the newest checkpoints"),
-    Fixed(f"{MODEL}.override_config", never, "the model is loaded as it was saved"),
 )
-"""Keys that change no gradient. The warning names any value but the one that applies here, with the consequence."""
 
 ESTIMATORS: Sequence[str] = ("gae", "AdvantageEstimator.GAE")
 """Values of `algorithm.adv_estimator` that have a critic, which is PPO. verl's critic is a model of its own; here it is
@@ -301,17 +268,4 @@ CRITIC_SETTINGS: Sequence[HonouredKey] = (
     HonouredKey("algorithm.lam", "grpo.gae_lambda", number),
     HonouredKey("critic.cliprange_value", "grpo.value_clip", number),
     HonouredKey("trainer.critic_warmup", "grpo.value_warmup_steps", whole),
-)
-
-_HEAD = "the critic is a value head on the policy's weights"
-_STEPS = "the critic learns in the policy's steps"
-
-CRITIC_IGNORED: Sequence[Fixed] = (
-    Fixed("critic.optim", never, f"{_HEAD}: its learning rate is the setting value_learning_rate"),
-    Fixed("critic.model.path", never, _HEAD),
-    Fixed("critic.model.lora_rank", never, _HEAD),
-    Fixed("critic.ppo_epochs", never, _STEPS),
-    Fixed("critic.ppo_mini_batch_size", never, _STEPS),
-    Fixed("critic.grad_clip", lambda value: str(value) in ("1", "1.0"), "gradients of the head are clipped at 1"),
-    Fixed("critic.loss_agg_mode", never, "errors of the critic are averaged as the loss of the policy"),
 )

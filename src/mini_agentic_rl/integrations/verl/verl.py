@@ -18,15 +18,12 @@ from ...policy import LearnerSettings, LoraSettings, Policy
 from ...types import Dataset
 from .keys import (
     ACTOR,
-    CRITIC_IGNORED,
     CRITIC_SETTINGS,
     ESTIMATORS,
     FIXED,
-    IGNORED,
     MODEL,
     ROLLOUT,
     SETTINGS,
-    Fixed,
     HonouredKey,
     flatten,
     truth,
@@ -63,21 +60,19 @@ class Plan:
     """Options of `load_model`."""
     warmup_ratio: float | None = None
     """Share of the optimizer steps over which the learning rate rises; None where their number is given."""
-    unmet: tuple[str, ...] = ()
-    """Keys that are not honoured, each with the consequence."""
-    meaningless: tuple[str, ...] = ()
-    """All other keys."""
+    unused: tuple[str, ...] = ()
+    """Keys without effect here."""
+    advice: str | None = None
+    """Advice on a value that is honoured."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The key that each setting (`grpo.temperature`, …) comes from."""
 
     @property
     def warning(self) -> str | None:
-        """All keys that are not honoured, in one text; None if there are none."""
-        parts = []
-        if self.unmet:
-            parts.append("not honoured: " + "; ".join(self.unmet))
-        if self.meaningless:
-            parts.append("no meaning here: " + ", ".join(self.meaningless))
+        """The keys without effect and the advice, in one text; None if there are neither."""
+        parts = [] if self.advice is None else [self.advice]
+        if self.unused:
+            parts.append("keys without effect here: " + ", ".join(self.unused))
         return "verl configuration: " + ". ".join(parts) if parts else None
 
 
@@ -90,7 +85,6 @@ def translate(config: Mapping[Any, Any]) -> Plan:
     flat = {key: value for key, value in flatten(config).items() if value is not None}
     critic = flat.get("algorithm.adv_estimator") in ESTIMATORS
     settings = (*SETTINGS, *CRITIC_SETTINGS) if critic else SETTINGS
-    ignored = (*IGNORED, *CRITIC_IGNORED) if critic else IGNORED
     for key, value in flat.items():
         if key in _FIXED and not (critic and key in _OF_CRITIC) and not _FIXED[key].holds(value):
             raise UserError(f"{key}={value!r} cannot be honoured: {_FIXED[key].instead}")
@@ -103,8 +97,6 @@ def translate(config: Mapping[Any, Any]) -> Plan:
         _set_critic(verl, grpo)
     else:
         _set_estimator(verl, grpo, flat)
-    if verl.get("overlong"):
-        _set_overlong(verl, grpo, sources)
     if verl.get("kl_in_reward"):
         _set_kl_in_reward(verl, grpo, full_training=lora is None)
     if verl.get("importance_cap", 0) > 0:
@@ -120,16 +112,11 @@ def translate(config: Mapping[Any, Any]) -> Plan:
         grpo.pop("total_epochs", None)
     if verl.get("save_freq") is not None:
         grpo["checkpoint_every"] = verl["save_freq"] if verl["save_freq"] > 0 else _NEVER
-    unmet = [
-        f"{key} ({entry.instead})"
-        for key in sorted(flat)
-        if (entry := _entry(key, ignored)) and not entry.holds(flat[key])
-    ]
     named = {setting.key for setting in settings} | _FIXED.keys()
-    meaningless = tuple(key for key in sorted(flat) if key not in named and _entry(key, ignored) is None)
+    advice = None
     rate = values["learner"].get("learning_rate")
     if lora is not None and "r" not in lora and rate is not None and rate < _FULL_TRAINING_RATE:
-        unmet.append(
+        advice = (
             f"{ACTOR}.optim.lr={rate:g} trains an adapter of low rank here, for which it is small: "
             f"set {MODEL}.lora_rank (0 trains every weight), and with an adapter about ten times the rate"
         )
@@ -142,8 +129,8 @@ def translate(config: Mapping[Any, Any]) -> Plan:
         lora=lora,
         load=values["load"],
         warmup_ratio=None if "warmup_steps" in values["learner"] else verl.get("warmup_ratio"),
-        unmet=tuple(unmet),
-        meaningless=meaningless,
+        unused=tuple(key for key in sorted(flat) if key not in named),
+        advice=advice,
         sources=sources,
     )
 
@@ -238,7 +225,7 @@ def _clips_rollouts(grpo: Mapping[str, Any]) -> bool:
 
 
 def _set_critic(verl: Mapping[str, Any], grpo: dict[str, Any]) -> None:
-    """PPO: rewards are compared with what the critic expected, and advantages always whitened over the batch."""
+    """Set what PPO needs: its advantages come from the critic and are always whitened over the batch."""
     grpo.pop("normalize_advantage", None)
     if grpo.get("dynamic_sampling"):
         raise UserError(f"{_FILTER_GROUPS} with algorithm.adv_estimator=gae, which compares no groups")
@@ -249,27 +236,6 @@ def _set_critic(verl: Mapping[str, Any], grpo: dict[str, Any]) -> None:
         )
     if verl.get("use_kl_loss"):
         grpo["kl_in_reward"] = False
-
-
-def _set_overlong(verl: Mapping[str, Any], grpo: dict[str, Any], sources: Mapping[str, str]) -> None:
-    """DAPO's penalty for long replies: `len` tokens before the bound of a reply, as a share of it."""
-    key = f"{sources['verl.overlong']}=True cannot be honoured"
-    length, bound = verl.get("overlong_len"), grpo.get("max_new_tokens")
-    if length is None:
-        raise UserError(f"{key} without {sources['verl.overlong'].rpartition('.')[0]}.len")
-    if bound is None:
-        raise UserError(f"{key} without data.max_response_length, at whose end the buffer is")
-    if verl.get("overlong_max", bound) != bound:
-        raise UserError(
-            f"{sources['verl.overlong_max']}={verl['overlong_max']} cannot be honoured with "
-            f"data.max_response_length={bound}: set both to one number"
-        )
-    if not 0 < length <= bound:
-        raise UserError(
-            f"{sources['verl.overlong_len']}={length} cannot be honoured: set it to between 1 and "
-            f"data.max_response_length={bound}"
-        )
-    grpo["overlong_buffer"] = length / bound
 
 
 def _set_kl_in_reward(verl: Mapping[str, Any], grpo: dict[str, Any], *, full_training: bool) -> None:
@@ -285,10 +251,6 @@ def _set_kl_in_reward(verl: Mapping[str, Any], grpo: dict[str, Any], *, full_tra
     grpo |= {"kl_in_reward": True, "kl_coef": verl.get("reward_kl_coef", _DEFAULT_KL_COEF)}
 
 
-def _entry(key: str, ignored: Sequence[Fixed]) -> Fixed | None:
-    return next((entry for entry in ignored if f"{key}.".startswith(f"{entry.key}.")), None)
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -297,7 +259,7 @@ class VERL(MiniGRPO):
     `MiniPPO` does.
 
     A key that is left out keeps the default of these, not verl's; without `model.lora_rank` that is an adapter of low
-    rank, and 0 trains every weight. Keys that are not honoured are named in one warning.
+    rank, and 0 trains every weight. Keys without effect are named in one warning.
 
     Args:
         config: nested mappings as in verl's YAML, dotted keys, or both; an OmegaConf `DictConfig` is one. None takes
@@ -349,7 +311,7 @@ class VERL(MiniGRPO):
         await super().run(train_dataset, val_dataset)
 
     def _counted(self, tasks: int) -> tuple[GRPOSettings, LearnerSettings]:
-        """The settings with their steps counted: as in verl, an epoch holds whole batches only."""
+        """Return the settings with the number of steps: as in verl, an epoch has whole batches only."""
         settings, learner = self.settings, self.learner_settings
         if settings.total_epochs is not None:
             if settings.tasks_per_step > tasks:
@@ -368,7 +330,7 @@ class VERL(MiniGRPO):
 
 
 def _arguments(planned: Plan) -> dict[str, Any]:
-    """Keyword arguments of `MiniGRPO`."""
+    """Return the keyword arguments of `MiniGRPO`."""
     arguments: dict[str, Any] = {}
     if planned.model is not None:
         arguments["model"] = planned.model

@@ -29,7 +29,7 @@ RewardType = Literal["accuracy", "format", "length_penalty", "step"]
 
 
 class ToolError(UserError):
-    """A call that cannot be done as it was made; the message says which parameter to change."""
+    """An invalid call; the message names the parameter to change."""
 
 
 class DataParameters(Settings):
@@ -127,7 +127,7 @@ class LoadDatasetParameters(DataParameters):
         TrainingConfig,
         "model_name",
         None,
-        "Taken, and not needed: prompts are messages, which every model gets in its own chat template.",
+        "Ignored: prompts are messages, and each model has its chat template.",
     )
 
 
@@ -147,9 +147,7 @@ class EvaluateParameters(DataParameters, RewardParameters):
     max_new_tokens: int = restated(
         TrainingConfig, "max_new_tokens", 256, "At most this many tokens of an answer.", le=32_768
     )
-    use_lora: bool = restated(
-        TrainingConfig, "use_lora", True, "Taken, and not needed: whether the folder is an adapter is seen from it."
-    )
+    use_lora: bool = restated(TrainingConfig, "use_lora", True, "Ignored: an adapter is recognised by its folder.")
     seed: int = restated(TrainingConfig, "seed", 42, "Seed of the draw of rows.")
 
 
@@ -185,7 +183,7 @@ def read_action(parameters: Mapping[str, Any]) -> str:
     """
     if not parameters:
         raise ToolError(
-            f"nothing was asked for: give `action` ({', '.join(ACTIONS)}). To train, give at least `algorithm`, and "
+            f"the call is empty: give `action` ({', '.join(ACTIONS)}). To train, give at least `algorithm`, and "
             "`model_name`, `dataset` and `output_dir` with it"
         )
     action = parameters.get("action", "train")

@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, cast
 
+from ....datasets import divide_examples, load_examples
 from ....errors import UserError
-from .actions import Actions
+from .. import REWARD_TYPES, STAND_IN, TrainingConfig, create_reward_function, local_copy, usual_dataset
 from .parameters import (
     PARAMETERS,
     AllowedPaths,
+    DataParameters,
+    EvaluateParameters,
+    LoadDatasetParameters,
+    RewardParameters,
     ToolError,
     ToolParameter,
+    TrainParameters,
     describe,
     json_schema,
     message_of,
@@ -29,6 +36,21 @@ from .parameters import (
 )
 
 logger = logging.getLogger(__name__)
+
+REINFORCEMENT_RATE: Final = 5e-4
+"""Learning rate of reinforcement learning, unless another is given."""
+_EVAL_FRACTION: Final = 0.1
+
+_SHOWN_ROWS = 2
+_SHOWN_TEXT = 600
+_EXAMPLES = (
+    ("right", "Step 1: 6 * 7 = 42\nAnswer: 42"),
+    ("wrong", "Step 1: 6 * 7 = 41\nAnswer: 41"),
+    ("no answer", "I do not know."),
+)
+_TRUTH = "42"
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 class RLTrainingTool:
@@ -65,8 +87,19 @@ class RLTrainingTool:
         model_folders: Sequence[str | Path] = (),
         max_trainings: int = 1,
     ) -> None:
-        paths = AllowedPaths(Path.cwd() if root is None else root, data_folders, model_folders)
-        self._actions = Actions(paths, max_trainings)
+        if max_trainings < 1:
+            raise UserError(f"max_trainings must be 1 or more, not {max_trainings}")
+        self._paths = AllowedPaths(Path.cwd() if root is None else root, data_folders, model_folders)
+        self._max_trainings = max_trainings
+        self._free = threading.BoundedSemaphore(max_trainings)
+        self._datasets: dict[str, Rows] = {}
+        self._rewards: dict[str, Callable[..., Any]] = {}
+        self._actions: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "train": self._train,
+            "load_dataset": self._load_dataset,
+            "create_reward": self._create_reward,
+            "evaluate": self._evaluate,
+        }
 
     def run(self, parameters: Mapping[str, Any] | str | None = None) -> str:
         """Do what `action` says (`train` where there is none) and answer in JSON."""
@@ -74,8 +107,7 @@ class RLTrainingTool:
         try:
             given = _read(parameters)
             action = read_action(given)
-            act: Callable[[Any], dict[str, Any]] = getattr(self._actions, action)
-            result = act(read_parameters(PARAMETERS[action], action, given))
+            result = self._actions[action](read_parameters(PARAMETERS[action], action, given))
             answer = {"success": True, "status": "success", "action": action, **result}
         except Exception as error:  # an agent can act on an answer, and not on a traceback
             if not isinstance(error, UserError | ImportError):
@@ -99,13 +131,15 @@ class RLTrainingTool:
             "function": {"name": self.name, "description": self.description, "parameters": json_schema()},
         }
 
-    def register_dataset(self, name: str, dataset: Sequence[Mapping[str, Any]]) -> None:
+    def register_dataset(self, name: str, dataset: Rows) -> None:
         """Let `dataset` and `custom_dataset` name these rows.
 
         Raises:
             UserError: the name is empty, or there are no rows.
         """
-        self._actions.register_dataset(name, dataset)
+        if not name.strip() or len(dataset) == 0:
+            raise UserError("register_dataset needs a name, and a data set with rows")
+        self._datasets[name] = dataset
 
     def register_reward_function(self, name: str, reward_fn: Callable[..., Any]) -> None:
         """Let `custom_reward` name this function.
@@ -113,7 +147,135 @@ class RLTrainingTool:
         Raises:
             UserError: the name is empty, or it cannot be called.
         """
-        self._actions.register_reward(name, reward_fn)
+        if not name.strip() or not callable(reward_fn):
+            raise UserError("register_reward_function needs a name, and a function")
+        self._rewards[name] = reward_fn
+
+    def _train(self, parameters: TrainParameters) -> dict[str, Any]:
+        """Train to the end, and return the summary."""
+        from .. import FORMATS, SUPERVISED_SETTINGS, supervise  # which import torch
+
+        folder = self._paths.output(parameters.output_dir)
+        model = self._paths.model(parameters.model_name)
+        form = FORMATS.get(parameters.algorithm, "rl")
+        name, rows = self._find(parameters, form)
+        reward_fn = self._reward(parameters) if form == "rl" else None
+        if not self._free.acquire(blocking=False):
+            raise ToolError(f"at most {self._max_trainings} trainings run at once (max_trainings): wait until one ends")
+        try:
+            rows = self._rows(name, rows, form, parameters, parameters.seed)
+            if not rows:
+                raise UserError("dataset has no rows to train on")
+            if form == "rl":
+                summary = _reinforce(parameters, model, rows, reward_fn, folder)
+            else:
+                usual = SUPERVISED_SETTINGS[parameters.algorithm].settings()["learning_rate"].default
+                summary = supervise(
+                    parameters.algorithm,
+                    _config(parameters, model, folder, float(usual)),
+                    rows,
+                    folder,
+                    resume=parameters.resume,
+                    overwrite=parameters.overwrite,
+                )
+        finally:
+            self._free.release()
+        return {
+            "algorithm": parameters.algorithm,
+            "model": parameters.model_name,
+            "output_dir": str(folder),
+            "dataset": name,
+            "dataset_size": len(rows),
+            "num_epochs": parameters.num_epochs,
+            "summary": summary,
+        }
+
+    def _load_dataset(self, parameters: LoadDatasetParameters) -> dict[str, Any]:
+        """Return the number of rows, their columns and the first rows."""
+        name, rows = self._find(parameters, parameters.format)
+        loaded = self._rows(name, rows, parameters.format, parameters)
+        return {
+            "dataset": name,
+            "format": parameters.format,
+            "split": parameters.split,
+            "dataset_size": len(loaded),
+            "sample_keys": list(loaded[0]) if loaded else [],
+            "samples": [{name: _cut(value) for name, value in row.items()} for row in loaded[:_SHOWN_ROWS]],
+        }
+
+    def _create_reward(self, parameters: RewardParameters) -> dict[str, Any]:
+        """Return the rewards of three replies to a task whose right answer is 42."""
+        reward_fn = self._reward(parameters)
+        truths = [_TRUTH] * len(_EXAMPLES)
+        rewards = reward_fn(completions=[text for _, text in _EXAMPLES], ground_truth=truths)
+        custom = parameters.custom_reward is not None
+        values = parameters.model_dump(exclude={"custom_reward", "reward_type"})
+        return {
+            "reward_type": "custom" if custom else parameters.reward_type,
+            "description": "a function of the user's" if custom else REWARD_TYPES[parameters.reward_type],
+            "parameters": {} if custom else values,
+            "examples": [
+                {"reply": text, "ground_truth": _TRUTH, "reward": reward}
+                for (_, text), reward in zip(_EXAMPLES, rewards, strict=True)
+            ],
+        }
+
+    def _evaluate(self, parameters: EvaluateParameters) -> dict[str, Any]:
+        """Return the mean reward and the accuracy of a model."""
+        from ....metrics import MetricsLogger
+        from .. import evaluate_model
+
+        reward_fn = self._reward(parameters)
+        name, rows = self._find(parameters, "rl")
+        scores = evaluate_model(
+            self._paths.model(parameters.model_path or parameters.model_name),
+            self._rows(name, rows, "rl", parameters),
+            reward_fn,
+            max_samples=parameters.max_samples,
+            max_new_tokens=parameters.max_new_tokens,
+            seed=parameters.seed,
+            logger=MetricsLogger(),
+        )
+        return {"dataset": name, "split": parameters.split, **scores}
+
+    def _find(self, parameters: DataParameters, form: str) -> tuple[str, Rows | None]:
+        """Return the name of the data set, and its rows if it is registered or given."""
+        custom = parameters.custom_dataset
+        if custom is not None and not isinstance(custom, str):
+            return "custom", list(custom)[: parameters.max_samples]
+        if isinstance(custom, str) and custom not in self._datasets:
+            raise ToolError(f"custom_dataset={custom!r} is not registered. Registered: {_names(self._datasets)}")
+        name = custom or parameters.dataset
+        if name is None:
+            return (usual_dataset() if form in ("sft", "rl") else STAND_IN), None
+        if name in self._datasets:
+            return name, list(self._datasets[name])[: parameters.max_samples]
+        return local_copy(self._paths.dataset(name)), None
+
+    def _reward(self, parameters: RewardParameters) -> Callable[..., Any]:
+        """Return the reward function of a call."""
+        custom = parameters.custom_reward
+        if isinstance(custom, str):
+            if custom not in self._rewards:
+                raise ToolError(f"custom_reward={custom!r} is not registered. Registered: {_names(self._rewards)}")
+            return self._rewards[custom]
+        if custom is not None:
+            if not callable(custom):
+                raise ToolError("custom_reward must be a function, or the name of a registered one")
+            return cast(Callable[..., Any], custom)
+        return create_reward_function(
+            parameters.reward_type,
+            tolerance=parameters.tolerance,
+            max_length=parameters.max_length,
+            penalty_weight=parameters.penalty_weight,
+            step_bonus=parameters.step_bonus,
+        )
+
+    def _rows(self, name: str, rows: Rows | None, form: Any, parameters: DataParameters, seed: int = 0) -> Rows:
+        """Return the rows, loaded by the name of the data set if they are not given."""
+        if rows is not None:
+            return rows
+        return load_examples(name, form, split=parameters.split, max_samples=parameters.max_samples, seed=seed)
 
 
 def _read(parameters: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
@@ -127,3 +289,47 @@ def _read(parameters: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
     if not isinstance(parameters, Mapping):
         raise ToolError(f"the parameters are a {type(parameters).__name__}; give a JSON object")
     return parameters
+
+
+def _config(parameters: TrainParameters, model: str, folder: Path, learning_rate: float) -> TrainingConfig:
+    samples = parameters.samples_per_prompt if "samples_per_prompt" in parameters.model_fields_set else None
+    values: dict[str, Any] = {
+        **parameters.model_dump(include=set(TrainingConfig.model_fields)),  # settings of the same name
+        "model_name": model,
+        "output_dir": str(folder),
+        "num_train_epochs": parameters.num_epochs,
+        "per_device_train_batch_size": parameters.batch_size,
+        "learning_rate": parameters.learning_rate or learning_rate,
+        "logging_steps": 1,
+        "lora_dropout": 0.0,
+        "samples_per_prompt": samples,
+    }
+    return TrainingConfig(**values)
+
+
+def _reinforce(parameters: TrainParameters, model: str, rows: Rows, reward_fn: Any, folder: Path) -> dict[str, Any]:
+    from .. import reinforce
+
+    train: Rows = rows
+    held_out: Rows = ()
+    if parameters.eval_samples and len(rows) > 1:
+        train, held_out = divide_examples(list(rows), _EVAL_FRACTION, parameters.seed)
+    return reinforce(
+        parameters.algorithm,
+        _config(parameters, model, folder, REINFORCEMENT_RATE),
+        train,
+        reward_fn,
+        folder,
+        eval_rows=held_out[: parameters.eval_samples],
+        resume=parameters.resume,
+        overwrite=parameters.overwrite,
+    )
+
+
+def _names(registered: Mapping[str, Any]) -> str:
+    return ", ".join(registered) or "none"
+
+
+def _cut(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return value if len(text) <= _SHOWN_TEXT else f"{text[:_SHOWN_TEXT]} …"

@@ -25,9 +25,7 @@ _FIELDS: Final = {
         "3 topk_prompt_logprobs TopkLogprobs",
         "4 prompt_cache_hit_tokens int32",
         "5 target_prompt_logprobs Tensor",
-        "6 prompt_alt_tokens PromptAltTokens",
     ),
-    "PromptAltTokens": ("1 tokens Tensor", "2 logprobs Tensor"),
     "SampledSequence": (
         "1 stop_reason int32",
         "2 tokens bytes",
@@ -386,7 +384,7 @@ class SamplingBody(Body):
 
 
 class SampleBody(Body):
-    """Sample continuations of a prompt, or score it; the tokens of the prompt are read apart (`prompts.py`)."""
+    """Sample continuations of a prompt, or score it; the tokens of the prompt are read apart."""
 
     num_samples: int = Field(default=1, ge=1, le=1024)
     sampling_params: SamplingBody = SamplingBody()

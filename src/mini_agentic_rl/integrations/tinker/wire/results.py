@@ -1,24 +1,20 @@
-"""Results of training and sampling, in protobuf if the client accepts it, else in JSON."""
+"""Results of training and sampling as protobuf messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ....http import encode
-from .data import TensorCells, tensor_to_proto
+from .data import tensor_to_proto
 from .messages import FLOAT32, LENGTH, STOP, new_message
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-
-_AT_ONCE: Final = 4096
-"""Numbers that are written as JSON in one call."""
 
 NO_LOGPROB: Final = -99999.0
 """Placeholder for a number that was not computed, in the rows of likeliest tokens."""
@@ -31,11 +27,6 @@ class LossAnswer:
     logprobs: Sequence[Floats]
     """Log-probabilities of each datum's targets."""
     metrics: dict[str, float]
-
-    @property
-    def count(self) -> int:
-        """Numbers in it."""
-        return sum(each.size for each in self.logprobs)
 
     def to_proto(self) -> bytes:
         """Return it as a message."""
@@ -53,15 +44,6 @@ class LossAnswer:
             message.metrics.add(key=key, value=value)
         return bytes(message.SerializeToString())
 
-    def json_parts(self) -> Iterator[bytes]:
-        """Yield it as the text of a JSON object, in parts."""
-        yield b'{"loss_fn_output_type":"ArrayRecord","loss_fn_outputs":['
-        for number, each in enumerate(self.logprobs):
-            yield b',{"logprobs":{"data":' if number else b'{"logprobs":{"data":'
-            yield from _list(each.reshape(-1))
-            yield b',"dtype":"float32","shape":' + encode(list(each.shape)) + b"}}"
-        yield b'],"metrics":' + encode(self.metrics) + b"}"
-
 
 @dataclass(frozen=True)
 class LikeliestRows:
@@ -77,11 +59,6 @@ class LikeliestRows:
         logprobs = np.where(missing, NO_LOGPROB, self.logprobs).astype("<f4")
         count, width = ids.shape
         return new_message("TopkLogprobs", token_ids=ids.tobytes(), logprobs=logprobs.tobytes(), k=width, length=count)
-
-    def rows(self) -> Iterator[list[tuple[int, float]] | None]:
-        """Yield each row as pairs."""
-        for ids, logprobs in zip(self.token_ids, self.logprobs, strict=True):
-            yield None if np.isnan(logprobs).any() else list(zip(ids.tolist(), logprobs.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -102,17 +79,9 @@ class SampleAnswer:
     prompt_logprobs: Floats | None = None
     """[prompt] NaN where nothing was computed."""
     prompt_likeliest: LikeliestRows | None = None
-    target_logprobs: tuple[Floats, TensorCells] | None = field(default=None)
-    """Log-probabilities of the requested tokens, and the tensor of the request."""
+    target_logprobs: Floats | None = None
+    """Log-probabilities of the requested tokens; 0 where none was requested."""
     cached_tokens: int = 0
-
-    @property
-    def count(self) -> int:
-        """Numbers in it, about."""
-        likeliest = [self.prompt_likeliest, *(each.likeliest for each in self.sequences)]
-        rows = sum(each.token_ids.size for each in likeliest if each is not None)
-        prompt = 0 if self.prompt_logprobs is None else self.prompt_logprobs.size
-        return 2 * sum(len(each.tokens) for each in self.sequences) + prompt + 2 * rows
 
     def to_proto(self) -> bytes:
         """Return it as a message."""
@@ -130,36 +99,5 @@ class SampleAnswer:
         if self.prompt_likeliest is not None:
             message.topk_prompt_logprobs.CopyFrom(self.prompt_likeliest.to_message())
         if self.target_logprobs is not None:
-            values, like = self.target_logprobs
-            message.target_prompt_logprobs.CopyFrom(tensor_to_proto(values, like))
+            message.target_prompt_logprobs.CopyFrom(tensor_to_proto(self.target_logprobs))
         return bytes(message.SerializeToString())
-
-    def json_parts(self) -> Iterator[bytes]:
-        """Yield it as the text of a JSON object, in parts, without the fields of newer clients, which take protobuf."""
-        yield b'{"type":"sample","sequences":['
-        for number, each in enumerate(self.sequences):
-            yield (b"," if number else b"") + b'{"stop_reason":' + encode(each.stop_reason) + b',"tokens":'
-            yield from _list(each.tokens)
-            yield b',"logprobs":'
-            yield from _list(each.logprobs)
-            yield b"}"
-        yield b"]"
-        if self.prompt_logprobs is not None:
-            yield b',"prompt_logprobs":'
-            yield from _list(self.prompt_logprobs)
-        if self.prompt_likeliest is not None:
-            yield b',"topk_prompt_logprobs":['
-            for number, row in enumerate(self.prompt_likeliest.rows()):
-                yield (b"," if number else b"") + encode(row)
-            yield b"]"
-        yield b"}"
-
-
-def _list(values: Sequence[int] | Sequence[float] | Floats) -> Iterable[bytes]:
-    """Yield numbers as a JSON array; null stands for NaN."""
-    yield b"["
-    for start in range(0, len(values), _AT_ONCE):
-        part = values[start : start + _AT_ONCE]
-        text = encode(part.tolist() if isinstance(part, np.ndarray) else list(part))
-        yield (b"," if start else b"") + text[1:-1]
-    yield b"]"
