@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from mini_agentic_rl.recipes.sql.tool import QueryError, QueryLimits, QueryResult, SqlDatabase, SqlToolError
+from mini_agentic_rl.recipes.sql.tool.database import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +219,10 @@ def test_a_query_that_needs_longer_than_the_quick_lane_gives_is_answered_in_the_
 def test_a_turn_that_does_not_come_is_said(path, monkeypatch):
     monkeypatch.setattr(sys.modules[SqlDatabase.__module__], "MOST_WAIT", 0.0)
     database = SqlDatabase(path)
-    with database._quick.process(1), database._quick.process(60), pytest.raises(QueryError, match="busy"):
+    processes = [database._quick.get() for _ in range(QUICK)]
+    with pytest.raises(QueryError, match="busy"):
         database.query("SELECT 1")
+    for process in processes:
+        database._quick.put(process)
     assert database.query("SELECT 1").rows == ((1,),)
     database.close()

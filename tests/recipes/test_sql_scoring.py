@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
 from mini_agentic_rl.errors import UserError
@@ -167,7 +165,3 @@ def test_a_score_that_is_missing_fails_the_rollout_and_is_not_0(databases, task)
 def test_weights_under_which_1_would_not_mean_right_are_refused(weights):
     with pytest.raises(UserError, match="_weight: "):
         SqlReward(**weights)
-
-
-def test_a_reward_travels_to_runners_in_other_processes():
-    assert pickle.loads(pickle.dumps(SqlReward(2.0, 0.1))) == SqlReward(2.0, 0.1)

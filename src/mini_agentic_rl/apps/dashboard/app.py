@@ -285,7 +285,7 @@ async def close_sources(sources: Sequence[ShownRun]) -> None:
 
 
 async def _curves(source: ShownRun, request: Request) -> Any:
-    return {"rows": 0, "series": {}} if source.curves is None else await asyncio.to_thread(source.curves.view)
+    return await asyncio.to_thread(source.curves)
 
 
 async def _doctor(source: ShownRun, request: Request) -> Any:

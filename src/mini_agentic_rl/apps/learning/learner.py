@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +27,7 @@ from ...gateway import save_kept_tokenizer
 from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...store import LightningStore
-from . import SessionRecord, UseFolder, metadata_with, read_record
+from . import UseFolder, metadata_with, read_record
 from .settings import UseSettings
 from .waiting import Baselines, JudgedSession, Lesson, WaitingSessions, advantages, choose, read_session
 
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _PAGE: Final = 256
 _READ_AT_ONCE: Final = 256
-"""Sessions that are read before the first look at whether they are enough."""
+"""Sessions that are read between two looks at whether they are enough."""
 _OVERLAP_SECONDS: Final = 60.0
 """Overlap of two looks for judged sessions, because a store may show a write with a delay."""
 
@@ -86,7 +85,7 @@ class UseLearner:
         self._learn: Learn = learn or policy.learn_async
         self._metrics = metrics or MetricsLogger()
         self._tokenizer = tokenizer
-        self._waiting = WaitingSessions(self.baselines)
+        self._waiting = WaitingSessions()
         self._seen_until = 0.0
 
     async def resume(self) -> None:
@@ -102,7 +101,6 @@ class UseLearner:
         await self.policy.run_async(restore)
         state = read_json(published.folder / "state.json")
         self.baselines = Baselines.of(state["baselines"])
-        self._waiting = WaitingSessions(self.baselines)
         self._seen_until = state.get("judged_since", 0.0)
         for rollout_id, attempt_id in state["sessions"]:
             await self._mark(rollout_id, attempt_id, learnt=published.version)
@@ -115,9 +113,9 @@ class UseLearner:
         if chosen is None:
             return None
         taken = [
-            one
-            for one in chosen
-            if await self._mark(one.record.rollout_id, one.record.attempt_id, learning=version + 1)
+            session
+            for session in chosen
+            if await self._mark(session.record.rollout_id, session.record.attempt_id, learning=version + 1)
         ]
         lessons = [lesson for session in taken for lesson in session.lessons]
         compared = advantages(lessons, self.baselines)
@@ -161,52 +159,46 @@ class UseLearner:
         self._seen_until = newest
 
     async def _chosen(self, version: int) -> list[JudgedSession] | None:
-        """Return the sessions of the next step; None where too few are ready. Those that are left out are marked.
-
-        Only sessions that are new, ready, or overdue are read: a step costs as much as its sessions, however many wait.
-        """
+        """Return the sessions of the next step; None if too few are ready. Those that are left out are marked."""
         settings, waiting = self.settings, self._waiting
         while True:
-            batch = _READ_AT_ONCE
-            while not waiting.all_read:
-                new, _ = await self._read(waiting.unread(batch), version)
-                await self._leave_out({session.record.ids: session.why_not for session in new if session.why_not})
-                if len(waiting.candidates(settings.max_sessions)) >= settings.min_sessions:
-                    break
-                batch *= 2  # the more sessions wait, the longer it takes to look for candidates
-            if waiting.all_read and waiting.seek_the_others():
-                continue
-            overdue = waiting.overdue(version, settings.max_age, time.time())
-            candidates = waiting.candidates(settings.max_sessions)
-            if not overdue and len(candidates) < settings.min_sessions:
-                return None
-            sessions, changed = await self._read(dict.fromkeys([*overdue, *candidates]), version)
-            choice = choose(sessions, self.baselines, settings.max_sessions)
+            if not waiting.unread:
+                waiting.seek_others()
+            choice = choose(
+                waiting.read.values(),
+                self.baselines,
+                settings.max_sessions,
+                version=version,
+                max_age=settings.max_age,
+                all_read=not waiting.unread,
+            )
             await self._leave_out(choice.skipped)
             if len(choice.taken) >= settings.min_sessions:
-                return choice.taken
-            if waiting.all_read and not (changed or choice.skipped):
+                sessions, changed = await self._read([session.record.rollout_id for session in choice.taken])
+                if not changed:
+                    return sessions
+            elif waiting.unread:
+                await self._read(sorted(waiting.unread, key=waiting.unread.__getitem__)[:_READ_AT_ONCE])
+            elif not choice.skipped:
                 return None
 
-    async def _read(self, rollout_ids: Collection[str], version: int) -> tuple[list[JudgedSession], bool]:
+    async def _read(self, rollout_ids: Sequence[str]) -> tuple[list[JudgedSession], bool]:
         """Read sessions in the order in which they were judged; also return True if any of them has changed. Deleted
         sessions are forgotten."""
-        records: dict[str, tuple[float, SessionRecord]] = {}
-        if rollout_ids:
-            for rollout in await self.store.query_rollouts(rollout_id_in=list(rollout_ids)):
-                record = read_record(rollout)
-                if record is not None and record.status == "judged":
-                    records[rollout.rollout_id] = (rollout.end_time or 0.0, record)
-        for gone in [rollout_id for rollout_id in rollout_ids if rollout_id not in records]:
-            self._waiting.forget(gone)
-        changed = len(records) < len(rollout_ids)
-        sessions = []
-        for judged_at, record in sorted(records.values(), key=lambda one: one[0]):
-            spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
-            session = read_session(record, spans, self._trained, version, self.settings.max_age)
-            sessions.append(session)
-            changed |= self._waiting.keep(session, judged_at)
-        return sessions, changed
+        sessions: list[JudgedSession] = []
+        missing = set(rollout_ids)
+        changed = False
+        for rollout in await self.store.query_rollouts(rollout_id_in=list(rollout_ids)):
+            record = read_record(rollout)
+            if record is not None and record.status == "judged":
+                spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
+                session = read_session(record, rollout.end_time or 0.0, spans, self._trained)
+                changed |= self._waiting.keep(session)
+                sessions.append(session)
+                missing.discard(rollout.rollout_id)
+        for rollout_id in missing:
+            self._waiting.forget(rollout_id)
+        return sorted(sessions, key=lambda session: session.judged_at), changed or bool(missing)
 
     async def _leave_out(self, reasons: Mapping[tuple[str, str], str]) -> None:
         for (rollout_id, attempt_id), why in reasons.items():

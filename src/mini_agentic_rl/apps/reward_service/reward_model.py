@@ -361,10 +361,16 @@ def load_scorer(
         raise PolicyError("give the folder of a reward model, e.g. what `reward` has trained", setting="model")
     if adapter_folder(model) is None:
         path = resolve_model(model)
-        config = _config(path, model)
+        with _loading(model):
+            config = AutoConfig.from_pretrained(path)
         _check_is_scorer(config, model)
-        if not _is_decoder(config):
-            return _encoder(path, model, device, dtype, limits)
+        scorer_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
+        if scorer_class is None or not issubclass(scorer_class, GenericForSequenceClassification):
+            where = resolve_device(device)
+            with _loading(model), only_errors_of("transformers"):
+                tokenizer = load_tokenizer(path)
+                encoder = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
+            return RewardModel(encoder.to(where), tokenizer, model, limits, reading=_reading(model, tokenizer))
     loaded, tokenizer = load_reward_model(model, device, dtype)
     bare: Any = loaded
     if isinstance(loaded, PeftModel):
@@ -372,53 +378,32 @@ def load_scorer(
     return RewardModel(bare, tokenizer, model, limits, reading=_reading(model, tokenizer))
 
 
-def _encoder(path: str, model: str, device: str, dtype: Dtype, limits: TextLimits | None) -> RewardModel:
-    where = resolve_device(device)
-    tokenizer = load_tokenizer(path)
+@contextmanager
+def _loading(model: str) -> Iterator[None]:
+    """Turn any error of a damaged checkpoint into a `ModelNotFoundError`."""
     try:
-        with only_errors_of("transformers"):
-            scorer = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
-    except Exception as error:  # of a damaged file it may be any
-        raise _not_loaded(model, error) from error
-    return RewardModel(scorer.to(where), tokenizer, model, limits, reading=_reading(model, tokenizer))
-
-
-def _config(path: str, model: str) -> PretrainedConfig:
-    try:
-        return AutoConfig.from_pretrained(path)
-    except Exception as error:  # of a damaged file it may be any
-        raise _not_loaded(model, error) from error
+        yield
+    except PolicyError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelNotFoundError(
+            f"{model!r} cannot be loaded: {first} (give a local folder or a Hugging Face id)", setting="model"
+        ) from error
 
 
 def _check_is_scorer(config: PretrainedConfig, model: str) -> None:
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
-        raise PolicyError(
-            f"{model!r} is {' or '.join(architectures) or 'a model without a head'}, not a reward model: "
-            "train one with `mini-agentic-rl reward`",
-            setting="model",
-        )
-    if config.num_labels != 1:
-        raise PolicyError(
-            f"{model!r} tells {config.num_labels} labels apart, but a reward model has one: "
-            "train one with `mini-agentic-rl reward`",
-            setting="model",
-        )
-
-
-def _is_decoder(config: PretrainedConfig) -> bool:
-    model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
-    return model_class is not None and issubclass(model_class, GenericForSequenceClassification)
+        described = f"{' or '.join(architectures) or 'a model without a head'}, not a reward model"
+    elif config.num_labels != 1:
+        described = f"a classifier with {config.num_labels} labels, but a reward model has one"
+    else:
+        return
+    raise PolicyError(f"{model!r} is {described}: train one with `mini-agentic-rl reward`", setting="model")
 
 
 def _reading(model: str, tokenizer: Any) -> Reading:
     if run_file_of(Path(model).expanduser()) is not None:
         return "answer"
     return "template" if tokenizer.chat_template else "pair"
-
-
-def _not_loaded(model: str, error: Exception) -> ModelNotFoundError:
-    first = str(error).strip().splitlines()[0]
-    return ModelNotFoundError(
-        f"{model!r} cannot be loaded: {first} (give a local folder or a Hugging Face id)", setting="model"
-    )

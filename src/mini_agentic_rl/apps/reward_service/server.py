@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from prometheus_client import Counter, Histogram
@@ -138,23 +137,22 @@ class ScoringService:
         loop = asyncio.get_running_loop()
         rendered: list[Rendered] = []
         for start in range(0, len(texts), _STEP):  # a step at a time: requests take turns at the one thread
-            step = partial(_all_rendered, self._model, texts[start : start + _STEP])
-            rendered += await loop.run_in_executor(self._renderer_thread, step)
+            step = texts[start : start + _STEP]
+            rendered += await loop.run_in_executor(self._renderer_thread, _rendered, self._model, step)
         return list(zip(await self._batcher.scores(rendered), rendered, strict=True))
 
 
-def _all_rendered(model: RewardModel, texts: list[_Text]) -> list[Rendered]:
-    return [_rendered(model, text) for text in texts]
-
-
-def _rendered(model: RewardModel, text: _Text) -> Rendered:
-    try:
-        _check_length(model, text)
-        return model.renderer.render(text.messages, text.tools)
-    except BadRequestError as error:
-        if not text.where:
-            raise
-        raise BadRequestError(f"{text.where}: {error.message}", param=text.where, code=error.code) from None
+def _rendered(model: RewardModel, texts: Sequence[_Text]) -> list[Rendered]:
+    rendered: list[Rendered] = []
+    for text in texts:
+        try:
+            _check_length(model, text)
+            rendered.append(model.renderer.render(text.messages, text.tools))
+        except BadRequestError as error:
+            if not text.where:
+                raise
+            raise BadRequestError(f"{text.where}: {error.message}", param=text.where, code=error.code) from None
+    return rendered
 
 
 def _check_length(model: RewardModel, text: _Text) -> None:
@@ -246,8 +244,8 @@ class ScoreServer(AdmittingServer):
 
 
 _ABOUT = (
-    "A reward model that scores and compares answers; /openapi.json has every request with an example. Where keys are "
-    "set, requests carry 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+    "A reward model that scores and compares answers; /openapi.json describes every request. Where keys are set, "
+    "requests carry 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
 )
 
 BodyT = TypeVar("BodyT", bound=Body)
