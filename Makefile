@@ -216,5 +216,5 @@ $(INSTALLED_OLDEST): pyproject.toml $(OLDEST_CONSTRAINTS) | $(VENV_OLDEST)/bin/p
 	$(VENV_OLDEST)/bin/python $(INSTALL) uv
 	$(VENV_OLDEST)/bin/uv pip install --quiet --python $(VENV_OLDEST)/bin/python --resolution lowest-direct \
 	  -c $(OLDEST_CONSTRAINTS) -e '.[services,test]' 'anthropic>=2.0' 'reasoning-gym>=0.1.20' \
-	  'sqlglot>=27' 'SecantusDB>=0.7.0b2; python_version < "3.14"' 'tensorboard>=2.18'
+	  'SecantusDB>=0.7.0b2; python_version < "3.14"' 'tensorboard>=2.18'
 	touch $@

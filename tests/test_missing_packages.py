@@ -119,7 +119,6 @@ CASES = {
     "ray": (("ray",), _ray, ()),
     "recipes, reasoning-gym": (("reasoning_gym",), _reasoning, ()),
     "recipes, sql agent": (("agents",), _sql_agent, ("recipes.sql.agent",)),
-    "recipes, sql parser": (("sqlglot",), _sql_agent, ("recipes.sql.agent", "recipes.sql.tool")),
     "trl, rows": (("trl",), _written_rows, ()),
     "trl, backend": (("trl",), _trl_backend, ()),
     "loggers": (("tensorboard",), _tensorboard, ()),

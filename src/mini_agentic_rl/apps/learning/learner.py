@@ -1,8 +1,8 @@
-"""The learner from use: it takes judged sessions, makes a step, publishes the weights and marks the sessions.
+"""The learner from use: it takes judged sessions, takes a step, publishes the weights and marks the sessions.
 
-A session is claimed before its step and marked after it. The claim is what a deletion that comes meanwhile is told of;
-one that came before it is not used. The ids of a step stand in the version that it makes, so that a learner that was
-killed between publishing and marking marks them when it begins again, and none is learnt from twice.
+A session is claimed before its step and marked after it. A session that was deleted before the claim is not used; a
+later deletion returns the claim. A published version contains the ids of its sessions: a learner that was killed
+between publishing and marking marks them when it starts again, so that no session is learnt from twice.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class UseLearner:
     """Learns from the sessions of a store. Used from one event loop; one at a time for each folder.
 
     Args:
-        policy: what is trained; where it is the one that a server samples with, its answers change with it.
-        store: where the sessions are.
-        folder: where versions are published.
-        models: names under which the policy is asked; calls to others are not learnt from.
-        settings: when a step is taken.
-        loop: the update; see `use_loop`.
-        learner: the optimizer.
-        learn: runs a job that learns; None takes the policy's own way.
-        metrics: told of each step.
-        tokenizer: that of the model, written beside what is learnt where it says how calls are written.
+        policy: the policy to train; a server may sample with the same object.
+        store: store of the sessions.
+        folder: folder in which versions are published.
+        models: names of the policy; calls of other models are not learnt from.
+        settings: time and size of a step.
+        loop: settings of the update; see `use_loop`.
+        learner: settings of the optimizer.
+        learn: runs a job that learns; None takes `policy.learn_async`.
+        metrics: logger of each step.
+        tokenizer: tokenizer of the model, saved with a version if it determines the format of tool calls.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class UseLearner:
         state: dict[str, Any] = {
             "baselines": self.baselines.state(),
             "sessions": [session.record.ids for session in taken],
-            # Where a learner that goes on from here begins to look.
+            # From here a learner that continues looks for judged sessions.
             "judged_since": self._seen_until if waiting_since is None else min(waiting_since, self._seen_until),
         }
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
@@ -223,7 +223,7 @@ class UseLearner:
     async def _settle(self, taken: Sequence[JudgedSession], version: int | None) -> None:
         for session in taken:
             rollout_id, attempt_id = session.record.rollout_id, session.record.attempt_id
-            why = "nothing was to be learnt from it: what it got is what was expected"
+            why = "its reward is what was expected, so there is nothing to learn"
             await self._mark(rollout_id, attempt_id, **({"skipped": why} if version is None else {"learnt": version}))
             self._waiting.forget(rollout_id)
 
@@ -259,7 +259,7 @@ def _batch(compared: Sequence[tuple[Lesson, float]], loop: GRPOSettings) -> Trai
 
 
 def _about(lessons: Sequence[Lesson], compared: Sequence[tuple[Lesson, float]], version: int) -> dict[str, float]:
-    alone = [lesson.value for lesson in lessons if lesson.comparison is None]
+    absolute = [lesson.value for lesson in lessons if lesson.comparison is None]
     ages = [version - call.version for lesson in lessons for call in lesson.records]
     metrics = {
         "sessions": float(len({lesson.record.rollout_id for lesson in lessons})),
@@ -267,4 +267,4 @@ def _about(lessons: Sequence[Lesson], compared: Sequence[tuple[Lesson, float]], 
         "lessons/with_signal": float(sum(advantage != 0 for _, advantage in compared)),
         "age/max": float(max(ages, default=0)),
     }
-    return metrics | ({"reward/mean": sum(alone) / len(alone)} if alone else {})
+    return metrics | ({"reward/mean": sum(absolute) / len(absolute)} if absolute else {})

@@ -1,7 +1,7 @@
 """Dynamic batching: texts of all clients wait together, and go through the model in batches.
 
-While the model is idle a text waits a moment for others; while it computes, whatever arrives waits anyway. What waits
-is then taken as one round and planned into batches, so that like texts go together.
+While the model is idle a text waits a moment for others; while it computes, new texts wait for it. The waiting texts are
+planned into batches together, as a round, so that similar texts share a batch.
 
 A round of one request alone may be many batches, and ends early when another request arrives. In a round of several
 requests these take turns until a batch is full, and its smallest batch comes first: however many texts one sends,
@@ -34,7 +34,7 @@ _NEWEST = 0.2
 """Weight of the newest batch in the mean of the speed."""
 
 OnBatch = Callable[[ScoringBatch, float], None]
-"""Hears of each batch and the seconds that it took."""
+"""Called with each batch and its duration in seconds."""
 
 
 @dataclass(eq=False)
@@ -43,17 +43,17 @@ class _WaitingText:
     score: asyncio.Future[float]
     since: float
     request: int
-    """Number of the request that it is of."""
+    """Number of its request."""
 
 
 class Batcher:
-    """Score what is given to it, in batches. Used from one event loop.
+    """Scores texts in batches. Used from one event loop.
 
     Args:
         model: computes on `thread`.
         thread: the one thread on which torch computes.
-        settings: how large batches are, and how long texts wait.
-        on_batch: hears of each batch.
+        settings: size of batches, and how long texts wait.
+        on_batch: called after each batch.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Batcher:
 
         Raises:
             OverloadedError: too many texts wait already.
-            BadRequestError: so many would never fit.
-            HttpError: the model failed, or gave a score that is no number.
+            BadRequestError: the queue is too short for this many texts.
+            HttpError: the model failed, or its score is not finite.
         """
         bound, ahead = self._settings.max_queue, self.waiting
         if len(texts) > bound:
@@ -106,13 +106,13 @@ class Batcher:
                 waiting.score.cancel()
 
     async def run(self) -> None:
-        """Score what arrives, until cancelled."""
+        """Score texts until cancelled."""
         while True:
             await self._arrived.wait()
-            await self._company()
+            await self._wait_for_others()
             self._take_round()
             members, left = self._round, set(range(len(self._round)))
-            # The smallest first: a short text of one request does not wait for a long one of another.
+            # Smallest batch first: a short text does not wait for a long one of another request.
             for batch in sorted(await self._planned(), key=lambda batch: batch.tokens):
                 if len(left) < len(members) and self._others_wait(members):
                     break
@@ -149,12 +149,12 @@ class Batcher:
         self._queue = [each for each in waiting if id(each) not in chosen]
 
     def _others_wait(self, members: Sequence[_WaitingText]) -> bool:
-        """Return True if a request has arrived that has no text in this round, which is then cut short."""
+        """Return True if a request without a text in this round is waiting; the round then ends early."""
         requests = {each.request for each in members}
         return any(each.request not in requests and not each.score.done() for each in self._queue)
 
-    async def _company(self) -> None:
-        """Wait for others, for as long as the oldest text may wait and no batch is full."""
+    async def _wait_for_others(self) -> None:
+        """Wait for further texts until the oldest has waited long enough or a batch is full."""
         loop = asyncio.get_running_loop()
         until = self._queue[0].since + self._settings.batch_wait_ms / 1000
         while not self._full() and (left := until - loop.time()) > 0:
@@ -180,7 +180,7 @@ class Batcher:
         texts = [waiting.text for waiting in members]
         try:
             scores = await asyncio.wrap_future(self._thread.submit(partial(self._model.batches.scores, texts)))
-        except Exception:  # a fault of the model's, such as no memory, must end these answers, not the server
+        except Exception:  # such as no memory; it must not end the server
             logger.exception("%d texts could not be scored", len(texts))
             scores = [math.nan] * len(texts)
         seconds = time.perf_counter() - started
@@ -196,7 +196,7 @@ class Batcher:
             self._on_batch(batch, seconds)
 
     def _retry_after(self) -> float:
-        """Return the seconds after which a good part of the queue will be done, going by the speed of late."""
+        """Return the estimated seconds until the queue is done."""
         wanted = self.waiting / self._texts_per_second if self._texts_per_second else _SHORTEST_RETRY
         return float(math.ceil(min(max(wanted, _SHORTEST_RETRY), _LONGEST_RETRY)))
 

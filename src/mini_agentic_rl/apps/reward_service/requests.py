@@ -33,7 +33,7 @@ _PROMPT = AliasChoices("prompt", "question", "query", "instruction")
 
 
 def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Check the fields of a function that templates and formats read; whatever else it has is left to the template."""
+    """Check the fields that chat templates and tool formats read."""
     function = tool.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError("a tool needs function.name")
@@ -75,11 +75,11 @@ class PairRequest(Body):
     """Two answers to one prompt."""
 
     prompt: Text | None = Field(default=None, validation_alias=_PROMPT)
-    """The question; may be left out where both answers are whole conversations."""
+    """The question; optional if both answers are whole conversations."""
     response_a: Text = Field(validation_alias=AliasChoices("response_a", "chosen", "answer_a"))
-    """The one answer."""
+    """The first answer."""
     response_b: Text = Field(validation_alias=AliasChoices("response_b", "rejected", "answer_b"))
-    """The other answer."""
+    """The second answer."""
     tools: Annotated[list[SomeTool], Field(fail_fast=True)] | None = None
     """The tools that the prompt offers, as OpenAI describes functions."""
 
@@ -114,11 +114,11 @@ class ScoreAnswer(BaseModel):
     """The score of one text."""
 
     score: float
-    """Reward model's score; the more, the better. Only differences mean anything."""
+    """Score of the reward model. Only differences between scores have a meaning."""
     tokens: int
     """Number of tokens of the text that were read."""
     truncated: bool
-    """True if a part of the text was cut off, as the server's truncation says."""
+    """True if a part of the text was cut off."""
 
 
 class ScoreBatchAnswer(BaseModel):
@@ -136,13 +136,13 @@ class PairAnswer(BaseModel):
     """Two answers compared."""
 
     score_a: float
-    """Score of the one answer."""
+    """Score of the first answer."""
     score_b: float
-    """Score of the other."""
+    """Score of the second answer."""
     margin: float
-    """`score_a - score_b`; under the Bradley-Terry model, the log-odds that a person prefers the one."""
+    """`score_a - score_b`; under the Bradley-Terry model, the log-odds that a person prefers the first."""
     preferred: Literal["a", "b", "tie"]
-    """The one with the higher score."""
+    """The answer with the higher score."""
     truncated: bool
     """True if a part of either text was cut off."""
 

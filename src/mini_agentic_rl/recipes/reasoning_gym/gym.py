@@ -77,18 +77,6 @@ _MAX_BATCHES_WITHOUT_NEW: Final = 60
 _MAX_LONG_ANSWER: Final = 20 * MAX_ANSWER
 
 
-def parse_name(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the generator and the settings that `NAME?key=value&key=value` names.
-
-    Raises:
-        DatasetError: a setting is not written so.
-    """
-    try:
-        return named_options(name, setting="dataset")
-    except UserError as error:
-        raise DatasetError(f"{REASONING_GYM}:{error.text}", setting="dataset") from error
-
-
 class ReasoningGym(Episodes):
     """One generator with its settings. There are no levels, and no split `transfer`."""
 
@@ -106,7 +94,10 @@ class ReasoningGym(Episodes):
             MissingPackageError: reasoning-gym is not installed.
         """
         super().__init__()
-        generator, settings = parse_name(options)
+        try:
+            generator, settings = named_options(options, setting="dataset")
+        except UserError as error:
+            raise DatasetError(f"{REASONING_GYM}:{error.text}", setting="dataset") from error
         known = generators()
         if generator not in known:
             near = nearest(generator, known) if generator else None

@@ -14,10 +14,10 @@ import os
 import random
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from ....config import cache_dir
 from ....files import give_usual_modes
@@ -32,87 +32,29 @@ class Name(NamedTuple):
     zh: str
 
 
-Parts: TypeAlias = tuple[tuple[str, str], ...]
-
-_SYLLABLES: Final[Parts] = (
-    ("Ba", "巴"),
-    ("Bo", "波"),
-    ("Da", "达"),
-    ("Du", "杜"),
-    ("Fa", "法"),
-    ("Fe", "菲"),
-    ("Ga", "加"),
-    ("Go", "戈"),
-    ("Ka", "卡"),
-    ("Ko", "科"),
-    ("La", "拉"),
-    ("Lo", "洛"),
-    ("Ma", "马"),
-    ("Mo", "莫"),
-    ("Na", "纳"),
-    ("No", "诺"),
-    ("Pa", "帕"),
-    ("Po", "坡"),
-    ("Ra", "罗"),
-    ("Sa", "萨"),
-    ("So", "索"),
-    ("Ta", "塔"),
-    ("To", "托"),
-    ("Va", "瓦"),
-    ("Ve", "维"),
-    ("Xe", "泽"),
-    ("Ya", "雅"),
-    ("Zu", "祖"),
-)
-_DRUG_ENDINGS: Final[Parts] = (
-    ("quor", "阔"),
-    ("vex", "韦"),
-    ("dru", "德"),
-    ("zit", "兹"),
-    ("mib", "米"),
-    ("lux", "露"),
-)
-_DISEASE_ENDINGS: Final[Parts] = (
-    ("ra fever", "拉热"),
-    ("mi syndrome", "米综合征"),
-    ("go disease", "戈病"),
-    ("lis rash", "利疹"),
-    ("nor palsy", "诺麻痹"),
-)
-
-
-def drug_names(rng: random.Random, count: int) -> list[Name]:
-    """`count` different names such as Velovex, 维洛韦."""
-    return _names(rng, count, 2, _DRUG_ENDINGS)
-
-
-def disease_names(rng: random.Random, count: int) -> list[Name]:
-    """`count` different names such as Kamora fever, 卡莫拉热."""
-    return _names(rng, count, 2, _DISEASE_ENDINGS)
-
-
-def _names(rng: random.Random, count: int, syllables: int, endings: Parts) -> list[Name]:
-    chinese_by_english: dict[str, str] = {}
-    chinese: set[str] = set()
-    for en, zh in _drawn(rng, syllables, endings):
-        if en not in chinese_by_english and zh not in chinese:
-            chinese_by_english[en] = zh
-            chinese.add(zh)
-        if len(chinese_by_english) == count:
-            break
-    return [Name(en, zh) for en, zh in chinese_by_english.items()]
-
-
-def _drawn(rng: random.Random, syllables: int, endings: Parts) -> Iterator[tuple[str, str]]:
-    while True:
-        parts = [rng.choice(_SYLLABLES) for _ in range(syllables)]
-        ending = rng.choice(endings)
-        latin = "".join(part for part, _ in parts).capitalize() + ending[0]
-        yield latin, "".join(part for _, part in parts) + ending[1]
-
-
 def _pairs(text: str) -> tuple[Name, ...]:
     return tuple(Name(*pair.split("=")) for pair in text.split(";"))
+
+
+_SYLLABLES: Final = _pairs(
+    "Ba=巴;Bo=波;Da=达;Du=杜;Fa=法;Fe=菲;Ga=加;Go=戈;Ka=卡;Ko=科;La=拉;Lo=洛;Ma=马;Mo=莫;Na=纳;No=诺;Pa=帕;Po=坡;Ra=罗;Sa=萨;"
+    "So=索;Ta=塔;To=托;Va=瓦;Ve=维;Xe=泽;Ya=雅;Zu=祖"
+)
+_DRUG_ENDINGS: Final = _pairs("quor=阔;vex=韦;dru=德;zit=兹;mib=米;lux=露")
+_DISEASE_ENDINGS: Final = _pairs("ra fever=拉热;mi syndrome=米综合征;go disease=戈病;lis rash=利疹;nor palsy=诺麻痹")
+
+
+def _names(rng: random.Random, count: int, endings: Sequence[Name]) -> list[Name]:
+    """Return `count` different names such as Velovex, 维洛韦: two syllables and an ending."""
+    chinese_by_english: dict[str, str] = {}
+    while len(chinese_by_english) < count:
+        syllables = [rng.choice(_SYLLABLES) for _ in range(2)]
+        ending = rng.choice(endings)
+        english = "".join(syllable.en for syllable in syllables).capitalize() + ending.en
+        chinese = "".join(syllable.zh for syllable in syllables) + ending.zh
+        if english not in chinese_by_english and chinese not in chinese_by_english.values():
+            chinese_by_english[english] = chinese
+    return [Name(english, chinese) for english, chinese in chinese_by_english.items()]
 
 
 CLASSES: Final = _pairs(
@@ -201,7 +143,7 @@ def connect_in_memory(*, twin: bool = False) -> sqlite3.Connection:
 def entities() -> tuple[list[Name], list[Name]]:
     """Return the names of all drugs and of all diseases."""
     rng = random.Random(f"medical/{VERSION}/names")
-    return drug_names(rng, DRUGS), disease_names(rng, DISEASES)
+    return _names(rng, DRUGS, _DRUG_ENDINGS), _names(rng, DISEASES, _DISEASE_ENDINGS)
 
 
 def fill(connection: sqlite3.Connection, *, twin: bool = False) -> None:

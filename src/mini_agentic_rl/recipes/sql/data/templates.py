@@ -30,16 +30,7 @@ class Template:
 def _read_templates() -> tuple[Template, ...]:
     tables = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
     return tuple(
-        Template(
-            name,
-            table["level"],
-            tuple(table["takes"]),
-            tuple(table["english"]),
-            tuple(table["chinese"]),
-            table["sql"],
-            table.get("held_out", False),
-            table.get("ordered", False),
-        )
+        Template(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
         for name, table in tables.items()
     )
 
