@@ -1,24 +1,24 @@
 """Dynamic batching: texts of all clients wait together, and go through the model in batches.
 
-While the model is idle a text waits a moment for others; while it computes, new texts wait for it. The waiting texts are
-planned into batches together, as a round, so that similar texts share a batch.
+While the model is idle a text waits a moment for others; while it computes, new texts wait for it. The waiting texts
+are planned into batches together, as a round, so that similar texts share a batch.
 
-A round of one request alone may be many batches, and ends early when another request arrives. In a round of several
-requests these take turns until a batch is full, and its smallest batch comes first: however many texts one sends,
-another waits for the batch under way and for its own turn. A text whose client has gone away is dropped before its
-batch.
+A round of one request alone may be many batches, and ends early when another request arrives. A round of several is a
+batch, shared among them by tokens, and its smallest batch comes first: whatever the size of a request, another waits
+only for the current batch and for its own share. A text whose client has left is dropped before its batch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 
 from ...http import BadRequestError, HttpError, OverloadedError
 from ...policy import TorchThread
@@ -70,6 +70,8 @@ class Batcher:
         self._arrived = asyncio.Event()
         self._texts_per_second = 0.0
         self._requests = 0
+        self._served: dict[int, int] = {}
+        """Tokens computed so far for each waiting request."""
 
     @property
     def computing(self) -> int:
@@ -128,25 +130,32 @@ class Batcher:
                 self._arrived.clear()
 
     def _take_round(self) -> None:
-        """Move the texts of the next round out of the queue: those of one request alone, or one batch of several, which
-        take turns."""
+        """Move the texts of the next round out of the queue."""
         waiting = [each for each in self._queue if not each.score.done()]
-        requests: dict[int, list[_WaitingText]] = {}
+        by_request: dict[int, deque[_WaitingText]] = {}
         for each in waiting:
-            requests.setdefault(each.request, []).append(each)
-        if len(requests) < 2:
+            by_request.setdefault(each.request, deque()).append(each)
+        if len(by_request) < 2:
             count = _ROUND * self._settings.batch_size
-            self._round, self._queue = waiting[:count], waiting[count:]
+            self._round, self._queue, self._served = waiting[:count], waiting[count:], {}
             return
+        known = [self._served[request] for request in by_request if request in self._served]
+        least = min(known, default=0)  # a new request starts from the least
+        self._served = {request: self._served.get(request, least) for request in by_request}
+        # The request that would have the fewest tokens after its next text has the turn, so short texts come first.
+        turns = [(self._served[request] + len(texts[0].text.ids), request) for request, texts in by_request.items()]
+        heapq.heapify(turns)
+        taken: list[_WaitingText] = []
         tokens = 0
-        self._round = []
-        for each in (text for turn in zip_longest(*requests.values()) for text in turn if text is not None):
-            if len(self._round) == self._settings.batch_size or tokens >= self._batch_tokens:
-                break
-            self._round.append(each)
-            tokens += len(each.text.ids)
-        chosen = {id(each) for each in self._round}
-        self._queue = [each for each in waiting if id(each) not in chosen]
+        while turns and len(taken) < self._settings.batch_size and tokens < self._batch_tokens:
+            served, request = heapq.heappop(turns)
+            taken.append(by_request[request].popleft())
+            tokens += served - self._served[request]
+            self._served[request] = served
+            if by_request[request]:
+                heapq.heappush(turns, (served + len(by_request[request][0].text.ids), request))
+        chosen = {id(each) for each in taken}
+        self._round, self._queue = taken, [each for each in waiting if id(each) not in chosen]
 
     def _others_wait(self, members: Sequence[_WaitingText]) -> bool:
         """Return True if a request without a text in this round is waiting; the round then ends early."""

@@ -152,8 +152,8 @@ class PackedPass:
     """Score by a decoder with one linear layer as its head, without padding.
 
     The texts form a token tree, as trajectories do in training, and run through the backbone with tree attention:
-    answers to a prompt share the prompt, and all conversations share the beginning of the template. The score is read at
-    each text's last token.
+    answers to a prompt share the prompt, and all conversations share the beginning of the template. The score is read
+    at each text's last token.
 
     Args:
         model: on its device, in evaluation mode, with `score` on top of its backbone.

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 REWARD: Final = "reward"
 _SHOWN: Final = 100
-"""Changed files in a span, at most."""
+"""Maximum number of changed files in a span."""
 
 
 class HarnessAgent(LitAgent[Any]):
@@ -57,11 +57,11 @@ class HarnessAgent(LitAgent[Any]):
         """Run the command on a task, and emit its reward.
 
         Raises:
-            HarnessError: it could not be run, reached a limit, was killed by a signal, or never called the model.
+            HarnessError: the command was not run, reached a limit, was killed by a signal, or never called the model.
         """
         llm = find_llm(resources)
         endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, llm.sampling_parameters)
-        remember_secrets({**self.settings.flat(), "api_key": llm.api_key})  # also in a process of runners alone
+        remember_secrets({**self.settings.flat(), "api_key": llm.api_key})  # this process may have only runners
         run = HarnessRun(self.settings, task, endpoint, self._hidden)
         scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, _safe(str(task.get("id", "task"))))
         try:

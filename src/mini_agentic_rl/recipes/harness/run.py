@@ -1,7 +1,7 @@
 """One rollout of a command: the agent in its sandbox, then the comparison of files, the tests, and the result.
 
-The order protects the tests: they are outside of the sandbox until every process of the agent has ended, and run in a
-new copy of the task's files with the agent's results, with their own home, in a folder that the agent never saw.
+The order protects the tests. They are copied after every process of the agent has ended, into a folder that the agent
+never saw, and run there in a new copy of the task's files with the agent's results.
 """
 
 from __future__ import annotations
@@ -28,19 +28,16 @@ from .process import PROGRAMS, ProcessSandbox, added_modules, changed_files, fil
 from .sandbox import Confined, Ended, HarnessError, Sandbox, SandboxLimits, Scratch, readable_paths, write_task
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
 
-# Environment variables of a command.
-
-
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _LONGEST: Final = 100_000
-"""Characters of a variable that every system accepts."""
+"""Length of a variable that every system accepts."""
 
 
 def given_variables(settings: Sequence[str]) -> dict[str, str]:
-    """Return the variables of the user's settings; keys among them are redacted from now on.
+    """Return the variables of the user's settings. Keys among them are redacted from now on.
 
     Raises:
-        UserError: one has no name, or has no value and is not set here.
+        UserError: a variable has no name, or has no value and is not set in this process.
     """
     variables = {}
     for text in settings:
@@ -84,12 +81,9 @@ def model_variables(base_url: str, model: str, key: str, sampling: Mapping[str, 
 
 
 def task_variables(prompt: str, task_file: str) -> dict[str, str]:
-    """Return the variables of the task: its file, and its text if that fits into a variable."""
+    """Return the variables of the task: its file, and its prompt if it fits into a variable."""
     text = {"TASK_PROMPT": prompt} if len(prompt) <= _LONGEST and "\0" not in prompt else {}
     return {"TASK_FILE": task_file, **text}
-
-
-# The words of a command.
 
 
 _NAMED: Final = re.compile(r"\{(prompt|task_file|model|base_url)\}")
@@ -143,7 +137,7 @@ _REWARD: Final = "reward.txt"
 _PYTHON: Final = "python"
 _PORTS: Final = {"http": 80, "https": 443}
 _LONGEST_WORD: Final = 130_000
-"""Bytes of one word of a command that Linux accepts."""
+"""Bytes that Linux accepts in one word of a command line."""
 _LONGEST_NUMBER: Final = 100
 _NOT_FOUND: Final = (126, 127)
 
@@ -172,7 +166,7 @@ class HarnessRun:
     def __init__(
         self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint, hidden: Sequence[Path] = ()
     ) -> None:
-        """`task` is a row of a data set, with a `folder` if it has files; `hidden` paths are shown to no command."""
+        """`task` is a row of a data set, with a `folder` if it has files; no command may read `hidden` paths."""
         self._settings = settings
         self._task = task
         self._endpoint = endpoint
@@ -253,8 +247,8 @@ class HarnessRun:
 
     async def _tests(self, folder: Path, workspace: Path, words: list[str]) -> Ended:
         out, home, temporary = (folder / name for name in ("out", "home", "tmp"))
-        for one in (out, home, temporary):
-            one.mkdir()
+        for created in (out, home, temporary):
+            created.mkdir()
         task_file = folder / "task.json"
         write_task(task_file, {**self._task, "prompt": self._task.get("question", "")})
         env = {
@@ -308,9 +302,9 @@ def _number(path: Path) -> float | None:
     """Return the number in a file; None if there is no such file.
 
     Raises:
-        HarnessError: it has anything else.
+        HarnessError: the file has no number.
     """
-    try:  # the agent's code may have put a pipe there, which must not block
+    try:  # the agent's code may have created a pipe, which must not block
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None

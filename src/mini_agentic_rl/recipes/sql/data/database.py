@@ -1,7 +1,7 @@
 """The medical database: an invented world of drugs and diseases as a SQLite file, the same on every machine.
 
-There are two of them with the same schema and the same names but other facts: the one that agents ask, and its twin. A
-query that answers a question on both is hardly right by chance.
+Agents query one database; its twin has the same schema and names but other facts. A query that answers a question on
+both is unlikely to be right by chance.
 
     drug --indication--> disease --disease_symptom--> symptom
     drug --contraindication--> disease        drug --interaction--> drug        drug --dosage
@@ -63,18 +63,18 @@ CLASSES: Final = _pairs(
     "hormone=激素;steroid=类固醇;relaxant=松弛药;anesthetic=麻醉药;antidote=解毒药;expectorant=祛痰药;"
     "tonic=滋补药;antiseptic=消毒药"
 )
-"""Of drugs."""
+"""Classes of drugs."""
 
 FORMS: Final = _pairs(
     "tablet=片剂;capsule=胶囊;syrup=糖浆;injection=注射剂;cream=乳膏;spray=喷雾剂;patch=贴剂;drops=滴剂"
 )
-"""Of drugs: how they are given."""
+"""Forms of drugs."""
 
 DEPARTMENTS: Final = _pairs(
     "cardiology=心内科;neurology=神经内科;dermatology=皮肤科;oncology=肿瘤科;urology=泌尿科;"
     "pediatrics=儿科;ophthalmology=眼科;surgery=外科;psychiatry=精神科;endocrinology=内分泌科"
 )
-"""That diseases belong to."""
+"""Departments of diseases."""
 
 SYMPTOMS: Final = _pairs(
     "fever=发热;cough=咳嗽;headache=头痛;nausea=恶心;fatigue=疲劳;dizziness=头晕;itching=瘙痒;swelling=肿胀;"
@@ -84,13 +84,13 @@ SYMPTOMS: Final = _pairs(
     "palpitations=心悸;muscle ache=肌肉酸痛;stomach ache=胃痛;vomiting=呕吐;diarrhea=腹泻;constipation=便秘;"
     "hoarseness=声音嘶哑;pallor=面色苍白;wheezing=喘鸣;nosebleed=流鼻血;confusion=意识模糊;irritability=易怒"
 )
-"""Ordinary words; which disease has which is invented."""
+"""Symptoms are ordinary words. The symptoms of a disease are invented."""
 
 AGE_GROUPS: Final = ("child", "adult", "elderly")
-"""Of dosages."""
+"""Age groups of dosages."""
 
 VERSION: Final = 1
-"""Of the generator: another one means other files."""
+"""Version of the generator, part of the file names."""
 
 NOTICE: Final = (
     "Synthetic data, made by a random generator. Every drug, disease and figure is invented. This is no medical advice."
@@ -106,11 +106,11 @@ SCHEMA: Final = files(__package__).joinpath("schema.sql").read_text(encoding="ut
 
 
 def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
-    """Return the SQLite file, made if it is not there; it appears under its name only when it is whole.
+    """Return the SQLite file, created atomically if it does not exist.
 
     Args:
-        folder: where; None takes `medical` in the cache folder.
-        twin: the one with the same names and other facts.
+        folder: its folder; None takes `medical` in the cache folder.
+        twin: the twin, with the same names and other facts.
     """
     folder = cache_dir() / "medical" if folder is None else folder
     digest = hashlib.blake2b(f"{VERSION}{SCHEMA}".encode(), digest_size=4).hexdigest()
@@ -134,7 +134,7 @@ def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
 
 
 def connect_in_memory(*, twin: bool = False) -> sqlite3.Connection:
-    """Return the same database without a file."""
+    """Return the same database in memory."""
     connection = sqlite3.connect(":memory:")
     fill(connection, twin=twin)
     return connection
@@ -147,12 +147,12 @@ def entities() -> tuple[list[Name], list[Name]]:
 
 
 def fill(connection: sqlite3.Connection, *, twin: bool = False) -> None:
-    """Make the tables in an empty database, and fill them."""
+    """Create and fill the tables of an empty database."""
     rng = random.Random(f"medical/{VERSION}/{'twin' if twin else 'facts'}")
     drugs, diseases = entities()
     connection.executescript(SCHEMA)
     _insert(connection, "meta", sorted({"notice": NOTICE, "notice_zh": NOTICE_ZH, "version": str(VERSION)}.items()))
-    prices = rng.sample(range(150, 30_000), DRUGS)  # all different: one is the cheapest
+    prices = rng.sample(range(150, 30_000), DRUGS)  # different prices: a cheapest drug exists
     _insert(
         connection,
         "drug",

@@ -24,10 +24,10 @@ _INSTEAD: Final = "the database can only be read; write one SELECT statement"
 
 
 def check_text(sql: str, limits: QueryLimits) -> None:
-    """Look at the text before anything reads it; takes time linear in its length, at most.
+    """Check the text, in time linear in its length.
 
     Raises:
-        QueryError: it is empty, too long, nested too deeply, or holds characters that no query has.
+        QueryError: it is empty, too long, nested too deeply, or has control characters.
     """
     if len(sql) > limits.max_characters:
         raise QueryError(f"the query has {len(sql)} characters, more than {limits.max_characters}; write a shorter one")
@@ -66,9 +66,9 @@ def _nesting(sql: str) -> int:
 
 
 _LOOK_EVERY: Final = 1000
-"""Instructions of SQLite's virtual machine from one look at the clock to the next."""
+"""Instructions of SQLite's virtual machine between two checks of the time."""
 PATIENCE: Final = 4.0
-"""A query that gets no processor is ended after so many times the processor time that it may take."""
+"""Wall-clock limit of a query, as a multiple of its limit of processor time."""
 
 _EXPRESSION_DEPTH: Final = 64
 _COMPOUND_SELECTS: Final = 16
@@ -83,21 +83,21 @@ class ReadOnlyConnection:
 
     Args:
         path: the file.
-        limits: bounds of one query.
-        immutable: nobody changes the file while it is open: SQLite then takes no locks and reads no journal.
+        limits: bounds of a query.
+        immutable: nobody changes the file while it is open; SQLite then takes no locks and reads no journal.
 
     Raises:
-        SqlToolError: there is no such file, or it is no SQLite database.
+        SqlToolError: the file does not exist or is no SQLite database.
     """
 
     def __init__(self, path: Path, limits: QueryLimits, *, immutable: bool = False) -> None:
         self._limits = limits
         self._deadline = self._latest = 0.0
         self.was_late = False
-        """True if the latest query was ended because its time was over."""
+        """True if the latest query reached its time limit."""
         uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
         try:
-            # A statement from a cache would not be shown to the authorizer again.
+            # The authorizer does not see cached statements again.
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
             self._connection.execute("PRAGMA query_only = ON")
             self._connection.execute("PRAGMA trusted_schema = OFF")
@@ -111,11 +111,15 @@ class ReadOnlyConnection:
         self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
 
     def run(self, sql: str, seconds: float | None = None) -> QueryResult:
-        """Return the rows of a query, which may take so many seconds of processor time, and `PATIENCE` times as long
-        on a busy machine; None takes those of the limits.
+        """Return the rows of a query.
+
+        Args:
+            sql: the query.
+            seconds: limit of processor time; None takes that of `limits`. On a busy machine the query may last
+                `PATIENCE` times as long.
 
         Raises:
-            QueryError: it is refused, or fails.
+            QueryError: the query is refused or fails.
         """
         check_text(sql, self._limits)
         check_first_word(sql)
@@ -182,7 +186,7 @@ def _cell(value: Any) -> Cell:
 
 
 def _set_limits(connection: sqlite3.Connection, limits: QueryLimits) -> None:
-    """SQLite's own limits, from Python 3.11 on."""
+    """Set SQLite's limits, from Python 3.11 on."""
     if sys.version_info >= (3, 11):
         for name, value in (
             (sqlite3.SQLITE_LIMIT_LENGTH, limits.max_value_bytes),

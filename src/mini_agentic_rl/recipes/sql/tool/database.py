@@ -1,6 +1,6 @@
 """A database for agents: each query runs in a restricted process, which is killed when the query is late.
 
-The file itself is trusted, queries are not; the schema is read without such a process.
+The file is trusted, queries are not; the schema is read in this process.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _SAMPLES: Final = 3
 
 
 GRACE: Final = 2.0
-"""Seconds beyond its time limit until a query's process is killed: SQLite ends almost every query by itself."""
+"""Seconds beyond its time limit until a query's process is killed. SQLite ends almost every query by itself."""
 MOST_WAIT: Final = 60.0
-"""Seconds that a query waits for its turn."""
+"""Seconds that a query waits for a process."""
 
 
 class SqlDatabase:
@@ -66,11 +66,11 @@ class SqlDatabase:
         self._slow = self._pool(SLOW, SLOW_NICENESS)
 
     def query(self, sql: str) -> QueryResult:
-        """Return the rows of one SELECT. Blocks for at most `PATIENCE` times its time limit and `GRACE`, once its turn
-        has come; for a turn, at most `MOST_WAIT`.
+        """Return the rows of one SELECT. Blocks for at most `MOST_WAIT` for a process, and then for `PATIENCE` times
+        its time limit and `GRACE`.
 
         Raises:
-            QueryError: it is refused or fails, or its turn did not come; the text is for whoever wrote it.
+            QueryError: it is refused or fails, or no process became free; the message is for the model.
             SqlToolError: the file is no database, or its process does not start.
         """
         check_text(sql, self.limits)
@@ -100,7 +100,7 @@ class SqlDatabase:
         except queue.Empty:
             raise QueryError("the database is busy with the queries of others; ask again") from None
         try:
-            # A query in the quick pool that does not look at the clock is late in the end, wherever it runs.
+            # A query that SQLite cannot interrupt in the quick pool would be late in the slow one, too.
             reply: dict[str, Any] = process.ask({"sql": sql, "seconds": seconds}, PATIENCE * seconds + GRACE)
         except NotReadyError as error:
             raise SqlToolError(str(error)) from error
@@ -117,7 +117,7 @@ class SqlDatabase:
         """Return a table's definition and first rows; without a table, the names of all.
 
         Raises:
-            SqlToolError: there is no such file, or it is no SQLite database.
+            SqlToolError: the file does not exist or is no SQLite database.
         """
         with self._opened() as connection:
             names = table_names(connection)
@@ -134,7 +134,7 @@ class SqlDatabase:
         """Return one line per table, such as `drug(id,name,price)`, without the tables `leave_out`.
 
         Raises:
-            SqlToolError: there is no such file, or it is no SQLite database.
+            SqlToolError: the file does not exist or is no SQLite database.
         """
         with self._opened() as connection:
             return schema_text(connection, leave_out)
