@@ -154,11 +154,11 @@ def rollout_conditions(query: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         BadRequestError: a field has a wrong value.
     """
-    status = [one for one in query.get("status", "").split(",") if one]
-    for one in status:
-        if one not in _STATUSES:
+    status = [name for name in query.get("status", "").split(",") if name]
+    for name in status:
+        if name not in _STATUSES:
             raise BadRequestError(
-                f"status {one[:40]!r}: expected one of {', '.join(sorted(_STATUSES))}", param="status"
+                f"status {name[:40]!r}: expected one of {', '.join(sorted(_STATUSES))}", param="status"
             )
     step = _whole_number(query, "step")
     return {

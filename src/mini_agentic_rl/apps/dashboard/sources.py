@@ -160,7 +160,8 @@ class ShownRun:
         if self._store_path is None:
             store = await self.store()
             newest = await store.list_rollouts(limit=1)
-            marks += [json.dumps(await self.totals()), *(f"{one.rollout_id} {one.status}" for one in newest.items)]
+            marks.append(json.dumps(await self.totals()))
+            marks += [f"{rollout.rollout_id} {rollout.status}" for rollout in newest.items]
         return " ".join(marks)
 
     def _files_mark(self) -> str:
@@ -220,7 +221,7 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
             raise UserError(f"{folder}: there is no such folder; name the folders of runs", setting="runs")
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
             raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
-        name = _free(path.resolve().name, [one.name for one in sources])
+        name = _free(path.resolve().name, [source.name for source in sources])
         sources.append(ShownRun(name, path))
     return sources
 

@@ -42,9 +42,7 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: in
         _lower(resource.RLIMIT_FSIZE, int(limits["file"]))
     if "cpu_seconds" in limits:
         _lower(resource.RLIMIT_CPU, int(limits["cpu_seconds"]) + 1)
-    if (
-        "memory" in limits and sys.platform == "linux"
-    ):  # a limit of address space would stop programs that reserve much of it
+    if "memory" in limits and sys.platform == "linux":  # RLIMIT_AS would stop programs that only reserve memory
         _lower(resource.RLIMIT_DATA, int(limits["memory"]))
     if "processes" in limits:
         bound_processes(_PROCESSES_BEYOND * int(limits["processes"]) + _threads_of_user())
