@@ -123,14 +123,6 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
         asyncio.run(server.stop())
 
 
-def test_a_role_that_there_is_not_is_named(model, tmp_path, monkeypatch):
-    monkeypatch.setenv("AGL_CURRENT_ROLE", "conductor")
-    result = CliRunner().invoke(app, ["train-sql", "--model", model, "--output-dir", str(tmp_path / "run")])
-    assert result.exit_code == 2
-    assert "AGL_CURRENT_ROLE='conductor': set it to algorithm, runner, both" in result.stderr
-    assert not (tmp_path / "run").exists()
-
-
 async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch, tmp_path):
     server = LightningStoreServer(InMemoryLightningStore(), port=0)
     await server.start()

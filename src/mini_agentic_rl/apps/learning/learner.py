@@ -7,10 +7,9 @@ between publishing and marking marks them when it starts again, so that no sessi
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,9 +38,6 @@ _READ_AT_ONCE: Final = 256
 _OVERLAP_SECONDS: Final = 60.0
 """Overlap of two looks for judged sessions, because a store may show a write with a delay."""
 
-Learn = Callable[[Callable[[], dict[str, float]]], Awaitable[dict[str, float]]]
-"""Runs a job that learns on the torch thread, between two steps of the sampler."""
-
 
 class UseLearner:
     """Learns from the sessions of a store. Used from one event loop; one at a time for each folder.
@@ -54,7 +50,6 @@ class UseLearner:
         settings: time and size of a step.
         loop: settings of the update; see `use_loop`.
         learner: settings of the optimizer.
-        learn: runs a job that learns; None takes `policy.learn_async`.
         metrics: logger of each step.
         tokenizer: tokenizer of the model, saved with a version if it determines the format of tool calls.
     """
@@ -69,7 +64,6 @@ class UseLearner:
         settings: UseSettings | None = None,
         loop: GRPOSettings,
         learner: LearnerSettings | None = None,
-        learn: Learn | None = None,
         metrics: MetricsLogger | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
@@ -82,7 +76,6 @@ class UseLearner:
         self._loop = loop
         self._adapter = policy.model.adapters[0]
         self._learner = policy.run(lambda: policy.learner(learner or LearnerSettings(), self._adapter))
-        self._learn: Learn = learn or policy.learn_async
         self._metrics = metrics or MetricsLogger()
         self._tokenizer = tokenizer
         self._waiting = WaitingSessions()
@@ -112,18 +105,16 @@ class UseLearner:
         chosen = await self._chosen(version)
         if chosen is None:
             return None
-        taken = [
-            session
-            for session in chosen
-            if await self._mark(session.record.rollout_id, session.record.attempt_id, learning=version + 1)
-        ]
+        taken = [session for session in chosen if await self._mark(*session.record.ids, learning=version + 1)]
         lessons = [lesson for session in taken for lesson in session.lessons]
         compared = advantages(lessons, self.baselines)
         batch = _batch(compared, self._loop)
         for lesson in lessons:
             if lesson.comparison is None:
                 self.baselines.add(lesson.group, lesson.value)
-        metrics = {} if batch is None else await self._learn(lambda: take_steps(self._learner, batch, self._loop))
+        metrics = (
+            {} if batch is None else await self.policy.learn_async(lambda: take_steps(self._learner, batch, self._loop))
+        )
         after = self.policy.model.version(self._adapter)
         if after > version:
             await self.policy.run_async(lambda: self.folder.publish(after, lambda at: self._write(at, taken)))
@@ -131,15 +122,6 @@ class UseLearner:
         metrics |= _about(lessons, compared, version) | {"version": float(after), "waiting": float(len(self._waiting))}
         self._metrics.log(metrics, step=after)
         return metrics
-
-    async def run(self, stop: asyncio.Event, poll_seconds: float) -> None:
-        """Take steps until `stop` is set, looking every so many seconds where there is nothing to do."""
-        while not stop.is_set():
-            if await self.turn() is None:
-                try:
-                    await asyncio.wait_for(stop.wait(), poll_seconds)
-                except asyncio.TimeoutError:
-                    continue
 
     async def _look(self) -> None:
         """Note the sessions that were judged since the last look."""
@@ -221,11 +203,11 @@ class UseLearner:
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     async def _settle(self, taken: Sequence[JudgedSession], version: int | None) -> None:
+        why = "its reward is what was expected, so there is nothing to learn"
+        facts = {"skipped": why} if version is None else {"learnt": version}
         for session in taken:
-            rollout_id, attempt_id = session.record.rollout_id, session.record.attempt_id
-            why = "its reward is what was expected, so there is nothing to learn"
-            await self._mark(rollout_id, attempt_id, **({"skipped": why} if version is None else {"learnt": version}))
-            self._waiting.forget(rollout_id)
+            await self._mark(*session.record.ids, **facts)
+            self._waiting.forget(session.record.rollout_id)
 
     async def _mark(self, rollout_id: str, attempt_id: str, **facts: Any) -> bool:
         """Note something about a session; False if it was deleted, though another may have taken its id since."""

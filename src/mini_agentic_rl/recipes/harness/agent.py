@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +64,8 @@ class HarnessAgent(LitAgent[Any]):
         endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, llm.sampling_parameters)
         remember_secrets({**self.settings.flat(), "api_key": llm.api_key})  # this process may have only runners
         run = HarnessRun(self.settings, task, endpoint, self._hidden)
-        scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, _safe(str(task.get("id", "task"))))
+        name = re.sub(r"[^\w-]", "-", str(task.get("id", "task")))[-40:]
+        scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, name)
         try:
             with operation(name="agent command") as span:
                 span.set_input(without_secrets(self.settings.agent_command))
@@ -165,7 +167,3 @@ def _reward_function(name: str) -> Any:
 def _facts(ended: Ended) -> dict[str, Any]:
     facts = {**{name: value for name, value in vars(ended).items() if name != "facts"}, **ended.facts}
     return {name: without_secrets_within(value) for name, value in facts.items()}
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)[-40:]

@@ -173,9 +173,7 @@ class ReasoningGym(Episodes):
 
         settings = {**self.settings, "seed": block, "size": _BATCH}
         try:
-            with contextlib.redirect_stdout(
-                sys.stderr
-            ):  # some generators print dots
+            with contextlib.redirect_stdout(sys.stderr):  # some generators print dots
                 items = reasoning_gym.create_dataset(self.generator, **settings)
                 return [items[index] for index in range(_BATCH)]
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:

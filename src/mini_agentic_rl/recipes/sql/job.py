@@ -104,13 +104,18 @@ def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[
             f"this trains the SQL agent, and {settings.tasks.agent} is trained by the command train", setting="agent"
         )
     settings = _sized(settings)
-    from .agent import sql_recipe  # the agents SDK is imported here, and not for --help
+    url = settings.reward_model_url
+    try:
+        reward_model = None if url is None else RemoteReward(url)
+    except ValueError as error:
+        raise UserError(f"{url}: {error}", setting="reward_model_url") from error
+    from .agent import sql_recipe  # the agents SDK is not imported for --help
 
     recipe = sql_recipe(
         settings.database,
         execution_weight=settings.execution_weight,
         answer_weight=settings.answer_weight,
-        reward_model=_reward_model(settings.reward_model_url),
+        reward_model=reward_model,
     )
     return settings, recipe, _components(settings)
 
@@ -182,13 +187,6 @@ def _running_store() -> str | None:
             except (httpx.HTTPError, ValueError):  # no server, or another one
                 continue
     return None
-
-
-def _reward_model(url: str | None) -> RemoteReward | None:
-    try:
-        return None if url is None else RemoteReward(url)
-    except ValueError as error:
-        raise UserError(f"{url}: {error}", setting="reward_model_url") from error
 
 
 def train_sql(settings: SqlTrainConfig) -> None:

@@ -27,12 +27,8 @@ class Template:
     ordered: bool = False
 
 
-def _read_templates() -> tuple[Template, ...]:
-    tables = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
-    return tuple(
-        Template(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
-        for name, table in tables.items()
-    )
-
-
-TEMPLATES: Final = _read_templates()
+_TABLES: Final = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
+TEMPLATES: Final = tuple(
+    Template(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+    for name, table in _TABLES.items()
+)
