@@ -11,8 +11,7 @@ from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_data
 from mini_agentic_rl.datasets.formats import prompt_key
 from mini_agentic_rl.datasets.rows import digest
 from mini_agentic_rl.recipes.sql.data import LEVELS, MedicalQuestions, connect_in_memory, medical_database
-from mini_agentic_rl.recipes.sql.data.questions import MAX_ROWS
-from mini_agentic_rl.recipes.sql.data.templates import TEMPLATES
+from mini_agentic_rl.recipes.sql.data.questions import MAX_ROWS, TEMPLATES
 
 
 @pytest.fixture(scope="module")

@@ -188,6 +188,7 @@ def test_a_file_that_grows_is_read_as_it_is(tmp_path):
     database.close()
 
 
+SLOW_QUERIES = 5
 SLOW = "SELECT count(*) FROM item a, item b, item c, item d WHERE a.price + b.price + c.price + d.price < 0"
 
 
@@ -201,7 +202,7 @@ def test_slow_queries_do_not_delay_a_quick_one(path):
             database.query(SLOW)
         ended.append("slow")
 
-    threads = [threading.Thread(target=ask_slowly) for _ in range(8)]
+    threads = [threading.Thread(target=ask_slowly) for _ in range(SLOW_QUERIES)]
     for thread in threads:
         thread.start()
     assert database.query("SELECT name FROM item WHERE id = 1").rows == (("thing 1",),)
@@ -209,11 +210,11 @@ def test_slow_queries_do_not_delay_a_quick_one(path):
     for thread in threads:
         thread.join()
     database.close()
-    assert ended.index("quick") < 8  # were there one turn for all, it would come last
-    assert ended.count("slow") == 8
+    assert ended.index("quick") < SLOW_QUERIES  # with one pool for all it would be the last
+    assert ended.count("slow") == SLOW_QUERIES
 
 
-def test_a_query_that_needs_longer_than_the_quick_lane_gives_is_answered_in_the_slow_one(path):
+def test_a_query_beyond_the_limit_of_the_quick_pool_is_answered_by_the_slow_one(path):
     database = SqlDatabase(path, QueryLimits(timeout_seconds=60.0))
     found = database.query("SELECT count(*) FROM item a, item b, item c WHERE a.id + b.id + c.id > 0 AND c.id < 13")
     assert found.rows == ((301 * 301 * 12,),)

@@ -61,13 +61,9 @@ class UseFolder:
         """True if a server has recorded sessions here."""
         return (self.path / "serving.json").is_file()
 
-    def make(self) -> None:
-        """Make the folder, for this user alone."""
-        make_private_folder(self.path)
-
     def write_serving(self, facts: Mapping[str, Any]) -> None:
-        """Write the served model, adapter and name."""
-        self.make()
+        """Write the served model, adapter and name, in a folder that only this user can read."""
+        make_private_folder(self.path)
         write_json(self.path / "serving.json", facts)
 
     def read_serving(self) -> dict[str, Any]:
@@ -167,7 +163,6 @@ class UseOfServer:
             UserError: the store cannot be opened.
         """
         settings, model = self._settings, served.policy.model
-        self.folder.make()
         where = settings.session_store or str(self.folder.store_path.resolve())
         adapter = None if settings.load.adapter is None else str(settings.load.adapter.resolve())
         facts = {"model": settings.load.model, "adapter": adapter, "name": served.name, "store": where}

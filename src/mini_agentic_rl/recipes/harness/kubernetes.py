@@ -63,12 +63,12 @@ def _job(confined: Confined, name: str, cpus: float) -> dict[str, Any]:
         for path in (confined.workspace, *confined.writable, *confined.given)
     ]
 
-    def container(called: str, script: str, shown: list[dict[str, str]]) -> dict[str, Any]:
+    def container(name: str, script: str, mounts: list[dict[str, str]]) -> dict[str, Any]:
         return {
-            "name": called,
+            "name": name,
             "image": confined.image,
             "command": ["sh", "-c", script],
-            "volumeMounts": shown,
+            "volumeMounts": mounts,
             "securityContext": secure,
             "resources": {"limits": amounts, "requests": {"cpu": "10m", "memory": "16Mi"}},
         }
@@ -140,11 +140,8 @@ def _policy(confined: Confined, name: str) -> dict[str, Any]:
 
 def _addresses(host: str) -> list[str]:
     """Return the addresses of a host as networks of one address."""
-    try:
-        addresses = {ipaddress.ip_address(host)}
-    except ValueError:
-        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        addresses = {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
+    answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    addresses = {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
     return [f"{address}/{address.max_prefixlen}" for address in sorted(addresses, key=str)]
 
 
