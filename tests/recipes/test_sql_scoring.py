@@ -135,7 +135,7 @@ def test_the_last_query_that_ran_counts(databases, task):
     assert queries.query('{"sql": "DROP TABLE drug"}').startswith("error: DROP")
     assert queries.query("no json") == 'error: give {"sql": "SELECT ..."}'
     assert queries.query('{"sql": 1}').startswith("error: give")
-    assert (queries.sql, queries.asked) == (task["sql"], 4)
+    assert (queries.sql, queries.calls) == (task["sql"], 4)
     assert SqlReward().scores(task, queries, None)["execution"] == 1.0
     queries.query('{"sql": "SELECT id FROM drug WHERE id = 1"}')
     assert SqlReward().scores(task, queries, None)["execution"] == 0.0

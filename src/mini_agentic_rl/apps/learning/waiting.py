@@ -103,18 +103,17 @@ def _lesson(
     return selection.why_empty or "it has no call before its reward"
 
 
-# Baselines of sessions: what a reward is compared with, where it stands by itself.
+# Baselines of absolute rewards, which are those without a comparison.
 #
 # Let r_1 … r_G be the rewards of the sessions of one key in a step, m the running mean of the rewards of that key
-# before the step, and n the weight of that memory, at most N. The baseline of r_i has nothing of r_i itself, so that
-# the policy gradient stays unbiased (as with RLOO; Kool et al. 2019):
+# before the step, and n the weight of that memory, at most N. The baseline of r_i does not depend on r_i, so the policy
+# gradient stays unbiased (as with RLOO; Kool et al. 2019):
 #
 #     b_i = (n m + sum over j != i of r_j) / (n + G - 1)        A_i = (r_i - b_i) / s
 #
-# and s is the standard deviation of rewards over all keys, so far. A session alone is compared with what its key earned
-# before (n = its memory, G = 1: the running baseline of REINFORCE; Williams 1992); sessions of a new key with each
-# other (n = 0); one alone with a new key with nothing: it has to wait. Numbers of a comparison are compared within it
-# alone, (r - mean) / std, as GRPO does.
+# where s is the running standard deviation of rewards over all keys. A single session is compared with earlier rewards of
+# its key (G = 1: the running baseline of REINFORCE; Williams 1992), and sessions of a new key with each other (n = 0). A
+# single session of a new key waits. Scores of a comparison are normalized within it, (r - mean) / std, as in GRPO.
 
 
 _MEMORY: Final = 16.0

@@ -116,11 +116,11 @@ class SqlAgent(LitAgent[Any]):
         except AgentsException:  # too many turns, or a call of an unknown tool
             pass
         except BadRequestError as error:
-            if not queries.asked or not outgrew_context(error):
+            if not queries.calls or not outgrew_context(error):
                 raise
         scores = await asyncio.to_thread(self.reward.scores, task, queries, reply, self.twin)
         rollout.output = {"sql": queries.sql, "reply": reply}
-        emit_reward({**scores, "queries": float(queries.asked)}, primary_key="reward", final=True)
+        emit_reward({**scores, "queries": float(queries.calls)}, primary_key="reward", final=True)
 
     def _sdk_agent(self, llm: LLM, rollout: Rollout, queries: Queries) -> Agent[Any]:
         client = rollout_client(llm, rollout)

@@ -109,7 +109,7 @@ class Queries:
     """The tools `query` and `schema` over one database, for one rollout."""
 
     database: SqlDatabase
-    asked: int = 0
+    calls: int = 0
     """Number of calls of `query`."""
     sql: str | None = None
     """Last successful query."""
@@ -122,7 +122,7 @@ class Queries:
         Raises:
             SqlToolError: the database cannot be served.
         """
-        self.asked += 1
+        self.calls += 1
         sql = _argument(arguments, "sql")
         if sql is None:
             return 'error: give {"sql": "SELECT ..."}'
