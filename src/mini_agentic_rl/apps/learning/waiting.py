@@ -111,9 +111,10 @@ def _lesson(
 #
 #     b_i = (n m + sum over j != i of r_j) / (n + G - 1)        A_i = (r_i - b_i) / s
 #
-# where s is the running standard deviation of rewards over all keys. A single session is compared with earlier rewards of
-# its key (G = 1: the running baseline of REINFORCE; Williams 1992), and sessions of a new key with each other (n = 0). A
-# single session of a new key waits. Scores of a comparison are normalized within it, (r - mean) / std, as in GRPO.
+# where s is the running standard deviation of rewards over all keys. A single session is compared with earlier rewards
+# of its key (G = 1: the running baseline of REINFORCE; Williams 1992), and sessions of a new key with each other
+# (n = 0). A single session of a new key waits. Scores of a comparison are normalized within it, (r - mean) / std, as in
+# GRPO.
 
 
 _MEMORY: Final = 16.0
