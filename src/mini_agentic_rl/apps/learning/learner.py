@@ -204,7 +204,7 @@ class UseLearner:
 
     async def _settle(self, taken: Sequence[JudgedSession], version: int | None) -> None:
         why = "its reward is what was expected, so there is nothing to learn"
-        facts = {"skipped": why} if version is None else {"learnt": version}
+        facts: dict[str, Any] = {"skipped": why} if version is None else {"learnt": version}
         for session in taken:
             await self._mark(*session.record.ids, **facts)
             self._waiting.forget(session.record.rollout_id)
