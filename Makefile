@@ -215,6 +215,6 @@ $(INSTALLED_OLDEST): export UV_FIND_LINKS ?= $(shell $(PYTHON) -m pip config lis
 $(INSTALLED_OLDEST): pyproject.toml $(OLDEST_CONSTRAINTS) | $(VENV_OLDEST)/bin/python
 	$(VENV_OLDEST)/bin/python $(INSTALL) uv
 	$(VENV_OLDEST)/bin/uv pip install --quiet --python $(VENV_OLDEST)/bin/python --resolution lowest-direct \
-	  -c $(OLDEST_CONSTRAINTS) -e '.[services,test]' 'anthropic>=2.0' 'openpyxl>=3.1' 'reasoning-gym>=0.1.20' \
-	  'sqlglot>=27' 'SecantusDB>=0.7.0b2; python_version < "3.14"' 'tensorboard>=2.18'
+	  -c $(OLDEST_CONSTRAINTS) -e '.[services,test]' 'anthropic>=2.0' 'reasoning-gym>=0.1.20' \
+	  'SecantusDB>=0.7.0b2; python_version < "3.14"' 'tensorboard>=2.18'
 	touch $@

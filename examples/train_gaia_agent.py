@@ -5,8 +5,8 @@
 The data set is gated: accept its terms on the Hugging Face Hub (gaia-benchmark/GAIA) and download it; --data-dir is
 that folder. Only its validation questions have answers; they are divided into train and test by their hash.
 
-The agent has a calculator and reads the question's file (text, CSV, JSON; .xlsx with "mini-agentic-rl[recipes]"). It
-cannot search the web. If you have a function that can, from a query to text, plug it in: --search my_module:search.
+The agent has a calculator and reads the question's file if it is text (CSV, JSON, code, …). It cannot search the web.
+If you have a function that can, from a query to text, plug it in: --search my_module:search.
 """
 
 from __future__ import annotations

@@ -65,12 +65,6 @@ def _sql_agent():
     return load_recipe("sql")
 
 
-def _spreadsheet():
-    from mini_agentic_rl.recipes.gaia.agent import AttachedFile
-
-    return AttachedFile(Path("gone.xlsx")).page(0)
-
-
 def _written_rows():
     from mini_agentic_rl.post_training import DPOSettings, train_dpo
 
@@ -134,8 +128,6 @@ CASES = {
     "ray": (("ray",), _ray, ()),
     "recipes, reasoning-gym": (("reasoning_gym",), _reasoning, ()),
     "recipes, sql agent": (("agents",), _sql_agent, ("recipes.sql.agent",)),
-    "recipes, sql parser": (("sqlglot",), _sql_agent, ("recipes.sql.agent", "recipes.sql.tool")),
-    "recipes, gaia": (("openpyxl",), _spreadsheet, ()),
     "trl, rows": (("trl",), _written_rows, ()),
     "trl, backend": (("trl",), _trl_backend, ()),
     "loggers": (("tensorboard",), _tensorboard, ()),

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from mini_agentic_rl.datasets import DatasetError, divide_examples, load_examples, load_task_dataset
 from mini_agentic_rl.datasets.formats import FORMS, prompt_key
-from mini_agentic_rl.recipes.math import TOOLS, calculator
+from mini_agentic_rl.recipes.math import TOOLS
 from mini_agentic_rl.rewards import is_correct
 
 COLUMNS = {
@@ -70,13 +70,15 @@ def test_levels_are_part_of_the_name() -> None:
         load_examples("arithmetic:9", "rl")
 
 
-def test_the_calculator_conversations_of_the_agent_are_a_data_set_by_their_function() -> None:
-    rows = load_examples("mini_agentic_rl.recipes.math:calculator", "sft", max_samples=4)
-    assert rows == calculator("sft", max_samples=4)
-    assert [message["role"] for message in rows[0]["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
-    assert rows[0]["tools"] == TOOLS
-    with pytest.raises(DatasetError, match="forms sft and rl"):
-        load_examples("mini_agentic_rl.recipes.math:calculator", "preference")
+def test_the_rows_of_a_function_are_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_rows.py").write_text(
+        "def made(form, **settings):\n    messages = [{'role': 'user', 'content': form}]\n"
+        "    return [{'messages': [*messages, {'role': 'assistant', 'content': 'x'}]}] * settings['max_samples']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    rows = load_examples("made_rows:made", "sft", max_samples=4)
+    assert [row["messages"][0]["content"] for row in rows] == ["sft"] * 4
 
 
 def test_a_function_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ def test_no_daemon_outlives_its_rollout(sandbox, play: Play):
 
 def test_what_kills_its_supervisor_ends_with_its_processes(play: Play, monkeypatch):
     monkeypatch.setattr(ProcessSandbox, "_files", lambda *_: None)  # Landlock would forbid the signal
-    with pytest.raises(HarnessError, match="its supervisor was killed; so was all that bore its mark"):
+    with pytest.raises(HarnessError, match="its supervisor was killed; so were all processes with its mark"):
         play(shell(f"{daemon()} kill -9 $PPID; sleep {SLEEP}"))
     assert sleepers() == []
 

@@ -141,7 +141,7 @@ async def test_a_job_is_made_filled_read_fetched_and_removed(programs, monkeypat
     assert (ended.exit_code, ended.stdout) == (5, "m\n")
     assert (programs / "workspace" / "made").read_text() == "made\n"
     told = [line.split()[0] for line in (programs / "kubectl.log").read_text().splitlines()]
-    assert told == ["create", "get", "exec", "get", "get", "logs", "exec", "exec", "delete"]
+    assert told == ["create", "get", "exec", "get", "logs", "exec", "exec", "delete"]
     with pytest.raises(HarnessError, match="pods do not reach this computer's loopback: set `gateway_host`"):
         sandbox.base_url("http://127.0.0.1:8000/v1")
 

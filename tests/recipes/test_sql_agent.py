@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import sqlite3
 
 import pytest
@@ -147,12 +146,6 @@ async def test_another_database_can_be_asked(tmp_path):
     _, rewards, _, _ = await play(agent, gold, answers)
     assert rewards["reward"] == 1.2
     agent.database.close()
-
-
-def test_an_agent_travels_to_runners_in_other_processes(agent):
-    copy = pickle.loads(pickle.dumps(agent))
-    assert copy.system_prompt == agent.system_prompt
-    assert copy.database.path == agent.database.path
 
 
 def test_a_demonstration_needs_a_query_and_its_rows(task):

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from mini_agentic_rl.recipes.sql.tool import QueryError, QueryLimits, QueryResult, SqlDatabase, SqlToolError
+from mini_agentic_rl.recipes.sql.tool.database import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,10 @@ def test_too_many_bytes_are_left_out(path):
         ("DROP TABLE item", "DROP is not allowed: the database can only be read; write one SELECT statement"),
         ("PRAGMA table_info(item)", "call schema to see tables and columns"),
         ("SELECT 1; SELECT 2", "send one SELECT statement at a time"),
-        ("WITH RECURSIVE n AS (SELECT 1) SELECT * FROM n", "recursive WITH is not allowed; use joins"),
+        (
+            "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT * FROM n",
+            "recursive WITH is not allowed; use joins",
+        ),
         ("SELECT colour FROM item", "no such column: colour; call schema to see tables and columns"),
         ("SELECT * FROM sqlite_master", "table sqlite_master cannot be read; there are cheap, item"),
         ("SELECT randomblob(9) FROM item", "function randomblob is not allowed"),
@@ -89,6 +93,7 @@ def test_too_many_bytes_are_left_out(path):
         ("SELECT name FRM item", "write one SQLite SELECT statement"),
         ("x" * 3000, "more than 2000; write a shorter one"),
         ("", "the query is empty; write one SELECT statement"),
+        ("/**/" * 490, "this is no query"),
     ],
 )
 def test_a_refusal_says_what_to_do_instead(database, sql, told):
@@ -183,6 +188,7 @@ def test_a_file_that_grows_is_read_as_it_is(tmp_path):
     database.close()
 
 
+SLOW_QUERIES = 5
 SLOW = "SELECT count(*) FROM item a, item b, item c, item d WHERE a.price + b.price + c.price + d.price < 0"
 
 
@@ -196,7 +202,7 @@ def test_slow_queries_do_not_delay_a_quick_one(path):
             database.query(SLOW)
         ended.append("slow")
 
-    threads = [threading.Thread(target=ask_slowly) for _ in range(4)]
+    threads = [threading.Thread(target=ask_slowly) for _ in range(SLOW_QUERIES)]
     for thread in threads:
         thread.start()
     assert database.query("SELECT name FROM item WHERE id = 1").rows == (("thing 1",),)
@@ -204,11 +210,11 @@ def test_slow_queries_do_not_delay_a_quick_one(path):
     for thread in threads:
         thread.join()
     database.close()
-    assert ended.index("quick") < 4  # were there one turn for all, it would come last
-    assert ended.count("slow") == 4
+    assert ended.index("quick") < SLOW_QUERIES  # with one pool for all it would be the last
+    assert ended.count("slow") == SLOW_QUERIES
 
 
-def test_a_query_that_needs_longer_than_the_quick_lane_gives_is_answered_in_the_slow_one(path):
+def test_a_query_beyond_the_limit_of_the_quick_pool_is_answered_by_the_slow_one(path):
     database = SqlDatabase(path, QueryLimits(timeout_seconds=60.0))
     found = database.query("SELECT count(*) FROM item a, item b, item c WHERE a.id + b.id + c.id > 0 AND c.id < 13")
     assert found.rows == ((301 * 301 * 12,),)
@@ -218,7 +224,10 @@ def test_a_query_that_needs_longer_than_the_quick_lane_gives_is_answered_in_the_
 def test_a_turn_that_does_not_come_is_said(path, monkeypatch):
     monkeypatch.setattr(sys.modules[SqlDatabase.__module__], "MOST_WAIT", 0.0)
     database = SqlDatabase(path)
-    with database._quick.process(1), database._quick.process(60), pytest.raises(QueryError, match="busy"):
+    processes = [database._quick.get() for _ in range(QUICK)]
+    with pytest.raises(QueryError, match="busy"):
         database.query("SELECT 1")
+    for process in processes:
+        database._quick.put(process)
     assert database.query("SELECT 1").rows == ((1,),)
     database.close()

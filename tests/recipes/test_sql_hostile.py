@@ -125,9 +125,8 @@ def test_a_query_that_sqlite_cannot_stop_is_killed_with_its_process(place, monke
 
 def test_a_process_that_dies_is_replaced(place):
     place.database.query("SELECT 1 FROM drug")
-    worker = place.worker()
-    worker.kill()
-    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+    place.worker().kill()
+    while any(process.is_up for process in place.database._processes):
         time.sleep(0.01)
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
 

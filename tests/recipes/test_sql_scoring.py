@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
 from mini_agentic_rl.errors import UserError
@@ -137,7 +135,7 @@ def test_the_last_query_that_ran_counts(databases, task):
     assert queries.query('{"sql": "DROP TABLE drug"}').startswith("error: DROP")
     assert queries.query("no json") == 'error: give {"sql": "SELECT ..."}'
     assert queries.query('{"sql": 1}').startswith("error: give")
-    assert (queries.sql, queries.asked) == (task["sql"], 4)
+    assert (queries.sql, queries.calls) == (task["sql"], 4)
     assert SqlReward().scores(task, queries, None)["execution"] == 1.0
     queries.query('{"sql": "SELECT id FROM drug WHERE id = 1"}')
     assert SqlReward().scores(task, queries, None)["execution"] == 0.0
@@ -167,7 +165,3 @@ def test_a_score_that_is_missing_fails_the_rollout_and_is_not_0(databases, task)
 def test_weights_under_which_1_would_not_mean_right_are_refused(weights):
     with pytest.raises(UserError, match="_weight: "):
         SqlReward(**weights)
-
-
-def test_a_reward_travels_to_runners_in_other_processes():
-    assert pickle.loads(pickle.dumps(SqlReward(2.0, 0.1))) == SqlReward(2.0, 0.1)

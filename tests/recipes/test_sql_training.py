@@ -72,22 +72,6 @@ def test_a_fast_run_through_a_proxy_measures_imitates_and_reinforces(model, tmp_
     assert json.loads(measured)["dataset"] == "medical"
 
 
-def test_the_general_command_trains_it_too_with_the_same_defaults(model, tmp_path):
-    told = run(
-        *("train", "--agent", "sql", "--model", model, *TINY, "--json"),
-        *("--total-steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "2"),
-        *("--sft-examples", "2", "--output-dir", tmp_path / "run"),
-    )
-    assert json.loads(told)["steps"] == 1
-    used = json.loads((tmp_path / "run" / "config.json").read_text())
-    given = ("model", "max_new_tokens", "cache_mib", "json_output", "total_steps", "tasks_per_step", "output_dir")
-    given += ("samples_per_prompt", "eval_size", "sft_examples", "max_samples")
-    usual = SqlTrainConfig().flat()
-    assert {name: used[name] for name in usual if name not in given} == {
-        name: value for name, value in usual.items() if name not in given
-    }
-
-
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -139,21 +123,6 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
         asyncio.run(server.stop())
 
 
-def test_a_role_that_there_is_not_is_named(model, tmp_path, monkeypatch):
-    monkeypatch.setenv("AGL_CURRENT_ROLE", "conductor")
-    result = CliRunner().invoke(app, ["train-sql", "--model", model, "--output-dir", str(tmp_path / "run")])
-    assert result.exit_code == 2
-    assert "AGL_CURRENT_ROLE='conductor': set it to algorithm, runner, both" in result.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_script_without_a_store_server_keeps_its_own_store(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    _, told = run_python(SCRIPT, "--ci-fast", "--model_path", model, *TINY, environment={"AGL_MANAGED_STORE": "0"})
-    assert "WARNING AGL_MANAGED_STORE=0, but no store server runs on this computer" in told
-    assert (tmp_path / "outputs" / "sql-agent" / "rollouts.db").is_file()
-
-
 async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch, tmp_path):
     server = LightningStoreServer(InMemoryLightningStore(), port=0)
     await server.start()
@@ -165,6 +134,14 @@ async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch
     finally:
         await server.stop()
     assert components == {"store": f"http://127.0.0.1:{port}"}
+
+
+def test_without_a_store_server_rollouts_go_to_a_file(monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(sql_job, "PORTS", (free_port(),))
+    monkeypatch.setenv("AGL_MANAGED_STORE", "0")
+    _, _, components = sql_job.prepare_sql(SqlTrainConfig(output_dir=tmp_path))
+    assert components == {"store": str(tmp_path / "rollouts.db"), "strategy": "shm"}
+    assert "AGL_MANAGED_STORE=0, but no store server runs on this computer" in caplog.text
 
 
 @pytest.mark.parametrize(

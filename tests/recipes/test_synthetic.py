@@ -50,10 +50,6 @@ def test_a_result_that_is_used_twice_is_computed_once() -> None:
     assert working(operations("46+46*2+46*2")) == ("46 * 2 = 92", "46 + 92 = 138", "138 + 92 = 230")
 
 
-def test_names_stand_for_numbers() -> None:
-    assert results(operations("(a-b)/2"), named={"a": Fraction(9), "b": Fraction(3)}) == [6, 3]
-
-
 def test_sides_that_can_be_swapped_stand_as_results_and_then_as_numbers_are_told() -> None:
     told = "7 hens, 30 cows, 4 more hens than yesterday"
     assert working(as_told(operations("30+7"), told)) == ("7 + 30 = 37",)

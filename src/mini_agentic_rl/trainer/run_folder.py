@@ -47,7 +47,6 @@ MAY_CHANGE: Final = frozenset(
         *("metrics_port", "metrics_host", "otlp", "otlp_messages", "otlp_tokens"),
         *("ranks", "rank_timeout", "shard", "sampling", *SamplerSettings.model_fields),
         *("strategy", "ray_address", "n_runners", "runner_cpus", "runner_gpus", "runner_env"),
-        *("min_runners", "runner_idle_seconds"),
     }
 )
 """Top-level keys of a configuration in which a resumed run may differ from its first start."""

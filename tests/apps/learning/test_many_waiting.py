@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from apps.learning.test_learning import a_learner, answers, step
-from mini_agentic_rl.apps.learning import EndedSessions, SessionBook, Sessions, UseFolder, UseSettings
+from mini_agentic_rl.apps.learning import EndedSessions, SessionBook, SessionRecord, Sessions, UseFolder, UseSettings
+from mini_agentic_rl.apps.learning.waiting import Baselines, JudgedSession, Lesson, choose
 from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy
 from mini_agentic_rl.store import LightningStore
 
@@ -141,6 +142,13 @@ def test_sessions_that_are_over_are_found_a_bounded_number_at_a_time(
     assert looks == 4
     assert reads["sessions"] <= 4 * looks
     assert sum(map(len, ended._waiting.values())) == len(names)
+
+
+def test_a_session_alone_in_a_comparison_is_left_out_once_all_are_read() -> None:
+    record = SessionRecord("s", "owner", "", "ro-1", "at-1", 0.0, judged=True)
+    waiting = [JudgedSession(record, 0.0, [Lesson(record, 1.0, "co-1", (), 0.0)])]
+    assert choose(waiting, Baselines(), 8, all_read=False).skipped == {}
+    assert choose(waiting, Baselines(), 8).skipped == {record.ids: "what it was compared with is gone"}
 
 
 class NoJudge:

@@ -83,7 +83,7 @@ def test_what_is_no_reward_model_is_refused_by_name(tmp_path, tiny_folder):
     (broken / "config.json").write_text(json.dumps({"model_type": "unheard-of"}), encoding="utf-8")
     for model, kind, said in (
         (tiny_folder, PolicyError, "LlamaForCausalLM, not a reward model.*mini-agentic-rl reward"),
-        (two, PolicyError, "tells 2 labels apart"),
+        (two, PolicyError, "a classifier with 2 labels"),
         (str(broken), ModelNotFoundError, "cannot be loaded"),
         ("./nowhere", ModelNotFoundError, "no model folder"),
         ("", PolicyError, "model: give "),

@@ -14,7 +14,6 @@ import pytest
 from apps.reward_service.scorers import alone, gated_server, reward_model, tiny_scorer
 from mini_agentic_rl.apps.reward_service import BatchSettings, ScoreServer
 from mini_agentic_rl.gateway.settings import GatewayLimits
-from mini_agentic_rl.http.server import ServerStartError
 from mini_agentic_rl.rewards import RemoteReward
 
 PROMPT, GOOD, BAD = "What is 7 x 6?", "7 x 6 = 42.", "About forty."
@@ -130,11 +129,6 @@ def test_a_request_that_cannot_be_scored_is_told_what_is_wrong(server, path, bod
         assert error["param"] == param
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"prompt": "\xff"}', b"[" * 5000])
-def test_a_body_that_is_no_json_is_refused(server, content):
-    assert httpx.post(f"{server.url}/score", content=content).status_code == 400
-
-
 def test_odd_text_is_scored(server):
     for text in ("", " ", "\x00", "🙂" * 50, "\ud800", "<|im_end|>" * 5, "a" * 5000):
         body = json.dumps({"prompt": PROMPT, "response": text})
@@ -217,38 +211,21 @@ def test_a_full_queue_answers_429_with_the_time_to_wait():
         assert _post(server, "/score", TEXT).status_code == 200
 
 
-class _Noted:
-    """Notes which texts are computed together; the first batch waits for the test's word."""
-
-    def __init__(self, inner):
-        self._inner = inner
-        self.plan = inner.plan
-        self.begun, self.gate = threading.Event(), threading.Event()
-        self.lengths: list[list[int]] = []
-
-    def scores(self, texts):
-        self.lengths.append([len(text.ids) for text in texts])
-        self.begun.set()
-        assert self.gate.wait(30)
-        return self._inner.scores(texts)
-
-
 @pytest.mark.parametrize("newcomers", [1, 3])
 def test_a_large_batch_lets_others_in_after_the_batch_under_way(newcomers):
-    model = reward_model()
-    noted = model.batches = _Noted(model.batches)
     long = {"prompt": "a" * 40, "response": "b" * 40}
-    with ScoreServer(model, batches=BatchSettings(batch_size=4)) as server, ThreadPoolExecutor(8) as clients:
+    batches = BatchSettings(batch_size=4)
+    with gated_server(batches=batches) as (server, gated), ThreadPoolExecutor(8) as clients:
         large = clients.submit(_post, server, "/score/batch", {"items": [long] * 60})
-        assert noted.begun.wait(10)
+        assert gated.begun.wait(60)
         others = [clients.submit(_score, server, TEXT) for _ in range(newcomers)]
         _wait_for(lambda: server.batcher.waiting == 56 + newcomers)
-        noted.gate.set()
+        gated.gate.set()
         assert len(large.result().json()["scores"]) == 60
         scores = {other.result() for other in others}
     assert len(scores) == 1
-    widest = max(map(max, noted.lengths))
-    first = [at for at, lengths in enumerate(noted.lengths) for length in lengths if length < widest]
+    widest = max(map(max, gated.lengths))
+    first = [at for at, lengths in enumerate(gated.lengths) for length in lengths if length < widest]
     assert len(first) == newcomers
     assert max(first) <= 2, "each of them waits for the batch under way, and for one that is shared out"
 
@@ -340,39 +317,14 @@ def test_health_and_metrics_tell_of_the_model_the_queue_and_the_batches(server):
     assert 'mini_agentic_rl_scoring_queue{kind="waiting"} 0.0' in figures
 
 
-def test_a_browser_is_shown_the_requests(server):
-    assert all(path in httpx.get(f"{server.url}/").text for path in ("/score-pair/batch", "/health"))
-
-
-def test_the_examples_of_the_openapi_document_are_answered(server):
+def test_the_openapi_document_has_the_schemas_of_every_request(server):
     document = httpx.get(f"{server.url}/openapi.json").json()
-    examples = 0
-    for path, operations in document["paths"].items():
-        if "post" not in operations:
-            continue
-        operation = operations["post"]
-        for example in operation["requestBody"]["content"]["application/json"]["examples"].values():
-            assert _post(server, path, example["value"]).status_code == 200
-            examples += 1
-        for answer in (operation["requestBody"], operation["responses"]["200"]):
-            name = answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    posts = {path: item["post"] for path, item in document["paths"].items() if "post" in item}
+    assert set(posts) == {"/score", "/score/batch", "/score-pair", "/score-pair/batch"}
+    for operation in posts.values():
+        for content in (operation["requestBody"], operation["responses"]["200"]):
+            name = content["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
             assert name in document["components"]["schemas"]
-    assert examples == 6
-
-
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/score", 405), ("POST", "/scores", 404)])
-def test_other_paths_answer_in_the_same_error_shape(server, method, path, status):
-    answer = httpx.request(method, f"{server.url}{path}")
-    assert answer.status_code == status
-    assert path in answer.json()["error"]["message"]
-
-
-def test_a_port_in_use_is_one_clear_error(server):
-    second = ScoreServer(reward_model(), port=server.port)
-    with pytest.raises(ServerStartError, match=r"already in use") as raised:
-        second.start()
-    assert raised.value.setting == "port"
-    second.stop()
 
 
 def _wait_for(condition, seconds: float = 60.0) -> None:

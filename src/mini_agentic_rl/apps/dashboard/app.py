@@ -154,11 +154,11 @@ def rollout_conditions(query: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         BadRequestError: a field has a wrong value.
     """
-    status = [one for one in query.get("status", "").split(",") if one]
-    for one in status:
-        if one not in _STATUSES:
+    status = [name for name in query.get("status", "").split(",") if name]
+    for name in status:
+        if name not in _STATUSES:
             raise BadRequestError(
-                f"status {one[:40]!r}: expected one of {', '.join(sorted(_STATUSES))}", param="status"
+                f"status {name[:40]!r}: expected one of {', '.join(sorted(_STATUSES))}", param="status"
             )
     step = _whole_number(query, "step")
     return {
@@ -285,7 +285,7 @@ async def close_sources(sources: Sequence[ShownRun]) -> None:
 
 
 async def _curves(source: ShownRun, request: Request) -> Any:
-    return {"rows": 0, "series": {}} if source.curves is None else await asyncio.to_thread(source.curves.view)
+    return await asyncio.to_thread(source.curves)
 
 
 async def _doctor(source: ShownRun, request: Request) -> Any:

@@ -1,4 +1,4 @@
-"""`dashboard`: the pages over runs and stores, until Ctrl-C."""
+"""`dashboard`: serves pages over runs and stores."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def show_dashboard(settings: DashboardSettings) -> None:
     async def run() -> None:
         await asyncio.to_thread(server.start)
         freeze_loaded_objects()
-        asked = " (it asks for the key)" if keys else ""
-        typer.echo(f"the dashboard is at {server.root}/{asked}; Ctrl-C stops it")
+        needs_key = " (it asks for the key)" if keys else ""
+        typer.echo(f"the dashboard is at {server.root}/{needs_key}; Ctrl-C stops it")
         stopping = lambda: asyncio.to_thread(server.stop, settings.drain_seconds)  # noqa: E731
         if not await serve_until_signal(lambda: server.running, stopping):
             raise RuntimeError("the dashboard ended unexpectedly; the log says why")

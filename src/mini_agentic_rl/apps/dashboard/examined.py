@@ -124,10 +124,10 @@ def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
             by_step.setdefault(group["step"], []).append(rewards)
     steps = []
     for step, each in sorted(by_step.items()):
-        all_of_step = np.array([reward for one in each for reward in one], np.float64)
+        all_of_step = np.array([reward for rewards in each for reward in rewards], np.float64)
         numbers = {
             "groups/count": float(len(each)),
-            "groups/with_signal": float(sum(max(one) > min(one) for one in each)),
+            "groups/with_signal": float(sum(max(rewards) > min(rewards) for rewards in each)),
             "reward/mean": float(all_of_step.mean()),
             "reward/std": float(all_of_step.std()),
         }

@@ -1,4 +1,4 @@
-"""`report`: the report of a run, at any time."""
+"""`report`: writes the report of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReportSettings(Settings):
 
 
 def write_report_of_run(settings: ReportSettings) -> None:
-    """Write the report of a run anew: accuracies, curves, transcripts and settings. The run may still be going on."""
+    """Write the report of a run again: accuracies, curves, transcripts and settings. The run may still be active."""
     typer.echo(f"wrote {asyncio.run(_write(settings))}")
 
 
@@ -37,7 +37,7 @@ async def _write(settings: ReportSettings) -> Path:
     sources = run_sources([settings.run])
     try:
         source = sources[0]
-        assert source.folder is not None  # it was made of one
+        assert source.folder is not None  # `run_sources` gives it one
         measured = source.facts().get("intervals") or []
         target = settings.output or source.folder.report_path
         transcripts: list[dict[str, Any]] = []

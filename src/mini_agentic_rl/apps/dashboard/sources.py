@@ -7,9 +7,9 @@ import contextlib
 import json
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from ...errors import UserError
 from ...metrics import read_metrics
@@ -22,54 +22,50 @@ _MAX_POINTS: Final = 2000
 """Points of one curve; longer curves are reduced to the least and the greatest point of each stretch."""
 _NO_METRICS: Final = ("time", "phase", "step")
 
+T = TypeVar("T")
 
-class Curves:
-    """The metrics of a run by name, read again when the file changes. Thread-safe.
+
+class CachedFile(Generic[T]):
+    """The content of a file, read again when the file changes. Thread-safe.
 
     Args:
-        path: The `metrics.jsonl` of the run, which may be missing.
+        path: The file, which may be missing.
+        read: Reads it.
+        missing: The content of a missing file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, read: Callable[[Path], T], missing: T) -> None:
+        self._path = path
+        self._read = read
+        self._missing = missing
         self._lock = threading.Lock()
-        self._mark: tuple[int, int, int] | None = None
-        self._rows: list[dict[str, Any]] = []
+        self._cached: tuple[tuple[int, int, int], T] | None = None
 
-    def view(self) -> dict[str, Any]:
-        """Return `rows`, the `last` row's time, phase and step, and `series`: steps and values by name, with None for
-        values that are not finite."""
-        rows = self._read()
-        series: dict[str, tuple[list[float], list[float | None]]] = {}
-        for number, row in enumerate(rows, 1):
-            step = row.get("step")
-            for name, value in row.items():
-                if name not in _NO_METRICS and (value is None or isinstance(value, int | float)):
-                    steps, values = series.setdefault(name, ([], []))
-                    steps.append(float(step) if isinstance(step, int | float) else float(number))
-                    values.append(None if value is None or not math.isfinite(value) else float(value))
-        return {
-            "rows": len(rows),
-            "last": self.last(),
-            "series": {name: thinned(steps, values) for name, (steps, values) in series.items()},
-        }
-
-    def last(self) -> dict[str, Any]:
-        """Return time, phase and step of the last row; empty without rows."""
-        rows = self._read()
-        return {name: rows[-1].get(name) for name in _NO_METRICS} if rows else {}
-
-    def _read(self) -> list[dict[str, Any]]:
+    def content(self) -> T:
+        """Return the content."""
         with self._lock:
             try:
-                stat = self.path.stat()
+                stat = self._path.stat()
                 mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-                if mark != self._mark:
-                    self._rows = read_metrics(self.path)
-                    self._mark = mark
+                if self._cached is None or self._cached[0] != mark:
+                    self._cached = mark, self._read(self._path)
             except OSError:
-                self._rows, self._mark = [], None
-            return self._rows
+                self._cached = None
+            return self._missing if self._cached is None else self._cached[1]
+
+
+def curves_view(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the number of `rows` and the `series`: steps and values by name, with None for values that are not
+    finite."""
+    series: dict[str, tuple[list[float], list[float | None]]] = {}
+    for number, row in enumerate(rows, 1):
+        step = row.get("step")
+        for name, value in row.items():
+            if name not in _NO_METRICS and (value is None or isinstance(value, int | float)):
+                steps, values = series.setdefault(name, ([], []))
+                steps.append(float(step) if isinstance(step, int | float) else float(number))
+                values.append(None if value is None or not math.isfinite(value) else float(value))
+    return {"rows": len(rows), "series": {name: thinned(steps, values) for name, (steps, values) in series.items()}}
 
 
 def thinned(steps: Sequence[float], values: Sequence[float | None]) -> list[list[float | None]]:
@@ -100,7 +96,9 @@ class ShownRun:
     ) -> None:
         self.name = name
         self.folder = None if folder is None else RunFolder(folder)
-        self.curves = None if self.folder is None else Curves(self.folder.metrics_path)
+        if self.folder is not None:
+            self._metrics = CachedFile(self.folder.metrics_path, read_metrics, [])
+            self._intervals = CachedFile(self.folder.evaluations_path, intervals_of, [])
         self._store = store
         self._owned = owned or store is None
         self._store_path = store.path if isinstance(store, SqlLightningStore) else None
@@ -112,7 +110,6 @@ class ShownRun:
         self._counts = StoreCounts()
         self._texts: TokenTexts | None = None
         self._looked = False
-        self._intervals: tuple[tuple[int, int], list[dict[str, Any]]] = ((0, 0), [])
 
     async def store(self) -> LightningStore:
         """Return the store of the run; an empty one while the run has none.
@@ -163,7 +160,8 @@ class ShownRun:
         if self._store_path is None:
             store = await self.store()
             newest = await store.list_rollouts(limit=1)
-            marks += [json.dumps(await self.totals()), *(f"{one.rollout_id} {one.status}" for one in newest.items)]
+            marks.append(json.dumps(await self.totals()))
+            marks += [f"{rollout.rollout_id} {rollout.status}" for rollout in newest.items]
         return " ".join(marks)
 
     def _files_mark(self) -> str:
@@ -182,10 +180,11 @@ class ShownRun:
     def facts(self) -> dict[str, Any]:
         """Return the facts of its folder: state, settings, summary, and resumptions."""
         facts: dict[str, Any] = {"name": self.name, "folder": None, "state": "store"}
-        if self.folder is None or self.curves is None:
+        if self.folder is None:
             return facts
         config, summary = _read(self.folder.read_config), _read(self.folder.read_summary)
-        last = self.curves.last()
+        rows = self._metrics.content()
+        last = {name: rows[-1].get(name) for name in _NO_METRICS} if rows else {}
         return facts | {
             "folder": self.folder.path.name,
             "state": "finished" if summary else "unfinished" if config else "empty",
@@ -193,19 +192,12 @@ class ShownRun:
             "config": config,
             "summary": summary,
             "resumes": self.folder.resumes(),
-            "intervals": self._measured(self.folder.evaluations_path),
+            "intervals": self._intervals.content(),
         }
 
-    def _measured(self, path: Path) -> list[dict[str, Any]]:
-        """Return the accuracy of each evaluation with its interval; cached until the file changes."""
-        try:
-            stat = path.stat()
-            mark = (stat.st_mtime_ns, stat.st_size)
-            if mark != self._intervals[0]:
-                self._intervals = (mark, intervals_of(path))
-        except OSError:
-            return []
-        return self._intervals[1]
+    def curves(self) -> dict[str, Any]:
+        """Return the metrics of its folder; see `curves_view`."""
+        return curves_view([] if self.folder is None else self._metrics.content())
 
     def texts(self) -> TokenTexts | None:
         """Return the texts of its tokens; None if its tokenizer is not on this computer."""
@@ -229,7 +221,7 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
             raise UserError(f"{folder}: there is no such folder; name the folders of runs", setting="runs")
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
             raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
-        name = _free(path.resolve().name, [one.name for one in sources])
+        name = _free(path.resolve().name, [source.name for source in sources])
         sources.append(ShownRun(name, path))
     return sources
 

@@ -49,10 +49,10 @@ class TokenTexts:
 
     def of(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each id; a part of a character is U+FFFD."""
-        new = [one for one in dict.fromkeys(ids) if one not in self._texts]
-        decoded = self._tokenizer.decode_batch([[one] for one in new], skip_special_tokens=False)
+        new = [id_ for id_ in dict.fromkeys(ids) if id_ not in self._texts]
+        decoded = self._tokenizer.decode_batch([[id_] for id_ in new], skip_special_tokens=False)
         self._texts.update(zip(new, decoded, strict=True))
-        return [self._texts[one] for one in ids]
+        return [self._texts[id_] for id_ in ids]
 
 
 def find_texts(folder: Path | None, config: Mapping[str, Any]) -> TokenTexts | None:
@@ -158,10 +158,10 @@ def tree_view(
             tree.insert(record, number)
     through: dict[int, set[int]] = {}
     sampled: dict[int, int] = {}
-    for one in tree.sampled:
-        left = one.record.output_ids.size
-        for node in reversed(tree.path(one.node)):
-            through.setdefault(node, set()).add(one.trajectory)
+    for call in tree.sampled:
+        left = call.record.output_ids.size
+        for node in reversed(tree.path(call.node)):
+            through.setdefault(node, set()).add(call.trajectory)
             size = tree.nodes[node].tokens.size
             sampled[node] = max(sampled.get(node, 0), min(left, size))
             left = max(0, left - size)
@@ -188,7 +188,7 @@ def tree_view(
                 "reward": float(np.mean(rewards)) if rewards else None,
             }
         )
-    total = sum(one.record.prompt_ids.size + one.record.output_ids.size for one in tree.sampled)
+    total = sum(call.record.prompt_ids.size + call.record.output_ids.size for call in tree.sampled)
     return {"nodes": nodes, "tokens": tree.token_count, "unrolled": int(total), "left_out": len(waiting)}
 
 
@@ -261,7 +261,7 @@ def _rewards(spans: Sequence[Span]) -> list[dict[str, Any]]:
     """Return all rewards with their components; the last one is the rollout's."""
     rewards = []
     for span in find_reward_spans(spans):
-        parts = [{"name": one.name[:200], "value": one.value} for one in get_rewards_from_span(span)]
+        parts = [{"name": part.name[:200], "value": part.value} for part in get_rewards_from_span(span)]
         scope = "rollout" if is_rollout_reward(span) else "call"
         rewards.append({"attempt": span.attempt_id, "span": span.span_id, "scope": scope, "parts": parts})
     return rewards
@@ -364,7 +364,7 @@ def _rows(
     tree = TokenTree()
     for record in records:
         tree.insert(record)
-    ends = [one.node for one in tree.sampled if not tree.nodes[one.node].children]
+    ends = [call.node for call in tree.sampled if not tree.nodes[call.node].children]
     return [_row(tree, node, chosen, seen, texts) for node in dict.fromkeys(ends)]
 
 
@@ -378,10 +378,10 @@ def _row(
         tokens += tree.nodes[node].tokens.tolist()
         lengths[node] = len(tokens)
     sampled: dict[int, dict[str, Any]] = {}
-    for call, one in enumerate(tree.sampled, 1):
-        if one.node in lengths:
-            record = one.record
-            start = lengths[one.node] - record.output_ids.size
+    for number, call in enumerate(tree.sampled, 1):
+        if call.node in lengths:
+            record = call.record
+            start = lengths[call.node] - record.output_ids.size
             is_trained = (record.attempt_id, record.metadata["span_id"]) in chosen
             numbers = iter(_of_record(record, seen))
             for index in range(record.output_ids.size):
@@ -394,7 +394,7 @@ def _row(
                     "version": record.version,
                     "trained": is_trained and not forced,
                     "forced": forced,
-                    "call": call,
+                    "call": number,
                     "temperature": record.temperature,
                 }
     skip = max(0, len(tokens) - MAX_TOKENS)

@@ -48,7 +48,7 @@ class WatchSettings(Settings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {"Watch": ("run", "once", "poll_seconds")}
 
     run: Path = restated(DoctorSettings, "run", ..., "Folder of a run, as `train` names it by --output-dir.")
-    once: bool = restated(PollSettings, "once", False, "Show how it stands, and end.")
+    once: bool = restated(PollSettings, "once", False, "Show the state once, and end.")
     poll_seconds: float = restated(PollSettings, "poll_seconds", 2.0, "Seconds between two looks.")
 
 
@@ -65,7 +65,7 @@ class Glance:
 
     @property
     def goes_on(self) -> bool:
-        """True while the run goes on."""
+        """True while the run is active."""
         return self.state == "running"
 
 
@@ -92,7 +92,7 @@ async def _watch(settings: WatchSettings) -> None:
 async def _follow(source: ShownRun, settings: WatchSettings) -> None:
     console = VisibleConsole()
     if not sys.stdout.isatty():
-        await _tell_lines(source, settings)
+        await _print_lines(source, settings)
         return
     glance = await _look(source)
     with Live(_page(glance), console=console, refresh_per_second=2) as live:
@@ -103,20 +103,20 @@ async def _follow(source: ShownRun, settings: WatchSettings) -> None:
     console.print(_end(glance, settings.run))
 
 
-async def _tell_lines(source: ShownRun, settings: WatchSettings) -> None:
+async def _print_lines(source: ShownRun, settings: WatchSettings) -> None:
     """Print a line for each event, if the output is no terminal."""
     console = VisibleConsole(width=200)
-    told, phase = 0, None
+    printed, phase = 0, None
     with ConsoleLogger(console) as logger:
         while True:
             glance = await _look(source)
-            for row in glance.rows[told:]:
+            for row in glance.rows[printed:]:
                 if row.get("phase") != phase:
                     phase = row.get("phase")
                     logger.phase(str(phase))
                 logger.log(_numbers(row), step=int(row.get("step", 0)))
                 logger.advance()
-            told = len(glance.rows)
+            printed = len(glance.rows)
             if not glance.goes_on:
                 break
             await asyncio.sleep(settings.poll_seconds)
@@ -126,7 +126,7 @@ async def _tell_lines(source: ShownRun, settings: WatchSettings) -> None:
 async def _look(source: ShownRun) -> Glance:
     from . import examine
 
-    assert source.folder is not None  # it was made of one
+    assert source.folder is not None  # `run_sources` gives it one
     path = source.folder.path
     facts = await asyncio.to_thread(source.facts)
     rows = await asyncio.to_thread(read_metrics, source.folder.metrics_path)
@@ -137,7 +137,7 @@ async def _look(source: ShownRun) -> Glance:
         state = "running" if is_written(path) and silent < _STALE_SECONDS else "interrupted"
     try:
         totals = await source.totals()
-    except UserError:  # of a store of an older version, which the doctor tells
+    except UserError:  # an older store version, which the doctor reports
         totals = {}
     return Glance(state, facts, rows, totals, await examine(source))
 
@@ -148,8 +148,8 @@ def _page(glance: Glance) -> RenderableType:
     if measured:
         parts.append(_measurements(measured))
     steps = [(step_label(_numbers(row), int(row.get("step", 0))), _numbers(row)) for row in glance.rows]
-    measured_apart = [one for one in steps if not any(name.endswith("accuracy") for name in one[1])]
-    shown = [(label, held_out(row) or row) for label, row in measured_apart][-_SHOWN_STEPS:]
+    without_evaluations = [step for step in steps if not any(name.endswith("accuracy") for name in step[1])]
+    shown = [(label, held_out(row) or row) for label, row in without_evaluations][-_SHOWN_STEPS:]
     if shown:
         parts.append(steps_table(shown))
     parts += [finding_text(finding) for finding in glance.examined.findings]
@@ -187,7 +187,7 @@ def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _end(glance: Glance, run: Path) -> Text:
     if glance.state == "finished":
         return Text(f"finished: mini-agentic-rl report {run} draws its curves", "dim")
-    return Text("nobody writes this run any more, and it has no summary: --resume goes on with it", "dim")
+    return Text("no process writes this run any more, and it has no summary: --resume continues it", "dim")
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -1,13 +1,11 @@
 """Sessions: conversations of agents in use, recorded by a gateway, judged later, and learnt from.
 
-A session is a rollout that nobody queued: its agent lives elsewhere. `SessionBook` keeps sessions in any store, the
-gateway serves it over HTTP, and `Sessions` is the client of that. A judgement is a span of the session, so that it is
-as durable as the conversation; `record` reads them back.
+A session is a rollout that was not queued: its agent runs elsewhere. `SessionBook` stores sessions in any store, the
+gateway serves it over HTTP, and `Sessions` is the client. A reward is a span of the session (`record`), as durable as
+the conversation.
 
-Judged sessions become groups, and groups become new weights: judge the sessions that nobody judged (`judging`), read
-and compare the judged ones (`waiting`), claim them, take an optimizer step, publish, mark (`learner`).
-
-Everything here is loaded when it is asked for.
+The learner scores ended sessions without a reward (`judging`), reads and compares the judged sessions (`waiting`),
+claims those of a step, takes it, publishes the weights and marks the sessions (`learner`).
 """
 
 import lazy_loader

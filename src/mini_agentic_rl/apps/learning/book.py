@@ -1,4 +1,4 @@
-"""The book of sessions: opened, called under, judged and deleted, in any store."""
+"""Sessions in a store: open, look up, judge, compare and delete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CALLS_PER_PAGE: Final = 8
 
 @dataclass(frozen=True)
 class Judgement:
-    """Score of one session, or of one answer in it, as somebody gives it."""
+    """A score for a session, or for one answer in it."""
 
     session_id: str
     score: float
@@ -52,11 +52,11 @@ class Judgement:
 
 
 class SessionBook:
-    """Sessions in a store, by the API key of whoever opened them: nobody reaches those of another key.
+    """Sessions in a store. A session belongs to the API key that opened it; no other key reaches it.
 
     Args:
-        store: where they are kept.
-        settings: consent.
+        store: stores the sessions.
+        settings: the default consent.
     """
 
     def __init__(self, store: LightningStore, settings: SessionSettings | None = None) -> None:
@@ -73,17 +73,17 @@ class SessionBook:
         consent: bool | None = None,
         task: Any = None,
     ) -> SessionRecord | None:
-        """Return the session of this id, opened if it does not exist; None without consent, and then nothing is stored.
+        """Return the session of an id, opened if it does not exist. Without consent return None and store nothing.
 
         Args:
-            api_key: whose it is.
-            session_id: None makes one.
-            key: what it is compared under, where it is begun here.
-            consent: whether its calls may be kept and learnt from; None leaves it to the settings.
-            task: anything to be kept beside it, as JSON.
+            api_key: its owner.
+            session_id: None makes an id.
+            key: sessions with the same key are compared with each other.
+            consent: whether its calls may be stored and learnt from; None takes the setting.
+            task: a JSON value to store with it.
 
         Raises:
-            SessionRequestError: the id, the key or the task cannot be one.
+            SessionRequestError: the id, the key or the task is invalid.
         """
         owner, session_id = owner_of(api_key), secrets.token_hex(16) if session_id is None else session_id
         rollout_id = rollout_id_of(owner, session_id)
@@ -96,14 +96,14 @@ class SessionBook:
             return None
         check_key_and_task(key, task)
         facts = {"id": session_id, "owner": owner, "key": key}
-        async with self._opening:  # two first calls of one session may come at once
+        async with self._opening:  # two first calls of a session may arrive at once
             rollout = await self._find(rollout_id)
             if rollout is None:
                 try:
                     rollout = await self.store.start_rollout(
                         task, mode="train", metadata={SESSION_KEY: facts}, rollout_id=rollout_id
                     )
-                except ValueError:  # another process has begun it
+                except ValueError:  # another process opened it
                     rollout = await self._find(rollout_id)
         return None if rollout is None else read_record(rollout)
 
@@ -111,10 +111,10 @@ class SessionBook:
         """Return a session.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
-            SessionRequestError: the id cannot be one.
+            UnknownSessionError: the key has no session of this id.
+            SessionRequestError: the id is invalid.
         """
-        return (await self._known(owner_of(api_key), session_id))[1]
+        return await self._get(owner_of(api_key), session_id)
 
     async def owns(self, api_key: str, rollout_id: str) -> bool:
         """Return True if a rollout is not the session of another key."""
@@ -123,15 +123,15 @@ class SessionBook:
         return record is None or record.owner == owner_of(api_key)
 
     async def end(self, api_key: str, session_id: str) -> SessionRecord:
-        """Note that the agent is done; a judge of groups looks at such sessions.
+        """Mark a session as ended, so that the learner's judge may score it.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
+            UnknownSessionError: the key has no session of this id.
         """
         record = await self.get(api_key, session_id)
         if not record.ended:
-            over = self.store.update_attempt(record.rollout_id, record.attempt_id, metadata={ENDED_KEY: True})
-            await self._of_one_that_is_there([record], over)
+            update = self.store.update_attempt(record.rollout_id, record.attempt_id, metadata={ENDED_KEY: True})
+            await self._change([record], update)
         return await self.get(api_key, session_id)
 
     async def calls(self, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
@@ -164,9 +164,9 @@ class SessionBook:
         """Give a session, or one answer in it, an absolute reward.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
-            SessionRequestError: the number is not finite or beyond a billion, or the session has no such answer.
-            SessionConflictError: it has another number and `replace` is not set, was learnt from, or made no call.
+            UnknownSessionError: the key has no session of this id.
+            SessionRequestError: the reward is not finite or beyond a billion, or the session has no such answer.
+            SessionConflictError: it has another reward and `replace` is not set, was learnt from, or made no call.
         """
         await self._judge(owner_of(api_key), [judgement], None, replace)
         return await self.get(api_key, judgement.session_id)
@@ -174,17 +174,17 @@ class SessionBook:
     async def compare(self, api_key: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
         """Give sessions or answers scores that only compare them with each other; return the comparison's id.
 
-        All of them are given, or none.
+        Either all scores are recorded or none.
 
         Raises:
-            SessionRequestError: there are fewer than two, or two of the same; or as `judge` does.
+            SessionRequestError: there are fewer than two, or two for the same answer; or as `judge` does.
             UnknownSessionError: one of the sessions is unknown.
             SessionConflictError: as `judge` does.
         """
         return await self.compare_of(owner_of(api_key), judgements, replace=replace)
 
     async def compare_of(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
-        """Compare sessions of an owner, for the learner's judge, which has no API key; see `compare`."""
+        """Compare sessions of an owner; see `compare`. For the learner's judge, which has no API key."""
         about = [
             (judgement.session_id, None if judgement.answer is None else judgement.answer.of_the_call)
             for judgement in judgements
@@ -201,14 +201,14 @@ class SessionBook:
         """Delete a session with its calls, tokens and rewards; return its record before the deletion.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
+            UnknownSessionError: the key has no session of this id.
         """
-        _, record = await self._known(owner_of(api_key), session_id)
+        record = await self._get(owner_of(api_key), session_id)
         await self.store.delete_rollouts([record.rollout_id])
         return record
 
     async def _judge(self, owner: str, judgements: Sequence[Judgement], comparison: str | None, replace: bool) -> None:
-        given: list[tuple[SessionRecord, SessionReward]] = []
+        rewards: list[tuple[SessionRecord, SessionReward]] = []
         records: dict[str, SessionRecord] = {}
         for judgement in judgements:
             if not abs(judgement.score) <= _LARGEST:  # NaN is refused as well
@@ -217,38 +217,37 @@ class SessionBook:
                     f"most {_LARGEST:g}",
                     "reward_invalid",
                 )
-            _, record = await self._known(owner, judgement.session_id)
+            record = await self._get(owner, judgement.session_id)
             reward = await self._next_reward(record, judgement, comparison, replace)
             records[record.rollout_id] = record
             if reward is not None:
-                given.append((record, reward))
-        there = list(records.values())
-        spans = [reward_span(record.rollout_id, record.attempt_id, reward) for record, reward in given]
-        added = {span.span_id for span in await self._of_one_that_is_there(there, self.store.add_many_spans(spans))}
+                rewards.append((record, reward))
+        judged = list(records.values())
+        spans = [reward_span(record.rollout_id, record.attempt_id, reward) for record, reward in rewards]
+        added = {span.span_id for span in await self._change(judged, self.store.add_many_spans(spans))}
         if len(added) < len(spans):
-            mine = [one for one, span in zip(given, spans, strict=True) if span.span_id in added]
-            await self._of_one_that_is_there(there, self._withdraw(mine))
+            recorded = [reward for reward, span in zip(rewards, spans, strict=True) if span.span_id in added]
+            await self._change(judged, self._withdraw(recorded))
             raise SessionConflictError("somebody else judged it at the same time: look, and try again", "reward_set")
-        for record in there:  # the last, so that who reads a judged session finds its reward
-            judged = self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
-            await self._of_one_that_is_there([record], judged)
+        for record in judged:  # last, so that a session with the status `judged` has its reward
+            update = self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
+            await self._change([record], update)
 
-    async def _withdraw(self, given: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
+    async def _withdraw(self, rewards: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
         """Withdraw the rewards of a comparison that could not be recorded completely."""
         spans = []
-        for record, reward in given:
-            number = 1 + max(
-                one.number for one in all_rewards(await self._annotations(record)) if one.answer == reward.answer
-            )
+        for record, reward in rewards:
+            recorded = all_rewards(await self._annotations(record))
+            number = 1 + max(other.number for other in recorded if other.answer == reward.answer)
             withdrawn = changed(reward, number=number, withdraws=reward.number)
             spans.append(reward_span(record.rollout_id, record.attempt_id, withdrawn))
         await self.store.add_many_spans(spans)
 
-    async def _of_one_that_is_there(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
-        """Await a change of sessions and return its result.
+    async def _change(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
+        """Return the result of a change of sessions.
 
         Raises:
-            UnknownSessionError: one of them was deleted meanwhile.
+            UnknownSessionError: a session was deleted meanwhile.
         """
         try:
             return await work
@@ -257,7 +256,7 @@ class SessionBook:
                 rollout = await self._find(record.rollout_id)
                 current = None if rollout is None else read_record(rollout)
                 if current is None or current.attempt_id != record.attempt_id:
-                    raise UnknownSessionError(record.session_id) from None
+                    raise UnknownSessionError.of(record.session_id) from None
             raise
 
     async def _next_reward(
@@ -271,7 +270,7 @@ class SessionBook:
                 else f"left it out: {record.skipped}"
             )
             raise SessionConflictError(
-                f"the learner has {why}: what session {record.session_id!r} is given now would change nothing",
+                f"the learner has {why}: a reward for session {record.session_id!r} would change nothing",
                 "session_learnt",
             )
         spans = await self._annotations(record)
@@ -296,14 +295,13 @@ class SessionBook:
             if comparison is None and known.comparison is None and known.value == judgement.score:
                 return None
             raise SessionConflictError(
-                f"session {record.session_id!r} was given {known.value:g} before: say so with replace, if this is to "
-                "take its place",
+                f"session {record.session_id!r} was given {known.value:g} before: set `replace` to replace it",
                 "reward_set",
             )
-        number = await self._of_one_that_is_there(
+        number = await self._change(
             [record], self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
         )
-        last = max((one.number for one in before if one.answer == about), default=0)
+        last = max((other.number for other in before if other.answer == about), default=0)
         return SessionReward(judgement.score, comparison, about, last + 1, number)
 
     async def _has_answer(self, record: SessionRecord, answer: Answer) -> bool:
@@ -312,12 +310,12 @@ class SessionBook:
                 return True
         return False
 
-    async def _known(self, owner: str, session_id: str) -> tuple[Rollout, SessionRecord]:
+    async def _get(self, owner: str, session_id: str) -> SessionRecord:
         rollout = await self._find(rollout_id_of(owner, session_id))
         record = None if rollout is None else read_record(rollout)
-        if rollout is None or record is None:
-            raise UnknownSessionError(session_id)
-        return rollout, record
+        if record is None:
+            raise UnknownSessionError.of(session_id)
+        return record
 
     async def _query_calls(self, record: SessionRecord, **options: Any) -> PaginatedResult[Span]:
         return await self.store.query_spans(record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, **options)

@@ -47,10 +47,10 @@ class Sessions:
         """Return the session of this id, opened if it does not exist.
 
         Args:
-            session_id: None has one made.
-            key: sessions of one key are compared with each other: a task's name, or the prompt.
-            consent: whether its calls may be kept and learnt from; None leaves that to the server's setting.
-            task: anything to be kept beside it, as JSON.
+            session_id: None makes an id.
+            key: sessions with the same key are compared with each other, such as a task's name or the prompt.
+            consent: whether its calls may be stored and learnt from; None takes the server's setting.
+            task: a JSON value to store with it.
 
         Raises:
             SessionError: the server refuses.
@@ -61,18 +61,18 @@ class Sessions:
         return Session(self, content["id"], key, content["recorded"], self.root + content["path"])
 
     def show(self, session_id: str, *, messages: bool = False) -> dict[str, Any]:
-        """Return what the server knows of a session; with `messages` its conversation, call by call.
+        """Return the state of a session; with `messages` also its conversation, call by call.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
+            UnknownSessionError: the key has no session of this id.
         """
         return self._ask("GET", _path(session_id) + ("?messages=yes" if messages else ""))
 
     def end(self, session_id: str) -> None:
-        """Say that a session is over, so that a judge may look at it.
+        """Mark a session as ended, so that the learner's judge may score it.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
+            UnknownSessionError: the key has no session of this id.
         """
         self._ask("POST", _path(session_id, "end"), {})
 
@@ -85,18 +85,18 @@ class Sessions:
         choice: int = 0,
         replace: bool = False,
     ) -> None:
-        """Give a session a number, or one answer in it.
+        """Give a session, or one answer in it, a reward.
 
         Args:
             reward: any finite number; more is better.
-            response_id: the answer that is meant, by the id that its call returned.
-            choice: its number, where the call was given several.
-            replace: let it take the place of a number that was given before, which is refused otherwise.
+            response_id: id of the answer, as its call returned it; None for the whole session.
+            choice: index of the answer if the call returned several.
+            replace: replace an earlier reward, which is refused otherwise.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
-            SessionConflictError: it has a number, was learnt from, or made no call.
-            SessionRequestError: the number is not finite, or there is no such answer.
+            UnknownSessionError: the key has no session of this id.
+            SessionConflictError: it has a reward, was learnt from, or made no call.
+            SessionRequestError: the reward is not finite, or there is no such answer.
         """
         if reward - reward != 0:  # neither NaN nor an infinity can be written as JSON
             raise SessionRequestError(f"the reward is {reward}: it must be finite", "reward_invalid")
@@ -106,7 +106,7 @@ class Sessions:
     def prefer(
         self, chosen: str | Mapping[str, Any], rejected: str | Mapping[str, Any], *, replace: bool = False
     ) -> str:
-        """Say which of two sessions is better, or which of two answers; return the id of the comparison.
+        """Prefer one of two sessions or answers; return the id of the comparison.
 
         Args:
             chosen: id of a session, or `{"session": …, "response_id": …, "choice": …}` for an answer.
@@ -133,11 +133,11 @@ class Sessions:
         return str(self._ask("POST", "/v1/sessions/comparisons", {"scores": entries, "replace": replace})["id"])
 
     def delete(self, session_id: str) -> int | None:
-        """Delete a session with its conversation, tokens and numbers; return the version of the weights that has learnt
-        from it, or was about to, None where none has.
+        """Delete a session with its conversation, tokens and rewards; return the version of the weights that learnt, or
+        is learning, from it; None if there is none.
 
         Raises:
-            UnknownSessionError: there is none of this id and key.
+            UnknownSessionError: the key has no session of this id.
         """
         learnt: int | None = self._ask("DELETE", _path(session_id))["learnt_in"]
         return learnt
@@ -154,10 +154,10 @@ class Sessions:
         facts = error if isinstance(error, dict) else {}
         text = str(facts.get("message") or f"{self.root} answered {answer.status_code} to {method} {path}")
         code = str(facts.get("code") or "")
-        if code == "session_unknown":
-            raise _as(UnknownSessionError, text, code)
         kinds = {400: SessionRequestError, 409: SessionConflictError}
-        raise _as(kinds.get(answer.status_code, SessionError), text, code)
+        raise (UnknownSessionError if code == "session_unknown" else kinds.get(answer.status_code, SessionError))(
+            text, code
+        )
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Session:
     id: str
     key: str
     recorded: bool
-    """False without consent: its calls are answered, and nothing is kept."""
+    """False without consent: its calls are answered and not stored."""
     base_url: str
     """Base URL of its clients, in every dialect: `OpenAI(base_url=…)`."""
 
@@ -180,12 +180,12 @@ class Session:
         return named | ({"X-Session-Key": self.key} if self.key else {})
 
     def reward(self, reward: float, **options: Any) -> None:
-        """Give it a number; see `Sessions.reward`. Without consent nothing is said."""
+        """Give it a reward; see `Sessions.reward`. Does nothing without consent."""
         if self.recorded:
             self.sessions.reward(self.id, reward, **options)
 
     def end(self) -> None:
-        """Say that it is over. Without consent nothing is said."""
+        """Mark it as ended. Does nothing without consent."""
         if self.recorded:
             self.sessions.end(self.id)
 
@@ -226,10 +226,3 @@ def _path(session_id: str, what: str = "") -> str:
 
 def _named(answer: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"session": answer} if isinstance(answer, str) else dict(answer)
-
-
-def _as(kind: type[SessionError], text: str, code: str) -> SessionError:
-    """Return an error of the server under its own words."""
-    error = kind.__new__(kind)
-    SessionError.__init__(error, text, code)
-    return error

@@ -23,8 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def learn_job(settings: LearnSettings) -> dict[str, Any]:
-    """Learn from the sessions of a folder until interrupted, or as long as there are enough (`once`); return what was
-    done.
+    """Learn from the sessions of a folder until interrupted, or with `once` while there are enough; return a summary.
 
     Raises:
         UserError: there is no such folder, another learner writes there, or the model cannot be loaded.
@@ -73,7 +72,7 @@ async def _learn(settings: LearnSettings, folder: UseFolder, serving: dict[str, 
                 if metrics_of_step is not None:
                     taken = counted(int(metrics_of_step["sessions"]), "session")
                     if metrics_of_step["lessons/with_signal"] == 0:
-                        logger.info("%s taught nothing: each was worth what was expected of it", taken)
+                        logger.info("%s taught nothing: every reward was what was expected", taken)
                         continue
                     steps, sessions = steps + 1, sessions + int(metrics_of_step["sessions"])
                     logger.info("step %d: %s, now version %d", steps, taken, metrics_of_step["version"])

@@ -16,18 +16,18 @@ logger = logging.getLogger(__name__)
 
 _PAGE: Final = 256
 _MOST_REMEMBERED: Final = 65_536
-"""Sessions remembered until there are enough of their key; beyond it they are sought anew."""
+"""Sessions that are remembered until their group is complete; beyond this number all are forgotten and read again."""
 _PAGES: Final = 8
-"""Pages of one look. Where more sessions are open, the next look goes on where this one ended."""
+"""Pages of one look; the next look continues where this one ended."""
 
 
 class EndedSessions:
-    """The sessions that are over and that nobody has judged, found a bounded number at a time.
+    """Ended sessions without a reward, read in bounded numbers.
 
     Args:
         book: the sessions.
-        judge: scores those of one key beside each other.
-        group_size: so many at a time.
+        judge: scores sessions with the same key against each other.
+        group_size: sessions per group.
     """
 
     def __init__(self, book: SessionBook, judge: RelativeJudge, group_size: int) -> None:
@@ -38,8 +38,8 @@ class EndedSessions:
         self._waiting: dict[tuple[str, str], dict[str, SessionRecord]] = {}
 
     async def look(self) -> bool:
-        """Note sessions that are over, those opened last first and then on from the last look; return True if it has
-        reached the end of all that are open."""
+        """Note ended sessions: the newest, then further pages from where the last look stopped. Return True at the end
+        of all open sessions."""
         if sum(map(len, self._waiting.values())) > _MOST_REMEMBERED:
             self._waiting.clear()
         await self._look_at(0)
@@ -51,11 +51,8 @@ class EndedSessions:
         return False
 
     async def judged(self) -> int:
-        """Score the groups that are complete, and return the number of scored sessions. Sessions without a call are
-        dropped.
-
-        A judge that does not answer costs nothing but time: the sessions are there for the next try.
-        """
+        """Score the complete groups and return the number of scored sessions. Sessions without a call are dropped. If
+        the judge fails, the sessions are scored at a later call."""
         judged = 0
         for (owner, key), records in list(self._waiting.items()):
             while len(records) >= self._group_size:
@@ -71,7 +68,7 @@ class EndedSessions:
         return judged
 
     async def _look_at(self, offset: int) -> bool:
-        """Note those of a page; return True if it is the last."""
+        """Note the ended sessions of a page; return True if it is the last."""
         page = await self._book.store.query_rollouts(
             status_in=["running"],
             sort_order="desc",
@@ -89,7 +86,7 @@ class EndedSessions:
 
         try:
             scores = await asyncio.to_thread(self._judge.score, texts)
-            scored = [Judgement(one.session_id, score) for one, score in zip(group, scores, strict=True)]
+            scored = [Judgement(record.session_id, score) for record, score in zip(group, scores, strict=True)]
             await self._book.compare_of(owner, scored)
         except (OpenAIError, JudgementError, SessionError) as error:
             logger.warning("%d sessions were not judged: %s", len(group), error)

@@ -1,17 +1,15 @@
-"""The learner from use: it takes judged sessions, makes a step, publishes the weights and marks the sessions.
+"""The learner from use: it takes judged sessions, takes a step, publishes the weights and marks the sessions.
 
-A session is claimed before its step and marked after it. The claim is what a deletion that comes meanwhile is told of;
-one that came before it is not used. The ids of a step stand in the version that it makes, so that a learner that was
-killed between publishing and marking marks them when it begins again, and none is learnt from twice.
+A session is claimed before its step and marked after it. A session that was deleted before the claim is not used; a
+later deletion returns the claim. A published version contains the ids of its sessions: a learner that was killed
+between publishing and marking marks them when it starts again, so that no session is learnt from twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +26,7 @@ from ...gateway import save_kept_tokenizer
 from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...store import LightningStore
-from . import SessionRecord, UseFolder, metadata_with, read_record
+from . import UseFolder, metadata_with, read_record
 from .settings import UseSettings
 from .waiting import Baselines, JudgedSession, Lesson, WaitingSessions, advantages, choose, read_session
 
@@ -36,28 +34,24 @@ logger = logging.getLogger(__name__)
 
 _PAGE: Final = 256
 _READ_AT_ONCE: Final = 256
-"""Sessions that are read before the first look at whether they are enough."""
+"""Sessions that are read between two looks at whether they are enough."""
 _OVERLAP_SECONDS: Final = 60.0
 """Overlap of two looks for judged sessions, because a store may show a write with a delay."""
-
-Learn = Callable[[Callable[[], dict[str, float]]], Awaitable[dict[str, float]]]
-"""Runs a job that learns on the torch thread, between two steps of the sampler."""
 
 
 class UseLearner:
     """Learns from the sessions of a store. Used from one event loop; one at a time for each folder.
 
     Args:
-        policy: what is trained; where it is the one that a server samples with, its answers change with it.
-        store: where the sessions are.
-        folder: where versions are published.
-        models: names under which the policy is asked; calls to others are not learnt from.
-        settings: when a step is taken.
-        loop: the update; see `use_loop`.
-        learner: the optimizer.
-        learn: runs a job that learns; None takes the policy's own way.
-        metrics: told of each step.
-        tokenizer: that of the model, written beside what is learnt where it says how calls are written.
+        policy: the policy to train; a server may sample with the same object.
+        store: store of the sessions.
+        folder: folder in which versions are published.
+        models: names of the policy; calls of other models are not learnt from.
+        settings: time and size of a step.
+        loop: settings of the update; see `use_loop`.
+        learner: settings of the optimizer.
+        metrics: logger of each step.
+        tokenizer: tokenizer of the model, saved with a version if it determines the format of tool calls.
     """
 
     def __init__(
@@ -70,7 +64,6 @@ class UseLearner:
         settings: UseSettings | None = None,
         loop: GRPOSettings,
         learner: LearnerSettings | None = None,
-        learn: Learn | None = None,
         metrics: MetricsLogger | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
@@ -83,10 +76,9 @@ class UseLearner:
         self._loop = loop
         self._adapter = policy.model.adapters[0]
         self._learner = policy.run(lambda: policy.learner(learner or LearnerSettings(), self._adapter))
-        self._learn: Learn = learn or policy.learn_async
         self._metrics = metrics or MetricsLogger()
         self._tokenizer = tokenizer
-        self._waiting = WaitingSessions(self.baselines)
+        self._waiting = WaitingSessions()
         self._seen_until = 0.0
 
     async def resume(self) -> None:
@@ -102,7 +94,6 @@ class UseLearner:
         await self.policy.run_async(restore)
         state = read_json(published.folder / "state.json")
         self.baselines = Baselines.of(state["baselines"])
-        self._waiting = WaitingSessions(self.baselines)
         self._seen_until = state.get("judged_since", 0.0)
         for rollout_id, attempt_id in state["sessions"]:
             await self._mark(rollout_id, attempt_id, learnt=published.version)
@@ -114,18 +105,16 @@ class UseLearner:
         chosen = await self._chosen(version)
         if chosen is None:
             return None
-        taken = [
-            one
-            for one in chosen
-            if await self._mark(one.record.rollout_id, one.record.attempt_id, learning=version + 1)
-        ]
+        taken = [session for session in chosen if await self._mark(*session.record.ids, learning=version + 1)]
         lessons = [lesson for session in taken for lesson in session.lessons]
         compared = advantages(lessons, self.baselines)
         batch = _batch(compared, self._loop)
         for lesson in lessons:
             if lesson.comparison is None:
                 self.baselines.add(lesson.group, lesson.value)
-        metrics = {} if batch is None else await self._learn(lambda: take_steps(self._learner, batch, self._loop))
+        metrics = (
+            {} if batch is None else await self.policy.learn_async(lambda: take_steps(self._learner, batch, self._loop))
+        )
         after = self.policy.model.version(self._adapter)
         if after > version:
             await self.policy.run_async(lambda: self.folder.publish(after, lambda at: self._write(at, taken)))
@@ -133,15 +122,6 @@ class UseLearner:
         metrics |= _about(lessons, compared, version) | {"version": float(after), "waiting": float(len(self._waiting))}
         self._metrics.log(metrics, step=after)
         return metrics
-
-    async def run(self, stop: asyncio.Event, poll_seconds: float) -> None:
-        """Take steps until `stop` is set, looking every so many seconds where there is nothing to do."""
-        while not stop.is_set():
-            if await self.turn() is None:
-                try:
-                    await asyncio.wait_for(stop.wait(), poll_seconds)
-                except asyncio.TimeoutError:
-                    continue
 
     async def _look(self) -> None:
         """Note the sessions that were judged since the last look."""
@@ -161,52 +141,46 @@ class UseLearner:
         self._seen_until = newest
 
     async def _chosen(self, version: int) -> list[JudgedSession] | None:
-        """Return the sessions of the next step; None where too few are ready. Those that are left out are marked.
-
-        Only sessions that are new, ready, or overdue are read: a step costs as much as its sessions, however many wait.
-        """
+        """Return the sessions of the next step; None if too few are ready. Those that are left out are marked."""
         settings, waiting = self.settings, self._waiting
         while True:
-            batch = _READ_AT_ONCE
-            while not waiting.all_read:
-                new, _ = await self._read(waiting.unread(batch), version)
-                await self._leave_out({session.record.ids: session.why_not for session in new if session.why_not})
-                if len(waiting.candidates(settings.max_sessions)) >= settings.min_sessions:
-                    break
-                batch *= 2  # the more sessions wait, the longer it takes to look for candidates
-            if waiting.all_read and waiting.seek_the_others():
-                continue
-            overdue = waiting.overdue(version, settings.max_age, time.time())
-            candidates = waiting.candidates(settings.max_sessions)
-            if not overdue and len(candidates) < settings.min_sessions:
-                return None
-            sessions, changed = await self._read(dict.fromkeys([*overdue, *candidates]), version)
-            choice = choose(sessions, self.baselines, settings.max_sessions)
+            if not waiting.unread:
+                waiting.seek_others()
+            choice = choose(
+                waiting.read.values(),
+                self.baselines,
+                settings.max_sessions,
+                version=version,
+                max_age=settings.max_age,
+                all_read=not waiting.unread,
+            )
             await self._leave_out(choice.skipped)
             if len(choice.taken) >= settings.min_sessions:
-                return choice.taken
-            if waiting.all_read and not (changed or choice.skipped):
+                sessions, changed = await self._read([session.record.rollout_id for session in choice.taken])
+                if not changed:
+                    return sessions
+            elif waiting.unread:
+                await self._read(sorted(waiting.unread, key=waiting.unread.__getitem__)[:_READ_AT_ONCE])
+            elif not choice.skipped:
                 return None
 
-    async def _read(self, rollout_ids: Collection[str], version: int) -> tuple[list[JudgedSession], bool]:
+    async def _read(self, rollout_ids: Sequence[str]) -> tuple[list[JudgedSession], bool]:
         """Read sessions in the order in which they were judged; also return True if any of them has changed. Deleted
         sessions are forgotten."""
-        records: dict[str, tuple[float, SessionRecord]] = {}
-        if rollout_ids:
-            for rollout in await self.store.query_rollouts(rollout_id_in=list(rollout_ids)):
-                record = read_record(rollout)
-                if record is not None and record.status == "judged":
-                    records[rollout.rollout_id] = (rollout.end_time or 0.0, record)
-        for gone in [rollout_id for rollout_id in rollout_ids if rollout_id not in records]:
-            self._waiting.forget(gone)
-        changed = len(records) < len(rollout_ids)
-        sessions = []
-        for judged_at, record in sorted(records.values(), key=lambda one: one[0]):
-            spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
-            session = read_session(record, spans, self._trained, version, self.settings.max_age)
-            sessions.append(session)
-            changed |= self._waiting.keep(session, judged_at)
-        return sessions, changed
+        sessions: list[JudgedSession] = []
+        missing = set(rollout_ids)
+        changed = False
+        for rollout in await self.store.query_rollouts(rollout_id_in=list(rollout_ids)):
+            record = read_record(rollout)
+            if record is not None and record.status == "judged":
+                spans = list(await self.store.query_spans(record.rollout_id, record.attempt_id))
+                session = read_session(record, rollout.end_time or 0.0, spans, self._trained)
+                changed |= self._waiting.keep(session)
+                sessions.append(session)
+                missing.discard(rollout.rollout_id)
+        for rollout_id in missing:
+            self._waiting.forget(rollout_id)
+        return sorted(sessions, key=lambda session: session.judged_at), changed or bool(missing)
 
     async def _leave_out(self, reasons: Mapping[tuple[str, str], str]) -> None:
         for (rollout_id, attempt_id), why in reasons.items():
@@ -223,17 +197,17 @@ class UseLearner:
         state: dict[str, Any] = {
             "baselines": self.baselines.state(),
             "sessions": [session.record.ids for session in taken],
-            # Where a learner that goes on from here begins to look.
+            # From here a learner that continues looks for judged sessions.
             "judged_since": self._seen_until if waiting_since is None else min(waiting_since, self._seen_until),
         }
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     async def _settle(self, taken: Sequence[JudgedSession], version: int | None) -> None:
+        why = "its reward is what was expected, so there is nothing to learn"
+        facts: dict[str, Any] = {"skipped": why} if version is None else {"learnt": version}
         for session in taken:
-            rollout_id, attempt_id = session.record.rollout_id, session.record.attempt_id
-            why = "nothing was to be learnt from it: what it got is what was expected"
-            await self._mark(rollout_id, attempt_id, **({"skipped": why} if version is None else {"learnt": version}))
-            self._waiting.forget(rollout_id)
+            await self._mark(*session.record.ids, **facts)
+            self._waiting.forget(session.record.rollout_id)
 
     async def _mark(self, rollout_id: str, attempt_id: str, **facts: Any) -> bool:
         """Note something about a session; False if it was deleted, though another may have taken its id since."""
@@ -267,7 +241,7 @@ def _batch(compared: Sequence[tuple[Lesson, float]], loop: GRPOSettings) -> Trai
 
 
 def _about(lessons: Sequence[Lesson], compared: Sequence[tuple[Lesson, float]], version: int) -> dict[str, float]:
-    alone = [lesson.value for lesson in lessons if lesson.comparison is None]
+    absolute = [lesson.value for lesson in lessons if lesson.comparison is None]
     ages = [version - call.version for lesson in lessons for call in lesson.records]
     metrics = {
         "sessions": float(len({lesson.record.rollout_id for lesson in lessons})),
@@ -275,4 +249,4 @@ def _about(lessons: Sequence[Lesson], compared: Sequence[tuple[Lesson, float]], 
         "lessons/with_signal": float(sum(advantage != 0 for _, advantage in compared)),
         "age/max": float(max(ages, default=0)),
     }
-    return metrics | ({"reward/mean": sum(alone) / len(alone)} if alone else {})
+    return metrics | ({"reward/mean": sum(absolute) / len(absolute)} if absolute else {})

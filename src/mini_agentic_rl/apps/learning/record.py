@@ -1,7 +1,7 @@
 """The record of a session, stored in the metadata of its rollout, and its rewards, stored as spans.
 
-The id of the rollout follows from the owner's key and the session's id, so that a session is found without a search,
-the same from every process, and by nobody who has another key.
+The id of the rollout is a hash of the owner's key and the session's id, so that every process finds a session without a
+search, and only with its key.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from ...semconv import AGL_ANNOTATION, LightningSpanAttributes
 from ...semconv import CompletionSpanAttributes as Call
 from ...types import Attributes, Rollout, Span, TraceStatus
 
-# Errors of sessions: each says what a person can do about it.
-
 
 class SessionError(UserError):
-    """Report that something cannot be done with a session.
+    """A request about a session fails.
 
     Args:
-        text: what is wrong, and what to do.
-        code: a short name of the error, for programs.
+        text: the error and its remedy.
+        code: identifier of the error, for programs.
     """
 
     def __init__(self, text: str, code: str) -> None:
@@ -36,14 +34,16 @@ class SessionError(UserError):
 
 
 class SessionRequestError(SessionError):
-    """The request has an invalid id, number or answer."""
+    """The request has an invalid id, reward or answer."""
 
 
 class UnknownSessionError(SessionError):
-    """No such session is recorded for whoever asks."""
+    """No such session is recorded for the key."""
 
-    def __init__(self, session_id: str) -> None:
-        super().__init__(
+    @classmethod
+    def of(cls, session_id: str) -> UnknownSessionError:
+        """Return the error for a session's id."""
+        return cls(
             f"no session {session_id!r} is recorded under this key: it was not opened, had no consent, made no call, "
             "or was deleted",
             "session_unknown",
@@ -81,10 +81,10 @@ class SessionRecord:
     opened: float
     """Seconds since the epoch."""
     ended: bool = False
-    """True once its agent has said that it is over."""
+    """True once its agent has ended it."""
     judged: bool = False
     learning: int | None = None
-    """Version of the policy whose step has taken it, or is about to."""
+    """Version of the policy whose step uses it, or is about to."""
     learnt: int | None = None
     """Version of the policy that has learnt from it."""
     skipped: str | None = None
@@ -107,7 +107,7 @@ class SessionRecord:
 
 
 def owner_of(api_key: str) -> str:
-    """Return the name under which the sessions of a key are kept; the key cannot be read from it."""
+    """Return the owner's name for an API key, a digest."""
     return hashlib.blake2b(api_key.encode(), digest_size=12, person=b"session-owner").hexdigest()
 
 
@@ -115,11 +115,11 @@ def rollout_id_of(owner: str, session_id: str) -> str:
     """Return the id of the session's rollout.
 
     Raises:
-        SessionRequestError: the session's id has other characters than ids have, or too many.
+        SessionRequestError: the session's id is too long or has an invalid character.
     """
     if not _ID.fullmatch(session_id):
         raise SessionRequestError(
-            "a session's id has 1 to 128 letters, digits and . _ : @ = + -, no others, and is neither . nor ..",
+            "a session's id has 1 to 128 letters, digits and . _ : @ = + -, and is neither . nor ..",
             "session_id_invalid",
         )
     return _PREFIX + hashlib.blake2b(f"{owner}/{session_id}".encode(), digest_size=16).hexdigest()
@@ -149,7 +149,7 @@ def check_key_and_task(key: str, task: Any) -> None:
 
 
 def read_record(rollout: Rollout) -> SessionRecord | None:
-    """Return the session that a rollout is; None where it is an ordinary one."""
+    """Return the session of a rollout; None for a rollout that is no session."""
     facts = (rollout.metadata or {}).get(SESSION_KEY)
     attempt = getattr(rollout, "attempt", None)
     if not isinstance(facts, Mapping) or attempt is None:
@@ -175,14 +175,14 @@ def metadata_with(rollout: Rollout, **facts: Any) -> dict[str, Any]:
     return {**metadata, SESSION_KEY: {**metadata.get(SESSION_KEY, {}), **facts}}
 
 
-# Rewards that a session, or one answer in it, is given, as spans of the session.
+# The rewards of a session, and of single answers in it, are spans of the session.
 #
 # Each is an annotation with a reward of the whole rollout, as `emit_reward(…, final=True)` writes it, so that every
-# reader of rewards understands it. Three attributes say more: the comparison that it is part of, where the number means
-# something beside the others of that comparison alone, and the answer that it is about, where it is not the session.
+# reader of rewards understands it. Further attributes name its comparison, if its number only compares it with others,
+# and its answer, if it is not for the session.
 #
-# Of several rewards for the same thing the last counts. Each has an id that follows from its place in that order, so
-# that of two which are given at once the store takes one. One that was withdrawn does not count, but keeps its place.
+# Of several rewards for the same answer or session the last counts. The span id is a hash of its number among them, so
+# that the store accepts only one of two concurrent rewards. A withdrawn reward does not count but keeps its number.
 
 
 COMPARISON: Final = "agentlightning.session.comparison"
@@ -197,9 +197,9 @@ class Answer:
     """One answer of a session."""
 
     response_id: str
-    """The id that the agent was told, in any dialect."""
+    """The id that the call returned, in any dialect."""
     choice: int = 0
-    """Its number, where one call was given several."""
+    """Its index if the call returned several answers."""
 
     @property
     def call(self) -> str:
@@ -221,29 +221,32 @@ class SessionReward:
     """Id of its comparison; None for an absolute reward."""
     answer: Answer | None
     number: int
-    """1 for the first reward for the same thing."""
+    """Counts the rewards for the same answer or session, from 1."""
     sequence_id: int
-    """Calls after it are not meant by it."""
+    """The reward is for the calls before it."""
     withdraws: int | None = None
-    """Number of an earlier reward for the same thing that does not count any more; this one then never counts."""
+    """Number of an earlier reward that this one withdraws; neither counts."""
 
 
 def latest_rewards(spans: Sequence[Span]) -> dict[Answer | None, SessionReward]:
     """Return the valid rewards of a session by the answer that they are for; the key None is the session."""
     latest: dict[Answer | None, SessionReward] = {}
-    given = all_rewards(spans)
-    gone = {
-        (one.answer, number) for one in given if one.withdraws is not None for number in (one.number, one.withdraws)
+    rewards = all_rewards(spans)
+    withdrawn = {
+        (reward.answer, number)
+        for reward in rewards
+        if reward.withdraws is not None
+        for number in (reward.number, reward.withdraws)
     }
-    for reward in given:
+    for reward in rewards:
         known = latest.get(reward.answer)
-        if (reward.answer, reward.number) not in gone and (known is None or reward.number > known.number):
+        if (reward.answer, reward.number) not in withdrawn and (known is None or reward.number > known.number):
             latest[reward.answer] = reward
     return latest
 
 
 def all_rewards(spans: Sequence[Span]) -> list[SessionReward]:
-    """Return every reward that was ever given, among the spans of a session."""
+    """Return all rewards among the spans of a session, including replaced ones."""
     return [reward for span in spans if (reward := _read(span)) is not None]
 
 

@@ -117,7 +117,7 @@ _YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
 _MOST_JUDGED: Final = 256
 """Sessions or answers of one comparison."""
 _MOST_BYTES: Final = 128 * 1024
-"""Of a request: a comparison of so many fits, and no request takes long to read."""
+"""Bytes of a request: enough for a comparison of `_MOST_JUDGED` sessions."""
 
 
 class ConflictError(HttpError):
@@ -165,7 +165,7 @@ class ScoredRequest(AnswerRequest):
 
 
 class ComparisonRequest(Body):
-    """Compare sessions or answers: by scores, or by saying which of two is better."""
+    """Compare sessions or answers: by scores, or a chosen and a rejected one."""
 
     scores: Annotated[list[ScoredRequest], Field(max_length=_MOST_JUDGED)] | None = None
     chosen: AnswerRequest | None = None
@@ -176,18 +176,19 @@ class ComparisonRequest(Body):
         """Return the scores: those given, or 1 for the chosen and 0 for the rejected.
 
         Raises:
-            BadRequestError: it holds neither or both.
+            BadRequestError: it has neither or both.
         """
         pair = self.chosen is not None and self.rejected is not None
         if (self.scores is not None) == pair or (self.chosen is None) != (self.rejected is None):
             raise BadRequestError("give either scores, or both chosen and rejected", param="scores")
         if self.scores is not None:
-            return [one.judged(one.score) for one in self.scores]
-        return [one.judged(score) for one, score in ((self.chosen, 1.0), (self.rejected, 0.0)) if one is not None]
+            return [entry.judged(entry.score) for entry in self.scores]
+        pair_scores = ((self.chosen, 1.0), (self.rejected, 0.0))
+        return [answer.judged(score) for answer, score in pair_scores if answer is not None]
 
 
 class SessionGate:
-    """Knows the sessions of a gateway's calls. Used from one event loop.
+    """The sessions of a gateway. Used from one event loop.
 
     Args:
         book: the sessions.
@@ -199,7 +200,7 @@ class SessionGate:
     async def caller(self, request: Request, key: str, caller: Caller) -> Caller:
         """Return the caller of a request, with the session of its headers unless its URL names a rollout.
 
-        Without consent it belongs to no session: it is answered, and nothing is kept.
+        Without consent it belongs to no session: it is answered and not stored.
 
         Raises:
             BadRequestError: a header cannot be read.
@@ -231,7 +232,7 @@ class SessionGate:
         metrics: RequestMetrics,
         forget: Callable[[CallScope, str], None],
     ) -> None:
-        """Serve sessions at `/v1/sessions`, to those whom the admission lets in, each its own."""
+        """Serve sessions at `/v1/sessions`; each key sees only its own."""
         limits, book = admission.limits, self.book
 
         limit, seconds = min(limits.max_body_bytes, _MOST_BYTES), limits.max_body_seconds
@@ -322,7 +323,7 @@ async def _translated(work: Awaitable[T]) -> T:
         raise ConflictError(str(error), code=error.code) from error
     except SessionError as error:
         raise BadRequestError(str(error), code=error.code) from error
-    except Exception as error:  # any store may stand behind the contract; the agent must learn of it
+    except Exception as error:  # of any store
         log_failure(logger, error, "the store of sessions failed")
         raise RecordingError(f"the store of sessions failed: {error}", code="recording_failed") from error
 

@@ -13,10 +13,10 @@ from ...config import PollSettings, Settings, restated
 from ...policy import LearnerSettings
 
 USE_LOOP: Final[Mapping[str, Any]] = {
-    "baseline": "none",  # advantages are made before: sessions have no groups of one size
+    "baseline": "none",  # advantages are computed before: groups of sessions have different sizes
     "normalize_advantage": False,
     "samples_per_prompt": 1,
-    "importance_correction": "token",  # what was sampled by older weights is weighed
+    "importance_correction": "token",
 }
 """Settings of the update that a person does not set."""
 
@@ -27,26 +27,26 @@ def use_loop(**given: Any) -> GRPOSettings:
 
 
 class UseSettings(Settings):
-    """The time of a step, and the sessions that it is taken of."""
+    """When a step is taken, and on which sessions."""
 
     min_sessions: int = Field(default=16, ge=1)
-    """A step is taken once so many judged sessions can be compared with something."""
+    """Number of judged sessions with something to compare them with, from which a step is taken."""
     max_sessions: int = Field(default=64, ge=1)
     """At most this many sessions in one step; the others wait for the next."""
     max_age: int = Field(default=16, ge=0)
-    """Sessions that weights older than this many versions have answered are left out; younger ones are weighed by what
-    the versions differ by."""
+    """Sessions answered by weights that are more than this many versions old are left out. Others get importance
+    weights."""
     group_judged: int = Field(default=4, ge=2)
-    """Number of sessions of one key that a judge, where there is one, sees beside each other."""
+    """Number of sessions with the same key that a judge scores against each other."""
 
 
 class LearnSettings(Settings):
     """The settings of `learn`."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        # what people say is scarce and noisy: smaller steps than those of a training that can try again
+        # rewards of people are few and noisy, so steps are smaller
         "learner.learning_rate": 1e-4,
-        # old answers were sampled by other weights: what they differ by is a weight, up to importance_cap
+        # old answers were sampled by other weights; importance_cap bounds their weight
         "loop.importance_correction": "token",
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
@@ -77,8 +77,8 @@ class LearnSettings(Settings):
         PollSettings, "poll_seconds", 5.0, "Seconds between two looks for sessions that were judged."
     )
     judge_model: str | None = None
-    """Model that scores sessions which are over and that nobody has judged, beside others of their key; its key is
-    OPENAI_API_KEY. Without one only the numbers count that sessions were given."""
+    """Model that scores ended sessions without a reward against others with the same key; its API key is
+    OPENAI_API_KEY. Without a model only the rewards count that sessions were given."""
     judge_base_url: str | None = None
     """Endpoint of that model; by default OPENAI_BASE_URL, or OpenAI's."""
     judge_rubric: str | None = None

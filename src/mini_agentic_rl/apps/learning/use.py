@@ -1,4 +1,4 @@
-"""The part of `serve` that keeps sessions, and serves the versions that were learnt from them."""
+"""The part of `serve` that stores sessions and serves the versions that were learnt from them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .record import is_session
 
 # The folder of a server that learns from use.
 #
-# sessions.db       the store, where none is named
+# sessions.db       the store, unless another is named
 # serving.json      what is served: model, adapter, name
 # published.json    the newest version, and its folder
 # versions/000012/  weights, optimizer and state of a version; each is written whole, or not at all
 
 
 _KEPT: Final = 3
-"""Versions that stay: a server may be reading the last but one."""
+"""Versions that are kept: a server may be reading the previous one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class UseFolder:
 
     @property
     def store_path(self) -> Path:
-        """File of the store, where none is named."""
+        """File of the store, unless another is named."""
         return self.path / "sessions.db"
 
     @property
@@ -61,13 +61,9 @@ class UseFolder:
         """True if a server has recorded sessions here."""
         return (self.path / "serving.json").is_file()
 
-    def make(self) -> None:
-        """Make the folder, for this user alone."""
-        make_private_folder(self.path)
-
     def write_serving(self, facts: Mapping[str, Any]) -> None:
-        """Write the served model, adapter and name."""
-        self.make()
+        """Write the served model, adapter and name, in a folder that only this user can read."""
+        make_private_folder(self.path)
         write_json(self.path / "serving.json", facts)
 
     def read_serving(self) -> dict[str, Any]:
@@ -92,7 +88,7 @@ class UseFolder:
         return Published(int(facts["version"]), self.path / str(facts["folder"]))
 
     def publish(self, version: int, write: Callable[[Path], None]) -> Published:
-        """Keep a version, tell servers of it, and drop those that nobody needs any more.
+        """Publish a version and remove old ones.
 
         Args:
             write: fills the folder of the version.
@@ -105,14 +101,14 @@ class UseFolder:
         return Published(version, self.path / name)
 
 
-# Retention: sessions are deleted some days after they were opened, whether anything was learnt from them or not.
+# Retention: sessions are deleted some days after they were opened, learnt from or not.
 
 
 _PAGE: Final = 256
 
 
 async def delete_old(store: LightningStore, keep_days: float) -> int:
-    """Delete the sessions that were opened longer ago than that; return how many."""
+    """Delete the sessions that were opened more than `keep_days` ago; return their number."""
     oldest, offset, deleted = time.time() - keep_days * 86_400, 0, 0
     while True:
         page = list(await store.query_rollouts(sort_by="start_time", limit=_PAGE, offset=offset))
@@ -157,18 +153,16 @@ class UseOfServer:
 
     @contextmanager
     def of(self, served: ServedPolicy, published: Published | None) -> Iterator[dict[str, Any]]:
-        """Yield what the server is told of sessions, and follow what is published, for the block, at whose end `served`
-        is closed.
+        """Yield the server's arguments for sessions, and serve new versions, within the block; then close `served`.
 
         Args:
-            served: its adapter is that of `published`.
-            published: the newest version when it was loaded.
+            served: the policy, with the adapter of `published`.
+            published: the newest version at loading.
 
         Raises:
             UserError: the store cannot be opened.
         """
         settings, model = self._settings, served.policy.model
-        self.folder.make()
         where = settings.session_store or str(self.folder.store_path.resolve())
         adapter = None if settings.load.adapter is None else str(settings.load.adapter.resolve())
         facts = {"model": settings.load.model, "adapter": adapter, "name": served.name, "store": where}
@@ -190,12 +184,12 @@ class UseOfServer:
             stop.set()
             for thread in threads:
                 thread.join()
-            served.close(settings.server.drain_seconds)  # what is under way is still recorded
+            served.close(settings.server.drain_seconds)  # requests in progress are still recorded
             asyncio.run(store.close())
 
 
 def follow(served: ServedPolicy, folder: UseFolder) -> bool:
-    """Serve the newest version, if it is not served yet; return True if it was not.
+    """Serve the newest version; return False if it is served already.
 
     Raises:
         UserError: its weights do not fit, or are damaged.
@@ -220,7 +214,7 @@ def _repeat(stop: threading.Event, name: str, seconds: float, job: Callable[[], 
         try:
             job()
             last_error = None
-        except Exception as error:  # a folder or store out of order must not end the server
+        except Exception as error:  # a damaged folder or store must not end the server
             if str(error) != last_error:
                 log_failure(logger, error, f"{name} of the sessions")
             last_error = str(error)

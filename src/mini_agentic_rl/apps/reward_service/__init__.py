@@ -1,7 +1,7 @@
 """The reward service: a reward model behind HTTP that scores texts of many clients in dynamic batches.
 
-`load_scorer` loads a `RewardModel` from what a person writes, and `ScoreServer` serves it. Both need torch, and are
-loaded when they are asked for; the settings are not.
+`load_scorer` loads a `RewardModel` by path or name, and `ScoreServer` serves it. Both need torch and are imported
+lazily; the settings need no torch.
 """
 
 import lazy_loader

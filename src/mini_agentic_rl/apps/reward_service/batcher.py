@@ -1,11 +1,11 @@
 """Dynamic batching: texts of all clients wait together, and go through the model in batches.
 
-While the model is idle a text waits a moment for others; while it computes, whatever arrives waits anyway. What waits
-is then taken as one round and planned into batches, so that like texts go together.
+While the model is idle a text waits a moment for others; while it computes, new texts wait for it. The waiting texts
+are planned into batches together, as a round, so that similar texts share a batch.
 
-A round of one request alone may be many batches, and ends early when another request arrives. A round of several is one
-batch's worth, shared out among them by tokens, and its smallest batch comes first: however much one asks for, another
-waits for the batch under way and for its own share. A text whose client has gone away is dropped before its batch.
+A round of one request alone may be many batches, and ends early when another request arrives. A round of several is a
+batch, shared among them by tokens, and its smallest batch comes first: whatever the size of a request, another waits
+only for the current batch and for its own share. A text whose client has left is dropped before its batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEWEST = 0.2
 """Weight of the newest batch in the mean of the speed."""
 
 OnBatch = Callable[[ScoringBatch, float], None]
-"""Hears of each batch and the seconds that it took."""
+"""Called with each batch and its duration in seconds."""
 
 
 @dataclass(eq=False)
@@ -43,17 +43,17 @@ class _WaitingText:
     score: asyncio.Future[float]
     since: float
     request: int
-    """Number of the request that it is of."""
+    """Number of its request."""
 
 
 class Batcher:
-    """Score what is given to it, in batches. Used from one event loop.
+    """Scores texts in batches. Used from one event loop.
 
     Args:
         model: computes on `thread`.
         thread: the one thread on which torch computes.
-        settings: how large batches are, and how long texts wait.
-        on_batch: hears of each batch.
+        settings: size of batches, and how long texts wait.
+        on_batch: called after each batch.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Batcher:
 
         Raises:
             OverloadedError: too many texts wait already.
-            BadRequestError: so many would never fit.
-            HttpError: the model failed, or gave a score that is no number.
+            BadRequestError: the queue is too short for this many texts.
+            HttpError: the model failed, or its score is not finite.
         """
         bound, ahead = self._settings.max_queue, self.waiting
         if len(texts) > bound:
@@ -108,13 +108,13 @@ class Batcher:
                 waiting.score.cancel()
 
     async def run(self) -> None:
-        """Score what arrives, until cancelled."""
+        """Score texts until cancelled."""
         while True:
             await self._arrived.wait()
-            await self._company()
+            await self._wait_for_others()
             self._take_round()
             members, left = self._round, set(range(len(self._round)))
-            # The smallest first: a short text of one request does not wait for a long one of another.
+            # Smallest batch first: a short text does not wait for a long one of another request.
             for batch in sorted(await self._planned(), key=lambda batch: batch.tokens):
                 if len(left) < len(members) and self._others_wait(members):
                     break
@@ -140,9 +140,9 @@ class Batcher:
             self._round, self._queue, self._served = waiting[:count], waiting[count:], {}
             return
         known = [self._served[request] for request in by_request if request in self._served]
-        least = min(known, default=0)  # who comes later has missed nothing
+        least = min(known, default=0)  # a new request starts from the least
         self._served = {request: self._served.get(request, least) for request in by_request}
-        # Whose next text would leave it with the least has the turn: a short text does not wait for another's long one.
+        # The request that would have the fewest tokens after its next text has the turn, so short texts come first.
         turns = [(self._served[request] + len(texts[0].text.ids), request) for request, texts in by_request.items()]
         heapq.heapify(turns)
         taken: list[_WaitingText] = []
@@ -158,12 +158,12 @@ class Batcher:
         self._round, self._queue = taken, [each for each in waiting if id(each) not in chosen]
 
     def _others_wait(self, members: Sequence[_WaitingText]) -> bool:
-        """Return True if a request has arrived that has no text in this round, which is then cut short."""
+        """Return True if a request without a text in this round is waiting; the round then ends early."""
         requests = {each.request for each in members}
         return any(each.request not in requests and not each.score.done() for each in self._queue)
 
-    async def _company(self) -> None:
-        """Wait for others, for as long as the oldest text may wait and no batch is full."""
+    async def _wait_for_others(self) -> None:
+        """Wait for further texts until the oldest has waited long enough or a batch is full."""
         loop = asyncio.get_running_loop()
         until = self._queue[0].since + self._settings.batch_wait_ms / 1000
         while not self._full() and (left := until - loop.time()) > 0:
@@ -189,7 +189,7 @@ class Batcher:
         texts = [waiting.text for waiting in members]
         try:
             scores = await asyncio.wrap_future(self._thread.submit(partial(self._model.batches.scores, texts)))
-        except Exception:  # a fault of the model's, such as no memory, must end these answers, not the server
+        except Exception:  # such as no memory; it must not end the server
             logger.exception("%d texts could not be scored", len(texts))
             scores = [math.nan] * len(texts)
         seconds = time.perf_counter() - started
@@ -205,7 +205,7 @@ class Batcher:
             self._on_batch(batch, seconds)
 
     def _retry_after(self) -> float:
-        """Return the seconds after which a good part of the queue will be done, going by the speed of late."""
+        """Return the estimated seconds until the queue is done."""
         wanted = self.waiting / self._texts_per_second if self._texts_per_second else _SHORTEST_RETRY
         return float(math.ceil(min(max(wanted, _SHORTEST_RETRY), _LONGEST_RETRY)))
 

@@ -1,4 +1,4 @@
-"""`score-server`: a reward model behind HTTP until it is told to stop."""
+"""`score-server`: serves a reward model over HTTP."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_score_server(settings: ScoreServerSettings) -> Iterator[ScoreServer]:
-    """Yield a running server of scores; it is drained and stopped at the end of the block.
+    """Yield a running score server, which is drained and stopped at the end of the block.
 
     Raises:
-        UserError: the model cannot be loaded, the file of keys cannot be read, or the port cannot be had.
+        UserError: the model cannot be loaded, the file of keys cannot be read, or the port is in use.
     """
     from ...commands import accepted_keys
     from ...policy import TorchThread

@@ -1,9 +1,8 @@
 """Conversations as the token ids that a reward model reads.
 
-A score is read at the last token, so where a text ends matters. A reward model of ours reads its prompt, its answer and
-the token that ends the answer, as it was trained (`rows.prompt_and_answer`). Others read all that the chat template
-writes, which may be a line break more. A tokenizer without a template, as encoders have, gets a prompt and a response
-as a pair of texts, which is how such reward models are trained.
+The score is read at the last token, so the end of the text matters. A reward model trained by this package reads the
+prompt, the answer and the token that ends it, as in training (`rows.prompt_and_answer`). Other decoders read the whole
+output of the chat template. A tokenizer without a template, as encoders have, gets prompt and response as a pair.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ...post_training.rows import prompt_and_answer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# The settings of the reward service. Each field is one option of `score-server`: its docstring is the help text.
+# Settings. Each field is an option of `score-server`, and its docstring the help text.
 
 
 Truncation = Literal["left", "right", "refuse"]
@@ -33,14 +32,14 @@ class TextLimits(Settings):
     """Bounds on the length of a text."""
 
     max_length: int | None = Field(default=None, ge=2)
-    """Tokens of one text, prompt and response; without it, what the model's positions allow."""
+    """Tokens of one text, prompt and response; by default the model's number of positions."""
     truncation: Truncation = "left"
     """Treatment of a longer text: `left` cuts its beginning (the end is where the score is read), `right` its end,
     `refuse` answers with an error. An answer says which texts were cut."""
 
 
 class BatchSettings(Settings):
-    """Bounds on batches, and on what waits for them."""
+    """Bounds on batches and on waiting texts."""
 
     batch_size: int = Field(default=64, ge=1)
     """At most this many texts in one pass through the model."""
@@ -99,8 +98,8 @@ class Renderer:
     Args:
         tokenizer: of the reward model.
         max_length: tokens of the longest text.
-        truncation: what becomes of a longer one.
-        reading: how far the model reads.
+        truncation: treatment of longer texts.
+        reading: part of the conversation that the model reads.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class Renderer:
     def _cut(self, ids: list[int]) -> Rendered:
         if len(ids) <= self._max_length:
             return Rendered(tuple(ids))
-        self._refuse_if_asked(len(ids))
+        self._check_refusal(len(ids))
         cut = ids[-self._max_length :] if self._truncation == "left" else ids[: self._max_length]
         return Rendered(tuple(cut), truncated=True)
 
@@ -151,11 +150,11 @@ class Renderer:
                 param="messages",
             )
         texts = [message["content"] for message in messages]
-        # What a text spells is no special token: it could end the prompt, and begin the response, in another's name.
+        # Special tokens inside a text are split: they could end the prompt and forge a response.
         encoded = self._tokenizer(*texts, return_token_type_ids=True, split_special_tokens=True)
         truncated = len(encoded["input_ids"]) > self._max_length
         if truncated:
-            self._refuse_if_asked(len(encoded["input_ids"]))
+            self._check_refusal(len(encoded["input_ids"]))
             self._tokenizer.truncation_side = self._truncation
             encoded = self._tokenizer(
                 *texts,
@@ -166,7 +165,7 @@ class Renderer:
             )
         return Rendered(tuple(encoded["input_ids"]), tuple(encoded["token_type_ids"]), truncated)
 
-    def _refuse_if_asked(self, tokens: int) -> None:
+    def _check_refusal(self, tokens: int) -> None:
         if self._truncation == "refuse":
             raise BadRequestError(
                 f"the text has {tokens} tokens, but at most {self._max_length} are read: "

@@ -33,7 +33,7 @@ _PROMPT = AliasChoices("prompt", "question", "query", "instruction")
 
 
 def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Check the fields of a function that templates and formats read; whatever else it has is left to the template."""
+    """Check the fields that chat templates and tool formats read."""
     function = tool.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError("a tool needs function.name")
@@ -75,11 +75,11 @@ class PairRequest(Body):
     """Two answers to one prompt."""
 
     prompt: Text | None = Field(default=None, validation_alias=_PROMPT)
-    """The question; may be left out where both answers are whole conversations."""
+    """The question; optional if both answers are whole conversations."""
     response_a: Text = Field(validation_alias=AliasChoices("response_a", "chosen", "answer_a"))
-    """The one answer."""
+    """The first answer."""
     response_b: Text = Field(validation_alias=AliasChoices("response_b", "rejected", "answer_b"))
-    """The other answer."""
+    """The second answer."""
     tools: Annotated[list[SomeTool], Field(fail_fast=True)] | None = None
     """The tools that the prompt offers, as OpenAI describes functions."""
 
@@ -114,11 +114,11 @@ class ScoreAnswer(BaseModel):
     """The score of one text."""
 
     score: float
-    """Reward model's score; the more, the better. Only differences mean anything."""
+    """Score of the reward model. Only differences between scores have a meaning."""
     tokens: int
     """Number of tokens of the text that were read."""
     truncated: bool
-    """True if a part of the text was cut off, as the server's truncation says."""
+    """True if a part of the text was cut off."""
 
 
 class ScoreBatchAnswer(BaseModel):
@@ -136,13 +136,13 @@ class PairAnswer(BaseModel):
     """Two answers compared."""
 
     score_a: float
-    """Score of the one answer."""
+    """Score of the first answer."""
     score_b: float
-    """Score of the other."""
+    """Score of the second answer."""
     margin: float
-    """`score_a - score_b`; under the Bradley-Terry model, the log-odds that a person prefers the one."""
+    """`score_a - score_b`; under the Bradley-Terry model, the log-odds that a person prefers the first."""
     preferred: Literal["a", "b", "tie"]
-    """The one with the higher score."""
+    """The answer with the higher score."""
     truncated: bool
     """True if a part of either text was cut off."""
 
@@ -166,91 +166,38 @@ def _messages(text: Text | None, role: str) -> Messages:
     return [text] if isinstance(text, dict) else text
 
 
-_QUESTION: Final = "What is 7 x 6?"
-_TEXT: Final = {"prompt": _QUESTION, "response": "7 x 6 = 42."}
-_CONVERSATION: Final = {
-    "messages": [{"role": "user", "content": _QUESTION}, {"role": "assistant", "content": "7 x 6 = 42."}]
+OPERATIONS: Final[dict[str, tuple[str, type[BaseModel], type[BaseModel]]]] = {
+    "/score": ("Score one text.", ScoreRequest, ScoreAnswer),
+    "/score-pair": ("Compare two answers to one prompt.", PairRequest, PairAnswer),
+    "/score/batch": ("Score many texts; common beginnings are computed once.", ScoreBatchRequest, ScoreBatchAnswer),
+    "/score-pair/batch": ("Compare many pairs.", PairBatchRequest, PairBatchAnswer),
 }
-_PAIR: Final = {"prompt": _QUESTION, "response_a": "7 x 6 = 42.", "response_b": "About forty."}
-_ROW: Final = {"prompt": _QUESTION, "chosen": "7 x 6 = 42.", "rejected": "About forty."}
-
-OPERATIONS: Final[dict[str, tuple[str, type[BaseModel], type[BaseModel], dict[str, Any]]]] = {
-    "/score": ("Score one text.", ScoreRequest, ScoreAnswer, {"prompt": _TEXT, "messages": _CONVERSATION}),
-    "/score-pair": ("Compare two answers to one prompt.", PairRequest, PairAnswer, {"pair": _PAIR, "row": _ROW}),
-    "/score/batch": (
-        "Score many texts; those that begin alike are computed together.",
-        ScoreBatchRequest,
-        ScoreBatchAnswer,
-        {"batch": {"items": [_TEXT, {**_TEXT, "response": "About forty."}]}},
-    ),
-    "/score-pair/batch": ("Compare many pairs.", PairBatchRequest, PairBatchAnswer, {"batch": {"items": [_PAIR]}}),
-}
-"""By path: its summary, its request and response, and examples of requests."""
-
-_FAILURE: Final = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-            "required": ["message", "type"],
-        }
-    },
-    "required": ["error"],
-}
-_REFUSALS: Final = {
-    "400": "The request is wrong; `param` names the field.",
-    "401": "The API key is missing or wrong.",
-    "413": "The body is too large.",
-    "429": "Too much waits already; `Retry-After` says when to come again.",
-    "503": "The server is stopping.",
-}
+"""By path: its summary, its request and its response."""
 
 
 def service_document(version: str, model: str, max_body_bytes: int, max_items: int) -> dict[str, Any]:
     """Return the document, as OpenAPI 3.1."""
     pairs: list[Any] = []
-    for _, request, answer, _ in OPERATIONS.values():
+    for _, request, answer in OPERATIONS.values():
         pairs += [(request, "validation"), (answer, "serialization")]
     schemas, definitions = models_json_schema(pairs, ref_template=SCHEMA_REFERENCE)
-    names = {kind: schema["$ref"] for (kind, _), schema in schemas.items()}
+    references = {kind: {"$ref": schema["$ref"]} for (kind, _), schema in schemas.items()}
     paths: dict[str, Any] = {
-        "/health": {"get": _read("health", "Whether it serves, which model, and how much waits.", "application/json")},
-        "/metrics": {"get": _read("metrics", "Metrics for Prometheus.", "text/plain")},
-    }
-    failure = {"$ref": SCHEMA_REFERENCE.format(model="Failure")}
-    for path, (told, request, answer, examples) in OPERATIONS.items():
-        content = {"schema": {"$ref": names[request]}, "examples": {k: {"value": v} for k, v in examples.items()}}
-        paths[path] = {
+        path: {
             "post": {
-                "operationId": path.strip("/").replace("/", "_").replace("-", "_"),
-                "summary": told,
-                "requestBody": {"required": True, "content": {"application/json": content}},
-                "responses": {
-                    "200": json_content({"$ref": names[answer]}, "Done."),
-                    **{status: json_content(failure, text) for status, text in _REFUSALS.items()},
-                },
+                "summary": summary,
+                "requestBody": {"required": True, "content": {"application/json": {"schema": references[request]}}},
+                "responses": {"200": json_content(references[answer], "Done.")},
             }
         }
+        for path, (summary, request, answer) in OPERATIONS.items()
+    }
+    for path, summary in (("/health", "State, model and queue."), ("/metrics", "Metrics for Prometheus.")):
+        paths[path] = {"get": {"summary": summary, "security": [], "responses": {"200": {"description": "Success."}}}}
     return document(
         "mini-agentic-rl reward service",
         version,
         f"Scores of {model}. At most {max_items} items and {max_body_bytes} bytes in one request.",
         paths,
-        {**definitions.get("$defs", {}), "Failure": _FAILURE},
+        dict(definitions.get("$defs", {})),
     )
-
-
-def _read(name: str, told: str, media: str) -> dict[str, Any]:
-    schema = {"type": "object"} if media == "application/json" else {"type": "string"}
-    return {
-        "operationId": name,
-        "summary": told,
-        "security": [],
-        "responses": {"200": {"description": "Success.", "content": {media: {"schema": schema}}}},
-    }

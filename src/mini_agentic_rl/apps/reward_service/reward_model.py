@@ -43,10 +43,10 @@ from ...post_training.models import load_reward_model, run_file_of
 from ...tokens import CompletionRecord, TokenTree, cut, pack
 from .rendering import Reading, Rendered, Renderer, TextLimits
 
-# Two ways of taking batches through a reward model: padded rows, and token trees that compute shared beginnings once.
+# Two forward passes: padded rows, and token trees that compute shared prefixes once.
 #
-# `PaddedPass` fits every sequence-classification model. `PackedPass` is for decoders, and only for those that give the
-# same scores by it; `reward_model.py` asks `trees_agree` before it uses it.
+# `PaddedPass` fits every sequence-classification model. `PackedPass` is for decoders whose scores are the same by it,
+# which `trees_agree` checks.
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ScoringBatch:
 
 
 class ScoringPass(Protocol):
-    """One way of taking batches through a reward model."""
+    """A way to run a batch through a reward model."""
 
     def plan(self, texts: Sequence[Rendered], batch_size: int, batch_tokens: int) -> list[ScoringBatch]:
         """Put `texts` into batches of at most `batch_size` texts and `batch_tokens` tokens. A text with more tokens
@@ -73,8 +73,8 @@ class ScoringPass(Protocol):
 class PaddedPass:
     """Score rows of one length, padded on the right, by the model's own forward pass.
 
-    Right is the side on which padding changes nothing: positions count from the left, later tokens are hidden from
-    earlier ones or masked, and a model that reads its score at the last token looks for the last that is no padding.
+    Padding on the right changes no score: positions count from the left, padding is masked, and a model that reads its
+    score at the last token takes the last one that is no padding.
 
     Args:
         model: on its device, in evaluation mode.
@@ -120,7 +120,7 @@ class PaddedPass:
 
     @contextmanager
     def _padding_is(self, pad_id: int) -> Iterator[None]:
-        """Tell a model that knows no padding of this one, for the duration of a block."""
+        """Set the padding token of the model for the block."""
         config = self._model.config.get_text_config()
         config.pad_token_id = pad_id
         try:
@@ -130,10 +130,8 @@ class PaddedPass:
 
 
 def _unused(texts: Sequence[Rendered], vocabulary: int) -> int:
-    """Return a padding id for a model that has none.
-
-    It stands in no text of the batch: the score is then read at the true last token of each, as it is for a text alone.
-    """
+    """Return a padding id for a model that has none: an id that no text contains, so that the score is read at the last
+    token of each text."""
     used = {id_ for text in texts for id_ in text.ids}
     return next(id_ for id_ in range(vocabulary) if id_ not in used)
 
@@ -153,9 +151,9 @@ _CHUNK_ON_CPU, _CHUNK_ON_GPU = 512, 2048
 class PackedPass:
     """Score by a decoder with one linear layer as its head, without padding.
 
-    The texts are grown into a token tree, as trajectories are for learning, and go through the backbone with the tree's
-    attention: answers to one prompt share the prompt, and all conversations share what the template puts first. The
-    score is read at each text's last token.
+    The texts form a token tree, as trajectories do in training, and run through the backbone with tree attention:
+    answers to a prompt share the prompt, and all conversations share the beginning of the template. The score is read
+    at each text's last token.
 
     Args:
         model: on its device, in evaluation mode, with `score` on top of its backbone.
@@ -170,8 +168,8 @@ class PackedPass:
         self._chunk_tokens = _CHUNK_ON_CPU if model.device.type == "cpu" else _CHUNK_ON_GPU
 
     def plan(self, texts: Sequence[Rendered], batch_size: int, batch_tokens: int) -> list[ScoringBatch]:
-        """Put texts that begin alike together: in the order of their ids, each adds what it does not share with the
-        one before it."""
+        """Put texts with a common prefix together: in the order of their ids, each adds the tokens that it does not
+        share with the previous one."""
         batches: list[ScoringBatch] = []
         current: list[int] = []
         tokens = 0
@@ -196,21 +194,21 @@ class PackedPass:
         tokens_T = torch.from_numpy(packed.tokens_T).to(device)
         positions_T = torch.from_numpy(packed.positions_T).to(device)
         last_B = packed.token_S  # one sampled token a text: its last
-        found_B = np.empty(len(texts), np.float32)
+        scores_B = np.empty(len(texts), np.float32)
         path: list[KeptKeys] = []
         for chunk in cut(packed, self._chunk_tokens):
             self._threads.adapt()
             while path and path[-1].chunk.reach <= chunk.start:  # no later chunk descends from it
                 path.pop()
-            own = slice(chunk.start, chunk.stop)
+            part = slice(chunk.start, chunk.stop)
             kept = KeptKeys(chunk) if chunk.reach > chunk.stop else None
-            hidden_TM = self._hidden(tokens_T[own], positions_T[own], TreeTables(packed, chunk, path, kept, device))
+            hidden_TM = self._hidden(tokens_T[part], positions_T[part], TreeTables(packed, chunk, path, kept, device))
             if kept is not None:
                 path.append(kept)
             here_N = np.flatnonzero((last_B >= chunk.start) & (last_B < chunk.stop))
             rows_N = torch.from_numpy(last_B[here_N] - chunk.start).to(device)
-            found_B[here_N] = self._head(hidden_TM[rows_N])[:, 0].float().cpu().numpy()
-        return [float(score) for score in found_B]
+            scores_B[here_N] = self._head(hidden_TM[rows_N])[:, 0].float().cpu().numpy()
+        return [float(score) for score in scores_B]
 
     def _hidden(self, tokens_T: torch.Tensor, positions_T: torch.Tensor, tables: TreeTables) -> torch.Tensor:
         output = self._backbone(
@@ -230,11 +228,10 @@ class PackedPass:
 
 
 def trees_agree(model: PreTrainedModel, texts: Sequence[Rendered], expected: Sequence[float], tolerance: float) -> bool:
-    """Let `model` attend by token trees and return True if it gives the `expected` scores of `texts` so; else leave it
-    as it was.
+    """Switch `model` to tree attention and return True if it then gives the `expected` scores; else switch back.
 
-    Layers that mix tokens by other means than attention (state-space models, linear attention) or weigh them in ways
-    that the tree's attention does not know (sinks) do not.
+    Layers that mix tokens without attention (state-space models, linear attention) or with attention sinks give other
+    scores.
     """
     before: str = model.config._attn_implementation
     model.set_attn_implementation(ATTENTION_NAME)
@@ -247,14 +244,15 @@ def trees_agree(model: PreTrainedModel, texts: Sequence[Rendered], expected: Seq
 
 
 def _record(ids: Sequence[int]) -> CompletionRecord:
-    """Return the text as a call whose one sampled token is the last, so that packing tells where that token is."""
+    """Return the text as a call whose only sampled token is the last, so that packing returns its position."""
     array = np.array(ids, np.int64)
     return CompletionRecord(array[:-1], array[-1:], np.zeros(1, np.float32))
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens at the beginning both have."""
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+def _shared(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return the length of the common prefix."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 logger = logging.getLogger(__name__)
@@ -270,9 +268,9 @@ class RewardModel:
     Args:
         model: a sequence-classification model with one label; used as it is, not copied.
         tokenizer: its tokenizer.
-        name: what it is called in answers.
-        limits: how long a text may be.
-        reading: how far the model reads a conversation.
+        name: its name in answers.
+        limits: bounds on the length of a text.
+        reading: part of a conversation that the model reads.
 
     Raises:
         PolicyError: the model has more than one label, or reads fewer tokens than the limits ask for.
@@ -302,14 +300,14 @@ class RewardModel:
         self.renderer = Renderer(tokenizer, self.max_length, limits.truncation, reading)
         self.device: torch.device = model.device
         self.batch_tokens = _BATCH_TOKENS_ON_CPU if self.device.type == "cpu" else _BATCH_TOKENS_ON_GPU
-        """Tokens of one pass, where nothing else is asked for."""
+        """Default number of tokens of one pass."""
         model.eval().requires_grad_(False)
         self.batches: ScoringPass = _pass_of(model)
-        """Makes batches, and takes them through the model."""
+        """Plans batches and scores them."""
 
     @property
     def shares_prefixes(self) -> bool:
-        """True if texts that begin alike are computed together up to where they part."""
+        """True if common prefixes of texts are computed once."""
         return isinstance(self.batches, PackedPass)
 
     def scores(self, texts: Sequence[Rendered]) -> list[float]:
@@ -322,8 +320,7 @@ class RewardModel:
 
 
 def _pass_of(model: PreTrainedModel) -> ScoringPass:
-    """Return a pass by token trees where the model gives the same scores so as by its own forward pass, else one with
-    padding."""
+    """Return a pass by token trees if the scores are those of the model's own forward pass, else one with padding."""
     padded = PaddedPass(model)
     if not isinstance(model, GenericForSequenceClassification):
         return padded
@@ -332,13 +329,13 @@ def _pass_of(model: PreTrainedModel) -> ScoringPass:
     if trees_agree(model, probe, padded.scores(probe), tolerance):
         return PackedPass(model)
     logger.info(
-        "%s is scored in padded batches: its layers mix tokens in a way that trees do not", type(model).__name__
+        "%s is scored in padded batches: tree attention gives other scores for its layers", type(model).__name__
     )
     return padded
 
 
 def _probe(config: Any) -> list[Rendered]:
-    """Return texts of different lengths, two of which begin alike, from all over the vocabulary."""
+    """Return texts of different lengths with ids from the whole vocabulary; two have a common prefix."""
     vocabulary, padding = config.vocab_size, config.pad_token_id
     ids = [id_ for id_ in range(0, vocabulary, max(1, vocabulary // (4 * _PROBE_TOKENS))) if id_ != padding]
     first = ids[:_PROBE_TOKENS]
@@ -352,7 +349,7 @@ def _probe(config: Any) -> list[Rendered]:
 def load_scorer(
     model: str, *, device: str = "auto", dtype: Dtype = "auto", limits: TextLimits | None = None
 ) -> RewardModel:
-    """Load the reward model, ready to score. An adapter is merged into float32 weights, and kept apart from others.
+    """Load a reward model. An adapter is merged into float32 weights, and not into others.
 
     Raises:
         PolicyError: it cannot be loaded, or is no reward model; the message names the setting to change.
@@ -361,10 +358,16 @@ def load_scorer(
         raise PolicyError("give the folder of a reward model, e.g. what `reward` has trained", setting="model")
     if adapter_folder(model) is None:
         path = resolve_model(model)
-        config = _config(path, model)
+        with _loading(model):
+            config = AutoConfig.from_pretrained(path)
         _check_is_scorer(config, model)
-        if not _is_decoder(config):
-            return _encoder(path, model, device, dtype, limits)
+        scorer_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
+        if scorer_class is None or not issubclass(scorer_class, GenericForSequenceClassification):
+            where = resolve_device(device)
+            with _loading(model), only_errors_of("transformers"):
+                tokenizer = load_tokenizer(path)
+                encoder = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
+            return RewardModel(encoder.to(where), tokenizer, model, limits, reading=_reading(model, tokenizer))
     loaded, tokenizer = load_reward_model(model, device, dtype)
     bare: Any = loaded
     if isinstance(loaded, PeftModel):
@@ -372,53 +375,32 @@ def load_scorer(
     return RewardModel(bare, tokenizer, model, limits, reading=_reading(model, tokenizer))
 
 
-def _encoder(path: str, model: str, device: str, dtype: Dtype, limits: TextLimits | None) -> RewardModel:
-    where = resolve_device(device)
-    tokenizer = load_tokenizer(path)
+@contextmanager
+def _loading(model: str) -> Iterator[None]:
+    """Turn any error of a damaged checkpoint into a `ModelNotFoundError`."""
     try:
-        with only_errors_of("transformers"):
-            scorer = AutoModelForSequenceClassification.from_pretrained(path, dtype=resolve_dtype(dtype, where))
-    except Exception as error:  # of a damaged file it may be any
-        raise _not_loaded(model, error) from error
-    return RewardModel(scorer.to(where), tokenizer, model, limits, reading=_reading(model, tokenizer))
-
-
-def _config(path: str, model: str) -> PretrainedConfig:
-    try:
-        return AutoConfig.from_pretrained(path)
-    except Exception as error:  # of a damaged file it may be any
-        raise _not_loaded(model, error) from error
+        yield
+    except PolicyError:
+        raise
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelNotFoundError(
+            f"{model!r} cannot be loaded: {first} (give a local folder or a Hugging Face id)", setting="model"
+        ) from error
 
 
 def _check_is_scorer(config: PretrainedConfig, model: str) -> None:
     architectures = config.architectures or []
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
-        raise PolicyError(
-            f"{model!r} is {' or '.join(architectures) or 'a model without a head'}, not a reward model: "
-            "train one with `mini-agentic-rl reward`",
-            setting="model",
-        )
-    if config.num_labels != 1:
-        raise PolicyError(
-            f"{model!r} tells {config.num_labels} labels apart, but a reward model has one: "
-            "train one with `mini-agentic-rl reward`",
-            setting="model",
-        )
-
-
-def _is_decoder(config: PretrainedConfig) -> bool:
-    model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING.get(type(config), None)
-    return model_class is not None and issubclass(model_class, GenericForSequenceClassification)
+        described = f"{' or '.join(architectures) or 'a model without a head'}, not a reward model"
+    elif config.num_labels != 1:
+        described = f"a classifier with {config.num_labels} labels, but a reward model has one"
+    else:
+        return
+    raise PolicyError(f"{model!r} is {described}: train one with `mini-agentic-rl reward`", setting="model")
 
 
 def _reading(model: str, tokenizer: Any) -> Reading:
     if run_file_of(Path(model).expanduser()) is not None:
         return "answer"
     return "template" if tokenizer.chat_template else "pair"
-
-
-def _not_loaded(model: str, error: Exception) -> ModelNotFoundError:
-    first = str(error).strip().splitlines()[0]
-    return ModelNotFoundError(
-        f"{model!r} cannot be loaded: {first} (give a local folder or a Hugging Face id)", setting="model"
-    )

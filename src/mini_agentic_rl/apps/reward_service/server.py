@@ -1,4 +1,4 @@
-"""The reward service on a reward model, served over HTTP from a thread of its own."""
+"""The reward service: HTTP routes, the service behind them, and the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from prometheus_client import Counter, Histogram
@@ -55,15 +54,11 @@ from .requests import (
 )
 from .reward_model import RewardModel, ScoringBatch
 
-# The service behind the routes: texts are rendered, the batcher scores them, and a response is made of the scores.
-
-
 _STEP: Final = 8
-"""Texts that are rendered in one go."""
+"""Texts that a request renders in a row before other requests have their turn."""
 _CHARACTERS_PER_TOKEN: Final = 16
 _CHARACTERS_BESIDE: Final = 64 * 1024
-"""A text with more characters than so many for each token that is read, and these, is refused and not cut: most of
-the work would be for what is cut off."""
+"""A text with more characters than these two allow is refused instead of cut: most of the work would be wasted."""
 _TIE: Final = 1e-6
 """Scores that differ by less, relative to their size, are equal but for rounding."""
 
@@ -73,16 +68,16 @@ class _Text:
     messages: Messages
     tools: list[dict[str, Any]] | None
     where: str = ""
-    """The field of the request that holds it."""
+    """Field of the request."""
 
 
 class ScoringService:
-    """Answer requests. Used from one event loop.
+    """Answers requests. Used from one event loop.
 
     Args:
-        model: whose tokenizer renders texts, on a thread beside the event loop.
-        batcher: scores them.
-        max_items: texts or pairs of the largest request.
+        model: renders texts, in a thread.
+        batcher: scores texts.
+        max_items: largest number of texts or pairs of a request.
     """
 
     def __init__(self, model: RewardModel, batcher: Batcher, max_items: int) -> None:
@@ -110,8 +105,8 @@ class ScoringService:
 
     async def score_pair(self, request: PairRequest) -> PairAnswer:
         """Compare two answers to one prompt."""
-        one, other = await self._scored([_Text(messages, request.tools) for messages in request.conversations()])
-        return _compared(one, other)
+        first, second = await self._scored([_Text(messages, request.tools) for messages in request.conversations()])
+        return _compared(first, second)
 
     async def score_pair_batch(self, request: PairBatchRequest) -> PairBatchAnswer:
         """Compare many pairs."""
@@ -137,24 +132,23 @@ class ScoringService:
         """Return the score and the rendered text of each."""
         loop = asyncio.get_running_loop()
         rendered: list[Rendered] = []
-        for start in range(0, len(texts), _STEP):  # a step at a time: requests take turns at the one thread
-            step = partial(_all_rendered, self._model, texts[start : start + _STEP])
-            rendered += await loop.run_in_executor(self._renderer_thread, step)
+        for start in range(0, len(texts), _STEP):  # requests take turns at the thread
+            step = texts[start : start + _STEP]
+            rendered += await loop.run_in_executor(self._renderer_thread, _rendered, self._model, step)
         return list(zip(await self._batcher.scores(rendered), rendered, strict=True))
 
 
-def _all_rendered(model: RewardModel, texts: list[_Text]) -> list[Rendered]:
-    return [_rendered(model, text) for text in texts]
-
-
-def _rendered(model: RewardModel, text: _Text) -> Rendered:
-    try:
-        _check_length(model, text)
-        return model.renderer.render(text.messages, text.tools)
-    except BadRequestError as error:
-        if not text.where:
-            raise
-        raise BadRequestError(f"{text.where}: {error.message}", param=text.where, code=error.code) from None
+def _rendered(model: RewardModel, texts: Sequence[_Text]) -> list[Rendered]:
+    rendered: list[Rendered] = []
+    for text in texts:
+        try:
+            _check_length(model, text)
+            rendered.append(model.renderer.render(text.messages, text.tools))
+        except BadRequestError as error:
+            if not text.where:
+                raise
+            raise BadRequestError(f"{text.where}: {error.message}", param=text.where, code=error.code) from None
+    return rendered
 
 
 def _check_length(model: RewardModel, text: _Text) -> None:
@@ -168,7 +162,7 @@ def _check_length(model: RewardModel, text: _Text) -> None:
 
 
 def _is_longer(value: Any, bound: int) -> bool:
-    """Return True if a JSON value has more characters than the bound, about; looks at no more of it than that."""
+    """Return True if a JSON value has about more characters than the bound. Takes time linear in the bound."""
     size, left = 0, [value]
     while left and size <= bound:
         part = left.pop()
@@ -181,8 +175,8 @@ def _is_longer(value: Any, bound: int) -> bool:
     return size > bound
 
 
-def _compared(one: tuple[float, Rendered], other: tuple[float, Rendered]) -> PairAnswer:
-    (score_a, text_a), (score_b, text_b) = one, other
+def _compared(first: tuple[float, Rendered], second: tuple[float, Rendered]) -> PairAnswer:
+    (score_a, text_a), (score_b, text_b) = first, second
     margin = score_a - score_b
     tie = abs(margin) <= _TIE * max(1.0, abs(score_a), abs(score_b))
     return PairAnswer(
@@ -198,16 +192,16 @@ logger = logging.getLogger(__name__)
 
 
 class ScoreServer(AdmittingServer):
-    """Score what clients send, in batches made on the way.
+    """Server of the reward service.
 
     Args:
-        model: scores; used from one thread, on which torch computes.
-        thread: that thread; a new one if none is given. It ends with the server.
+        model: the reward model; used from one thread.
+        thread: the thread on which torch computes; by default a new one. It ends with the server.
         host: address to listen on.
-        port: port to listen on; 0 takes a free one, which `port` then tells.
-        batches: how requests become batches.
-        limits: which requests are taken.
-        api_keys: bearer tokens that are accepted; without one none is asked for.
+        port: port to listen on; 0 takes a free port.
+        batches: settings of batches.
+        limits: limits of requests.
+        api_keys: accepted bearer tokens; without any, no key is needed.
     """
 
     def __init__(
@@ -232,22 +226,22 @@ class ScoreServer(AdmittingServer):
 
     @property
     def url(self) -> str:
-        """Its address for clients on this machine: `RemoteReward(server.url)` scores by it."""
+        """Address for clients on this machine, as in `RemoteReward(server.url)`."""
         return self.root
 
     def announce(self) -> None:
         logger.info("serving the scores of %s at %s", self.model.name, self.url)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Refuse new requests with status 503 and a `Retry-After`, give those under way `timeout` seconds, then cancel
-        them. Blocks until it is done; a stopped server is not started again."""
+        """Refuse new requests with status 503 and a `Retry-After`, give running ones `timeout` seconds, then cancel
+        them. Blocks. A stopped server cannot be started again."""
         super().stop(timeout)
         self._torch.close()
 
 
 _ABOUT = (
-    "A reward model that scores and compares answers; /openapi.json has every request with an example. Where keys are "
-    "set, requests carry 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+    "A reward model that scores and compares answers; /openapi.json describes every request. Where keys are set, "
+    "requests carry 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
 )
 
 BodyT = TypeVar("BodyT", bound=Body)
@@ -302,7 +296,7 @@ def create_app(
         about=_ABOUT,
         routes=[
             *(
-                # of any method: who has no key learns nothing, not even which methods there are
+                # of any method, so that nothing is answered without a key
                 Route(path, AdmittedEndpoint(path, endpoint, admission, metrics, openai_response))
                 for path, endpoint in endpoints.items()
             ),
@@ -315,7 +309,7 @@ def create_app(
 
 
 def queue_of(batcher: Batcher) -> dict[str, int]:
-    """Return how many texts wait, and how many are computed."""
+    """Return the numbers of waiting and of computing texts."""
     return {"waiting": batcher.waiting, "computing": batcher.computing}
 
 
@@ -338,10 +332,10 @@ _SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class ScoringMetrics(RequestMetrics):
-    """Count requests and batches.
+    """Metrics of requests and batches.
 
     Args:
-        queue: texts that wait, and those that are computed, whenever it is asked.
+        queue: returns the numbers of waiting and of computing texts.
     """
 
     def __init__(self, queue: Callable[[], Mapping[str, int]]) -> None:

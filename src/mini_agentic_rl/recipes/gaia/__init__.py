@@ -1,7 +1,6 @@
-"""An assistant for GAIA's questions, with local tools; tools such as a web search are plugged in.
+"""An agent for GAIA's questions, with local tools; further tools such as a web search are plugged in.
 
-`GaiaAgent` is what a trainer runs on the rows of `load_gaia`; `is_right` is the benchmark's score of an answer. The
-process that reads an attached file needs none of this, so it is loaded when it is asked for.
+`GaiaAgent` runs on the rows of `load_gaia`; `is_right` is the benchmark's score of an answer.
 """
 
 import lazy_loader

@@ -7,14 +7,13 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from ...emitter import emit_reward
 from ...environments import Message, converse, endpoint_of, find_llm
-from ...errors import MissingPackageError
 from ...litagent import LitAgent
-from ...processes import DeadlineProcess, EndedError, LateError
 from ...tools import CALCULATOR_TOOL, calculate
 from ...types import NamedResources, Rollout
 from .tasks import MARKER, final_answer, is_right
@@ -107,29 +106,39 @@ def web_search_tool(search: Callable[[str], str | Awaitable[str]]) -> FunctionTo
 
 PAGE = 6000
 """Characters of a file per call."""
-READ_SECONDS: Final = 20.0
-"""Time limit for reading a file, in seconds."""
+MAX_FILE_BYTES: Final = 20_000_000
+"""Size of a file above which it is not read."""
 
 
 def read_file_tool(path: str | Path, name: str) -> FunctionTool:
-    """Return a tool that reads one file, page by page.
+    """Return a tool that reads one text file, page by page.
 
     Args:
         path: path of the file.
         name: name of the file in the question.
     """
-    file = AttachedFile(Path(path))
+    file = Path(path)
+
+    @cache
+    def text() -> str:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"{name} is longer than {MAX_FILE_BYTES} bytes")
+        try:
+            return file.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} is not a text file; {file.suffix or 'such'} files cannot be read") from error
 
     def run(arguments: Mapping[str, Any]) -> str:
         offset = arguments.get("offset", 0)
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise ValueError("offset must be a number of characters, 0 or more")
-        text, length = file.page(offset)
+        content = text()
+        if offset and offset >= len(content):
+            raise ValueError(f"the file has {len(content)} characters")
         end = offset + PAGE
-        if offset and offset >= length:
-            raise ValueError(f"the file has {length} characters")
-        rest = f"\n[{length - end} more characters; go on with offset {end}]" if length > end else ""
-        return text + rest
+        left = len(content) - end
+        more = f"\n[{left} more characters; go on with offset {end}]" if left > 0 else ""
+        return content[offset:end] + more
 
     return FunctionTool(
         "read_file",
@@ -137,39 +146,6 @@ def read_file_tool(path: str | Path, name: str) -> FunctionTool:
         {"type": "object", "properties": {"offset": {"type": "integer", "minimum": 0}}, "required": []},
         run,
     )
-
-
-class AttachedFile:
-    """A file, read in a restricted process (`file_worker`) that starts on first use and ends with this object."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._process = DeadlineProcess(f"{__package__}.file_worker", str(path.absolute()))
-
-    def page(self, offset: int) -> tuple[str, int]:
-        """Return a page of text from an offset on, and the length of the whole text. Blocks.
-
-        Raises:
-            ValueError: the file cannot be read within the limits; the message is shown to the model.
-            MissingPackageError: the file is a spreadsheet, and openpyxl is not installed (extra "recipes").
-            OSError: the file does not exist or is not readable.
-        """
-        if self._path.suffix.lower() in (".xlsx", ".xlsm"):
-            try:
-                import openpyxl  # noqa: F401  # its own process needs it
-            except ImportError as error:
-                raise MissingPackageError("reading .xlsx files", "openpyxl", extra="recipes") from error
-        try:
-            answer = self._process.ask([offset, PAGE], READ_SECONDS)
-        except LateError:
-            raise ValueError(f"{self._path.name} takes longer than {READ_SECONDS:g} s to read") from None
-        except EndedError:
-            raise ValueError(f"{self._path.name} takes too much to read") from None
-        if "failure" in answer:
-            raise OSError(*answer["failure"], str(self._path))
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        return answer["text"], answer["length"]
 
 
 SYSTEM_PROMPT = (
@@ -182,8 +158,8 @@ SYSTEM_PROMPT = (
 class GaiaAgent(LitAgent[Any]):
     """Answers GAIA's questions; the reward is 1 for the right final answer by the benchmark's score, else 0.
 
-    It has a calculator, and `read_file` for a question with a file. Many questions need a web search: add one with
-    `tools=[web_search_tool(search)]`.
+    It has a calculator, and `read_file` for a question with a text file. Many questions need a web search: add one with
+    `tools=[web_search_tool(search)]`, and tools for other kinds of files in the same way.
 
     Each rollout emits its reward, `answered` (1 if there was a final answer) and `turns`. `rollout.output` is the
     answer, or None.
@@ -210,7 +186,7 @@ class GaiaAgent(LitAgent[Any]):
 
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm".
-            MissingPackageError: the file is a spreadsheet, and openpyxl is not installed.
+            OSError: the attached file cannot be read.
             openai.OpenAIError: the endpoint refused a call or could not be reached; a conversation that has outgrown
                 the model's context has no answer instead.
         """

@@ -1,9 +1,8 @@
 """GAIA (arXiv:2311.12983): questions for assistants with tools, from a local copy of its data set.
 
-The data set is gated, so nothing is downloaded here. A copy is a folder with `metadata.jsonl` or `metadata.parquet` and
-the files that questions refer to beside it, or a clone of the whole repository, which keeps one under
-`2023/validation`. Only the questions of that published split carry their answers; they are what can be trained on and
-measured, and are divided here by the hash of the question.
+The data set is gated, so it is not downloaded. A copy is a folder with `metadata.jsonl` or `metadata.parquet` and the
+files of the questions, or a clone of the repository, which has such a folder at `2023/validation`. Only that split has
+answers; its questions are divided into splits by their hash.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from ...datasets import DatasetError, Row, TaskRows, choose, select
 
 LEVELS: tuple[int, ...] = (1, 2, 3)
-"""From a few steps and at most one tool, to long chains of tools."""
+"""1 needs a few steps and at most one tool, 3 long chains of tools."""
 
 _ANSWERED = Path("2023") / "validation"
 _NO_ANSWER = ("", "?")
@@ -131,13 +130,12 @@ def _row(record: Any, where: str, folder: Path) -> Row:
 
 # GAIA's score of an answer: quasi exact match (Mialon et al. 2023, arXiv:2311.12983, and its leaderboard's rules).
 #
-# What the right answer looks like decides how it is compared:
+# The form of the right answer decides how answers are compared:
 #
-# - a number: as numbers, after "$", "%" and thousands commas were taken out of the given answer;
-# - a list (it holds a comma or a semicolon): item by item and in order, with as many items; an item that is a number as
-#   a
-#   number, any other as text in which punctuation counts;
-# - else text: without white space, punctuation and upper case.
+# - a number: as numbers, without "$", "%" and thousands commas in the given answer;
+# - a list (it has a comma or a semicolon): item by item, in order; numbers as numbers, other items as text with
+#   punctuation;
+# - other text: without white space, punctuation and upper case.
 
 
 MARKER = "FINAL ANSWER:"
@@ -150,10 +148,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def final_answer(text: str) -> str | None:
-    """Return the text after the last "FINAL ANSWER:" on its line (or on the next, where the line ends there); None
-    without it.
-
-    Emphasis around it and brackets that enclose it are taken off.
+    """Return the text after the last "FINAL ANSWER:" on its line, or on the next line if this one ends there; None
+    without it. Emphasis and enclosing brackets are removed.
     """
     answers = _ANSWER.findall(text)
     if not answers:
@@ -173,8 +169,8 @@ def is_right(answer: str | None, gold: str) -> bool:
     if _SEPARATORS.search(gold):
         given, wanted = _SEPARATORS.split(answer), _SEPARATORS.split(gold)
         return len(given) == len(wanted) and all(
-            _same_number(one, other) if _number(other) is not None else _letters(one) == _letters(other)
-            for one, other in zip(given, wanted, strict=True)
+            _same_number(item, right) if _number(right) is not None else _letters(item) == _letters(right)
+            for item, right in zip(given, wanted, strict=True)
         )
     return _letters(answer).translate(_PUNCTUATION) == _letters(gold).translate(_PUNCTUATION)
 

@@ -1,7 +1,6 @@
 """Countdown: reach a target with some numbers, each at most once, and + - * /.
 
-It tests search: nothing says which operations lead to the target, and whether one did is plain to see. The check is
-exact, over fractions.
+It tests search: many operations have to be tried, and a solution is easy to check. The check is exact, with fractions.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ VALID: Final = 0.1
 """Reward of an expression that keeps to the rules and misses the target."""
 
 _COUNTS: Final = {1: 2, 2: 3, 3: 4, 4: 6}
-"""Numbers that a level has."""
+"""Number of numbers by level."""
 _TARGETS: Final = (2, 999)
 _WORDINGS: Final = ("Numbers: {numbers}. Target: {target}.",)
 _OTHER_WORDINGS: Final = (
@@ -114,7 +113,7 @@ class _CountdownAttempt(Episode):
         self._text = ""
 
     def receive(self, message: Mapping[str, Any]) -> list[Message]:
-        """Take the one answer."""
+        """Take the answer."""
         self._expression, self._text = last_line(message), message_text(message)
         return []
 
@@ -131,7 +130,7 @@ class _CountdownAttempt(Episode):
         }
 
     def expert(self) -> Message:
-        """Return the operations one by one, and the answer; between two numbers also what had to be tried."""
+        """Return the operations and the answer; for two numbers also the failed tries."""
         expression = str(field_of(self._task, "expression", Countdown.name))
         steps = [str(step) for step in self._task.get("steps") or ()]
         if len(self._numbers) == 2:
@@ -162,13 +161,13 @@ def _combine(rng: random.Random, numbers: Sequence[int]) -> list[tuple[str, int,
     steps: list[tuple[str, int, str]] = []
     while len(parts) > 1:
         rng.shuffle(parts)
-        (one, left), (other, right) = sorted((parts.pop(), parts.pop()), key=lambda part: -part[1])
+        (first, left), (second, right) = sorted((parts.pop(), parts.pop()), key=lambda part: -part[1])
         symbol = rng.choice("+-*/")
         if symbol == "/" and (right == 0 or left % right):
             return None
         value = int(_OPERATIONS[symbol](Fraction(left), Fraction(right)))
         if not _TARGETS[0] <= value <= _TARGETS[1]:
             return None
-        parts.append((f"({one}{symbol}{other})", value))
-        steps.append((f"{one}{symbol}{other}", value, f"{left}{symbol}{right}"))
+        parts.append((f"({first}{symbol}{second})", value))
+        steps.append((f"{first}{symbol}{second}", value, f"{left}{symbol}{right}"))
     return steps

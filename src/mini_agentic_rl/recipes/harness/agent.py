@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 REWARD: Final = "reward"
 _SHOWN: Final = 100
-"""Changed files in a span, at most."""
+"""Maximum number of changed files in a span."""
 
 
 class HarnessAgent(LitAgent[Any]):
@@ -57,13 +58,14 @@ class HarnessAgent(LitAgent[Any]):
         """Run the command on a task, and emit its reward.
 
         Raises:
-            HarnessError: it could not be run, reached a limit, was killed by a signal, or never called the model.
+            HarnessError: the command was not run, reached a limit, was killed by a signal, or never called the model.
         """
         llm = find_llm(resources)
         endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, llm.sampling_parameters)
-        remember_secrets({**self.settings.flat(), "api_key": llm.api_key})  # also in a process of runners alone
+        remember_secrets({**self.settings.flat(), "api_key": llm.api_key})  # this process may have only runners
         run = HarnessRun(self.settings, task, endpoint, self._hidden)
-        scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, _safe(str(task.get("id", "task"))))
+        name = re.sub(r"[^\w-]", "-", str(task.get("id", "task")))[-40:]
+        scratch = await asyncio.to_thread(Scratch, self.settings.scratch_folder, name)
         try:
             with operation(name="agent command") as span:
                 span.set_input(without_secrets(self.settings.agent_command))
@@ -165,7 +167,3 @@ def _reward_function(name: str) -> Any:
 def _facts(ended: Ended) -> dict[str, Any]:
     facts = {**{name: value for name, value in vars(ended).items() if name != "facts"}, **ended.facts}
     return {name: without_secrets_within(value) for name, value in facts.items()}
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)[-40:]

@@ -1,8 +1,8 @@
-"""The sandbox of containers, by the command line of Docker or of whatever else answers to `docker`.
+"""The sandbox of containers, by the command line of Docker or of a compatible program named `docker`.
 
-The container has a read-only root, no capabilities, the limits as its own, and the rollout's folders. With a closed
-network it has none but its loopback, where `inside.py` (the image needs `python3` for it) carries connections to the
-gateway; with an open one the gateway is `host.docker.internal`.
+The container has a read-only root, no capabilities, the limits, and the rollout's folders. With a closed network it has
+only its loopback, where `inside.py` (the image needs `python3`) forwards connections to the gateway. With an open
+network the gateway is `host.docker.internal`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class DockerSandbox:
     """Runs commands in containers."""
 
     def __init__(self, network: str, cpus: float) -> None:
-        """`network` is `closed` or `open`; `cpus` are the processors of a container.
+        """`network` is `closed` or `open`; `cpus` is the number of CPUs of a container.
 
         Raises:
-            UserError: there is no `docker` here.
+            UserError: `docker` is not installed.
         """
         program = shutil.which("docker")
         if program is None:
@@ -63,7 +63,7 @@ class DockerSandbox:
         if ended.exit_code == _FAILED_TO_RUN:
             raise HarnessError(f"docker cannot run the container: {ended.stderr.strip()[-300:]}")
         code = None if ended.exit_code is None else exit_code_of(ended.exit_code)
-        # what was measured is the client, not the container
+        # the usage is that of the client, not of the container
         measured = {"exit_code": code, "memory": 0, "cpu_seconds": 0.0, "facts": {"container": name}}
         return Ended(**{**vars(ended), **measured})
 
@@ -77,10 +77,10 @@ class DockerSandbox:
         return parts._replace(netloc=f"{HOST}{port}").geturl()
 
     def arguments(self, confined: Confined, name: str, socket: Path | None) -> list[str]:
-        """Return the words that run a command in a container of this name.
+        """Return the command line that runs a command in a container of this name.
 
         Args:
-            socket: the way to the gateway; None where there is none, or the network is open.
+            socket: socket of the gateway; None without a gateway or with an open network.
 
         Raises:
             UserError: no image is given.

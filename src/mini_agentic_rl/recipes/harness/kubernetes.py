@@ -31,7 +31,7 @@ from ...errors import UserError
 from ...http import is_loopback
 from ...processes import start_child
 from .process import new_name
-from .sandbox import Confined, Ended, HarnessError, SandboxLimits, exit_code_of, remove_tree
+from .sandbox import Confined, Ended, HarnessError, exit_code_of, remove_tree
 
 FOLDERS: Final = "/mini-agentic-rl"
 """Folder in the pod that contains the rollout's folders under their own paths."""
@@ -63,12 +63,12 @@ def _job(confined: Confined, name: str, cpus: float) -> dict[str, Any]:
         for path in (confined.workspace, *confined.writable, *confined.given)
     ]
 
-    def container(called: str, script: str, shown: list[dict[str, str]]) -> dict[str, Any]:
+    def container(name: str, script: str, mounts: list[dict[str, str]]) -> dict[str, Any]:
         return {
-            "name": called,
+            "name": name,
             "image": confined.image,
             "command": ["sh", "-c", script],
-            "volumeMounts": shown,
+            "volumeMounts": mounts,
             "securityContext": secure,
             "resources": {"limits": amounts, "requests": {"cpu": "10m", "memory": "16Mi"}},
         }
@@ -140,11 +140,8 @@ def _policy(confined: Confined, name: str) -> dict[str, Any]:
 
 def _addresses(host: str) -> list[str]:
     """Return the addresses of a host as networks of one address."""
-    try:
-        addresses = {ipaddress.ip_address(host)}
-    except ValueError:
-        answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        addresses = {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
+    answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    addresses = {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
     return [f"{address}/{address.max_prefixlen}" for address in sorted(addresses, key=str)]
 
 
@@ -182,7 +179,7 @@ class KubernetesSandbox:
             await self._call("create", "--filename", "-", given=json.dumps(manifest).encode())
             return await self._run(confined, name)
         finally:
-            gone = ("delete", "job,networkpolicy", "--selector", f"mini-agentic-rl/run={name}", "--wait=false")
+            gone = ("delete", "job,networkpolicy", "--selector", f"{_LABEL}={name}", "--wait=false")
             await asyncio.shield(self._call(*gone, "--ignore-not-found", checked=False))
 
     def base_url(self, url: str) -> str:
@@ -193,47 +190,43 @@ class KubernetesSandbox:
         return url
 
     async def _run(self, confined: Confined, name: str) -> Ended:
-        pod = await self._pod(name, "fill", "running", _START_SECONDS)
-        folders = [confined.workspace, *confined.writable, *confined.given]
+        pod, _ = await self._wait(name, "fill", "running", _START_SECONDS)
+        folders = [confined.workspace, *confined.writable]
         await self._call(
             *("exec", "--stdin", pod, "--container", "fill", "--"),
             *("sh", "-c", f"tar -x -C {FOLDERS} && touch {FOLDERS}/{READY}"),
-            given=await asyncio.to_thread(_packed, folders),
+            given=await asyncio.to_thread(_packed, [*folders, *confined.given]),
         )
-        await self._pod(name, "agent", "terminated", confined.limits.seconds + _START_SECONDS)
-        state = await self._state(name, "agent")
-        ended = state.get("terminated", {})
-        output = await self._logs(pod, confined.limits)
-        names = [str(path).lstrip("/") for path in (confined.workspace, *confined.writable)]
+        limits = confined.limits
+        _, ended = await self._wait(name, "agent", "terminated", limits.seconds + _START_SECONDS)
+        tail = ("--tail", "2000", "--limit-bytes", str(limits.output))
+        output = await self._call("logs", pod, "--container", "agent", *tail)  # Kubernetes joins both streams
+        names = [str(folder).lstrip("/") for folder in folders]
         fetched = await self._call("exec", pod, "--container", "hold", "--", "tar", "-c", "-C", FOLDERS, *names)
-        await asyncio.to_thread(_unpacked, fetched, [confined.workspace, *confined.writable])
+        await asyncio.to_thread(_unpacked, fetched, folders)
         await self._call("exec", pod, "--container", "hold", "--", "touch", f"{FOLDERS}/{HELD}", checked=False)
         limit = "sandbox_memory_mib" if ended.get("reason") == _OUT_OF_MEMORY else None
         if ended.get("reason") == "DeadlineExceeded" or ended.get("exitCode") == _TIMED_OUT:
             limit = "sandbox_seconds"
         code = None if limit is not None else exit_code_of(int(ended.get("exitCode", 1)))
-        return Ended(code, limit, stdout=output, facts={"job": name, "pod": pod})
+        return Ended(code, limit, stdout=output.decode("utf-8", "replace"), facts={"job": name, "pod": pod})
 
-    async def _logs(self, pod: str, limits: SandboxLimits) -> str:
-        """Return the end of the command's output; Kubernetes joins both streams."""
-        asked = ("logs", pod, "--container", "agent", "--tail", "2000", "--limit-bytes", str(limits.output))
-        return (await self._call(*asked)).decode("utf-8", "replace")
-
-    async def _pod(self, name: str, container: str, state: str, seconds: float) -> str:
-        """Wait until a container of the Job's pod is in a state; return the pod's name.
+    async def _wait(self, name: str, container: str, state: str, seconds: float) -> tuple[str, Mapping[str, Any]]:
+        """Wait until a container of the Job's pod is in a state; return the pod's name and the details of the state.
 
         Raises:
             HarnessError: it is not within `seconds`, or the pod has failed.
         """
         end = asyncio.get_running_loop().time() + seconds
         while True:
-            pod = await self._described(name)
+            listed = await self._call("get", "pods", "--selector", f"{_LABEL}={name}", "--output", "json")
+            pod: dict[str, Any] = next(iter(json.loads(listed).get("items", [])), {})
             status = pod.get("status", {})
             containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-            states = {one["name"]: one.get("state", {}) for one in containers}
+            states = {each["name"]: each.get("state", {}) for each in containers}
             if state in states.get(container, {}):
-                return str(pod["metadata"]["name"])
-            waiting: dict[str, Any] = next((one["waiting"] for one in states.values() if "waiting" in one), {})
+                return str(pod["metadata"]["name"]), states[container][state]
+            waiting: dict[str, Any] = next((each["waiting"] for each in states.values() if "waiting" in each), {})
             reason = waiting.get("reason", "")
             if reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"):
                 raise HarnessError(f"the pod of {name} does not start: {reason}: {waiting.get('message', '')[:200]}")
@@ -242,16 +235,6 @@ class KubernetesSandbox:
             if asyncio.get_running_loop().time() > end:
                 raise HarnessError(f"{container} of {name} was not {state} within {seconds:g} s")
             await asyncio.sleep(_LOOK_SECONDS)
-
-    async def _state(self, name: str, container: str) -> Mapping[str, Any]:
-        status = (await self._described(name)).get("status", {})
-        states = {one["name"]: one.get("state", {}) for one in status.get("containerStatuses", [])}
-        return dict(states.get(container, {}))
-
-    async def _described(self, name: str) -> dict[str, Any]:
-        listed = await self._call("get", "pods", "--selector", f"mini-agentic-rl/run={name}", "--output", "json")
-        items = json.loads(listed).get("items", [])
-        return dict(items[0]) if items else {}
 
     async def _call(self, *words: str, given: bytes | None = None, checked: bool = True) -> bytes:
         """Run kubectl and return its output.

@@ -1,8 +1,8 @@
 """The sandbox of bubblewrap: Linux namespaces with few files and no network except the gateway.
 
-The command sees the system's programs, what it is given and its own folders, each under its usual path; homes, other
-folders and the processes of this computer are not there. On its loopback the gateway's port answers, through a socket
-in the file system. When its first process ends, the kernel kills all others.
+The command sees the system's programs, its input files and its folders, each under its usual path. Homes, other folders
+and the processes of this computer do not exist for it. Its loopback forwards the gateway's port to a socket in the file
+system. When its first process ends, the kernel kills all others.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ class BubblewrapSandbox:
         return url if self._network == "open" else loopback_url(url)
 
     def arguments(self, confined: Confined, shown: Sequence[Path] = ()) -> list[str]:
-        """Return the words of bubblewrap itself; `shown` are further files to be reached."""
+        """Return the command line of bubblewrap; `shown` are further visible files."""
         words = [self._program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         if self._network == "open":
             words.append("--share-net")
         for name in _LINKS:
             if os.path.islink(name):
                 words += ["--symlink", os.readlink(name), name]
-        # a file system in memory would be counted as nobody's disk and nobody's memory
+        # a tmpfs would count neither as disk nor as memory
         temporary = confined.env["TMPDIR"]
         words += ["--proc", "/proc", "--dev", "/dev", "--bind", temporary, "/dev/shm", "--remount-ro", "/dev"]
         words += ["--bind", temporary, "/tmp"]
         seen = [name for name in confined.readable.paths if not (name in _LINKS and os.path.islink(name))]
-        # what lies above comes first: a folder that is bound later would hide what was bound within it
+        # parents first: binding a folder hides earlier binds within it
         for name in sorted({*seen, str(PROGRAMS), *map(str, confined.given)}):
             words += ["--ro-bind-try", name, name]
         for path in shown:
@@ -94,7 +94,7 @@ class BubblewrapSandbox:
 
 
 def short_socket(stack: AsyncExitStack) -> Path:
-    """Return a place for a socket, in a folder that is removed with the stack: a socket's path has to be short."""
+    """Return a short path for a socket, in a folder that is removed with the stack."""
     import tempfile
 
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="marl-"))
@@ -102,10 +102,10 @@ def short_socket(stack: AsyncExitStack) -> Path:
 
 
 def loopback_url(url: str) -> str:
-    """Return the URL of a gateway as it is on the loopback of a sandbox.
+    """Return the URL of a gateway on the loopback of a sandbox.
 
     Raises:
-        HarnessError: it is served over TLS, whose certificate is for another name.
+        HarnessError: it is served over TLS; the certificate is for another host name.
     """
     parts = urlsplit(url)
     if parts.scheme != "http":
@@ -114,5 +114,5 @@ def loopback_url(url: str) -> str:
 
 
 def inner_port(port: int) -> int:
-    """Return the port of a gateway on the loopback of a sandbox: its own, unless that takes a privilege."""
+    """Return the port of a gateway on the loopback of a sandbox; a privileged port is moved up by 1024."""
     return port if port >= _UNPRIVILEGED else _UNPRIVILEGED + port

@@ -1,8 +1,8 @@
 """The sandbox of processes: limits, and where the kernel has Landlock and seccomp, closed files, network and signals.
 
-With both the command reads programs and its own files, writes its folders, connects by TCP to the gateway's port (on
-any host) and opens no other socket, and signals nobody outside. A command of root runs as nobody, or as root without
-capabilities. What a system cannot close, `open_here` tells.
+With both, the command reads programs and its input files, writes its folders, connects by TCP only to the gateway's
+port (on any host), opens no other sockets, and signals no process outside. A command of root runs as nobody, or as
+root without capabilities. `open_here` returns what the system cannot restrict.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from .tasks import VerifierTable
 
 # The supervisor is a small process that runs one command.
 #
-# It must outlive this process for a moment, to kill the processes of the command. It notices the end of this process by
-# the end of its standard input and by the id of its parent.
+# It outlives this process for a moment, to kill the processes of the command. It notices the end of this process by the
+# end of its standard input and by its parent's id.
 
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
@@ -111,12 +111,12 @@ async def run_supervised(
     finally:
         process.stdin.close()
         if not report.endswith(b"\n"):
-            await asyncio.shield(_make_sure(process, mark))
+            await asyncio.shield(_end_all(process, mark))
     await process.wait()
     return _read(report, words[0])
 
 
-async def _make_sure(process: asyncio.subprocess.Process, mark: str) -> None:
+async def _end_all(process: asyncio.subprocess.Process, mark: str) -> None:
     """Wait for the supervisor to end the command, then end all processes with the mark."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(process.wait(), _END_SECONDS)
@@ -126,7 +126,7 @@ async def _make_sure(process: asyncio.subprocess.Process, mark: str) -> None:
 
 def _read(report: bytes, program: str) -> Ended:
     if not report.endswith(b"\n"):
-        raise HarnessError(f"{program}: its supervisor was killed; so was all that bore its mark")
+        raise HarnessError(f"{program}: its supervisor was killed; so were all processes with its mark")
     result = json.loads(report)
     if "error" in result:
         raise HarnessError(f"the command cannot be run: {result['error']}")
@@ -264,11 +264,11 @@ def fill_test_folder(
     """
     copy_task(source, folder)
     tampered = []
-    for name in sorted(changed, key=lambda name: (os.path.lexists(workspace / name), name)):  # what is gone comes first
-        is_old = source is not None and os.path.lexists(source / name)
+    for name in sorted(changed, key=lambda name: (os.path.lexists(workspace / name), name)):  # removed files first
+        in_task = source is not None and os.path.lexists(source / name)
         is_steering = _matches(name, (*STEERING, *verifier.protected)) and name not in verifier.results
         if is_steering or _matches(name, TESTS):
-            if is_old or is_steering:
+            if in_task or is_steering:
                 tampered.append(name)
         elif not verifier.results or _matches(name, verifier.results):
             _take(name, workspace, folder)
@@ -309,14 +309,14 @@ def _files(folder: Path) -> Iterator[str]:
             yield os.path.relpath(place, folder).replace(os.sep, "/") + "/"
 
 
-def _same(one: Path, other: Path) -> bool:
-    if one.is_symlink() or other.is_symlink():
-        return one.is_symlink() and other.is_symlink() and os.readlink(one) == os.readlink(other)
-    if one.is_dir() and other.is_dir():
+def _same(left: Path, right: Path) -> bool:
+    if left.is_symlink() or right.is_symlink():
+        return left.is_symlink() and right.is_symlink() and os.readlink(left) == os.readlink(right)
+    if left.is_dir() and right.is_dir():
         return True
     try:
-        alike = one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
-        return alike and not (one.stat().st_mode ^ other.stat().st_mode) & 0o100
+        same_content = left.is_file() and right.is_file() and filecmp.cmp(left, right, shallow=False)
+        return same_content and not (left.stat().st_mode ^ right.stat().st_mode) & 0o100
     except OSError:  # the agent removed the permission to read it
         return False
 
@@ -350,6 +350,6 @@ def _remove_links_out(folder: Path, source: Path | None) -> None:
     root = Path(os.path.realpath(folder))
     for name in list(_files(folder)):
         path = folder / name
-        is_own = source is not None and (source / name).is_symlink()
-        if path.is_symlink() and not is_own and not Path(os.path.realpath(path)).is_relative_to(root):
+        in_task = source is not None and (source / name).is_symlink()
+        if path.is_symlink() and not in_task and not Path(os.path.realpath(path)).is_relative_to(root):
             path.unlink()

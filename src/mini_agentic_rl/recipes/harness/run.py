@@ -1,7 +1,7 @@
 """One rollout of a command: the agent in its sandbox, then the comparison of files, the tests, and the result.
 
-The order protects the tests: they are outside of the sandbox until every process of the agent has ended, and run in a
-new copy of the task's files with the agent's results, with their own home, in a folder that the agent never saw.
+The order protects the tests. They are copied after every process of the agent has ended, into a folder that the agent
+never saw, and run there in a new copy of the task's files with the agent's results.
 """
 
 from __future__ import annotations
@@ -28,19 +28,16 @@ from .process import PROGRAMS, ProcessSandbox, added_modules, changed_files, fil
 from .sandbox import Confined, Ended, HarnessError, Sandbox, SandboxLimits, Scratch, readable_paths, write_task
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
 
-# Environment variables of a command.
-
-
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _LONGEST: Final = 100_000
-"""Characters of a variable that every system accepts."""
+"""Length of a variable that every system accepts."""
 
 
 def given_variables(settings: Sequence[str]) -> dict[str, str]:
-    """Return the variables of the user's settings; keys among them are redacted from now on.
+    """Return the variables of the user's settings. Keys among them are redacted from now on.
 
     Raises:
-        UserError: one has no name, or has no value and is not set here.
+        UserError: a variable has no name, or has no value and is not set in this process.
     """
     variables = {}
     for text in settings:
@@ -83,16 +80,7 @@ def model_variables(base_url: str, model: str, key: str, sampling: Mapping[str, 
     }
 
 
-def task_variables(prompt: str, task_file: str) -> dict[str, str]:
-    """Return the variables of the task: its file, and its text if that fits into a variable."""
-    text = {"TASK_PROMPT": prompt} if len(prompt) <= _LONGEST and "\0" not in prompt else {}
-    return {"TASK_FILE": task_file, **text}
-
-
-# The words of a command.
-
-
-_NAMED: Final = re.compile(r"\{(prompt|task_file|model|base_url)\}")
+_PLACEHOLDER: Final = re.compile(r"\{(prompt|task_file|model|base_url)\}")
 
 
 def split_words(command: str, setting: str) -> list[str]:
@@ -110,11 +98,6 @@ def split_words(command: str, setting: str) -> list[str]:
     if not words:
         raise UserError("the command is empty", setting=setting)
     return [words[0] if "/" not in words[0] else _absolute(words[0]), *map(_absolute, words[1:])]
-
-
-def fill_words(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Replace `{name}` in the words by its value; other braces are not changed."""
-    return [_NAMED.sub(lambda match: values.get(match[1], match[0]), word) for word in words]
 
 
 def _absolute(word: str) -> str:
@@ -143,7 +126,7 @@ _REWARD: Final = "reward.txt"
 _PYTHON: Final = "python"
 _PORTS: Final = {"http": 80, "https": 443}
 _LONGEST_WORD: Final = 130_000
-"""Bytes of one word of a command that Linux accepts."""
+"""Bytes that Linux accepts in one word of a command line."""
 _LONGEST_NUMBER: Final = 100
 _NOT_FOUND: Final = (126, 127)
 
@@ -172,11 +155,11 @@ class HarnessRun:
     def __init__(
         self, settings: HarnessSettings, task: Mapping[str, Any], endpoint: Endpoint, hidden: Sequence[Path] = ()
     ) -> None:
-        """`task` is a row of a data set, with a `folder` if it has files; `hidden` paths are shown to no command."""
+        """`task` is a row of a data set, with a `folder` if it has files; no command may read `hidden` paths."""
         self._settings = settings
         self._task = task
         self._endpoint = endpoint
-        self._kept_out = hidden
+        self._hidden = hidden
         self._folder = Path(task[FOLDER]) if task.get(FOLDER) else None
         if self._folder is not None and not self._folder.is_dir():
             raise HarnessError(f"{self._folder} is not on this computer: a task's folder has to be where runners are")
@@ -196,28 +179,27 @@ class HarnessRun:
         visible = {"id": self._task.get("id"), "prompt": prompt, **shown}
         await asyncio.to_thread(scratch.fill, self._source, visible)
         values = {"prompt": prompt, "task_file": str(scratch.task_file), "model": self._endpoint.model, "base_url": url}
-        words = fill_words(split_words(self._settings.agent_command, "agent_command"), values)
+        words = split_words(self._settings.agent_command, "agent_command")
+        words = [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]
         if any(len(word.encode()) > _LONGEST_WORD for word in words):
             raise HarnessError("the task is too long for a word of a command: let it read {task_file}")
         env = {
             **base_variables(str(scratch.home), str(scratch.temporary)),
             **model_variables(url, self._endpoint.model, self._endpoint.api_key or "none", self._endpoint.sampling),
-            **task_variables(prompt, str(scratch.task_file)),
+            "TASK_FILE": str(scratch.task_file),
+            **({"TASK_PROMPT": prompt} if len(prompt) <= _LONGEST and "\0" not in prompt else {}),
             **given_variables(self._settings.agent_env),
         }
         where = urlsplit(self._endpoint.base_url)
-        confined = Confined(
-            words=words,
-            env=env,
+        return await self._run(
+            words,
+            env,
             workspace=scratch.workspace,
             writable=[scratch.home, scratch.temporary],
             given=[scratch.task_file],
-            readable=readable_paths([words], self._settings.agent_paths, self._hidden()),
-            limits=SandboxLimits.of(self._settings, self._file.agent.timeout_sec or self._settings.sandbox_seconds),
+            seconds=self._file.agent.timeout_sec or self._settings.sandbox_seconds,
             gateway=(where.hostname or "127.0.0.1", where.port or _PORTS.get(where.scheme, 80)),
-            image=self._image(),
         )
-        return await self._sandbox.run(confined)
 
     async def finish(self, scratch: Scratch, agent: Ended) -> HarnessResult:
         """Compare the files, copy the results over those of the task, and run the tests, if there are any.
@@ -253,8 +235,8 @@ class HarnessRun:
 
     async def _tests(self, folder: Path, workspace: Path, words: list[str]) -> Ended:
         out, home, temporary = (folder / name for name in ("out", "home", "tmp"))
-        for one in (out, home, temporary):
-            one.mkdir()
+        for created in (out, home, temporary):
+            created.mkdir()
         task_file = folder / "task.json"
         write_task(task_file, {**self._task, "prompt": self._task.get("question", "")})
         env = {
@@ -265,16 +247,29 @@ class HarnessRun:
             "TASK_FILE": str(task_file),
             "REWARD_FILE": str(out / _REWARD),
         }
-        confined = Confined(
-            words=words,
-            env=env,
+        return await self._run(
+            words,
+            env,
             workspace=workspace,
             writable=[out, home, temporary],
             given=[task_file, folder / "tests", folder / _PYTHON],
-            readable=readable_paths([words], self._settings.agent_paths, self._hidden()),
-            limits=SandboxLimits.of(self._settings, self._file.verifier.timeout_sec or self._settings.test_seconds),
+            seconds=self._file.verifier.timeout_sec or self._settings.test_seconds,
             gateway=None,
-            image=self._image(),
+        )
+
+    async def _run(self, words: list[str], env: Mapping[str, str], *, seconds: float, **folders: Any) -> Ended:
+        """Run a command in the sandbox; `folders` are further fields of `Confined`."""
+        hidden = list(self._hidden)
+        if self._folder is not None:
+            parents = self._folder.parents  # the task's id is its path below the folder of all tasks
+            hidden.append(parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)])
+        confined = Confined(
+            words=words,
+            env=env,
+            readable=readable_paths([words], self._settings.agent_paths, hidden),
+            limits=SandboxLimits.of(self._settings, seconds),
+            image=self._file.environment.docker_image or self._settings.sandbox_image,
+            **folders,
         )
         return await self._sandbox.run(confined)
 
@@ -293,24 +288,14 @@ class HarnessRun:
             return ["sh", "-c", self._file.verifier.command]
         return ["sh", str(script)] if script.is_file() else None
 
-    def _image(self) -> str:
-        return self._file.environment.docker_image or self._settings.sandbox_image
-
-    def _hidden(self) -> list[Path]:
-        """Return the hidden paths, with the folder of all tasks."""
-        if self._folder is None:
-            return [*self._kept_out]
-        parents = self._folder.parents  # the task's id is its path below the folder of all tasks
-        return [*self._kept_out, parents[min(str(self._task.get("id", "")).count("/"), len(parents) - 1)]]
-
 
 def _number(path: Path) -> float | None:
     """Return the number in a file; None if there is no such file.
 
     Raises:
-        HarnessError: it has anything else.
+        HarnessError: the file has no number.
     """
-    try:  # the agent's code may have put a pipe there, which must not block
+    try:  # the agent's code may have created a pipe, which must not block
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None

@@ -26,11 +26,11 @@ from typing import Any, Final, Protocol
 
 from ...config import MIB, HarnessSettings
 
-# Readable files: a confined command may read programs and their libraries, and none of the user's files.
+# Readable files: a confined command may read programs and their libraries, but none of the user's files.
 #
-# Programs are those of the system, of this Python, of the command, and the executable files in the folders on the PATH.
-# Beside a folder of programs only libraries are shown: `~/.local` and `~/.cargo` hold credentials as well. Hidden paths
-# (the data file, the folder of tasks, the run folder) stay hidden wherever they are.
+# Programs are those of the system, of this Python, of the command, and the executables on the PATH. Of the folder above
+# a `bin` only libraries are readable, because `~/.local` and `~/.cargo` contain credentials. Hidden paths (the data
+# file, the folder of tasks, the run folder) are never readable.
 
 
 SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu")
@@ -97,7 +97,7 @@ def _programs_on_path(folders: Sequence[str]) -> list[Path]:
     """Return the paths of the programs in the folders on the PATH, without those of `SYSTEM`."""
     paths: list[Path] = []
     for folder in map(Path, folders):
-        if folder.is_dir() and not any(folder.is_relative_to(one) for one in SYSTEM):
+        if folder.is_dir() and not any(folder.is_relative_to(place) for place in SYSTEM):
             for program in sorted(folder.absolute().iterdir()):
                 if program.is_file() and os.access(program, os.X_OK):
                     paths += _of_program(program)
@@ -133,9 +133,9 @@ def _parts(prefix: Path) -> list[Path]:
 def _collect(path: Path, hidden: Sequence[Path], paths: list[str], listed: list[str]) -> None:
     """Add a path to `paths`; of a folder that contains hidden paths, add the other children."""
     resolved = path.resolve()
-    if not path.exists() or any(resolved.is_relative_to(one) for one in hidden):
+    if not path.exists() or any(resolved.is_relative_to(path) for path in hidden):
         return
-    if not any(one.is_relative_to(resolved) for one in hidden):
+    if not any(path.is_relative_to(resolved) for path in hidden):
         paths.append(str(path))
         return
     listed.append(str(path))
@@ -369,7 +369,7 @@ def _empty(name: str, top: int) -> None:
     os.rmdir(name, dir_fd=top)
 
 
-# The gateway behind a Unix socket: the only connection out of a sandbox without a network.
+# The gateway behind a Unix socket, the only connection out of a sandbox with a closed network.
 
 
 _CHUNK: Final = 1 << 16
@@ -385,7 +385,7 @@ async def relay(path: Path, gateway: tuple[str, int]) -> AsyncIterator[None]:
         assert task is not None
         running.add(task)
         try:
-            with contextlib.suppress(OSError):  # the gateway has gone, which the command sees by its connection
+            with contextlib.suppress(OSError):  # the gateway has gone; the connection is closed
                 outward, inward = await asyncio.open_connection(*gateway)
                 try:
                     await asyncio.gather(_copy(reader, inward), _copy(outward, writer))
@@ -396,9 +396,8 @@ async def relay(path: Path, gateway: tuple[str, int]) -> AsyncIterator[None]:
             running.discard(task)
 
     server = await asyncio.start_unix_server(carry, str(path))
-    await asyncio.to_thread(
-        path.chmod, 0o666
-    )  # a container may run its command as somebody else; the folder above is this user's
+    # A container may run its command as another user. Only this user can enter the folder of the socket.
+    await asyncio.to_thread(path.chmod, 0o666)
     try:
         yield
     finally:
@@ -415,5 +414,5 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
-    except OSError:  # one side has gone: the other is to notice
+    except OSError:  # one side has gone: close the other
         writer.close()

@@ -3,13 +3,13 @@
     tasks/
       fix-median/
         instruction.md      the prompt
-        task.toml           may be left out: limits, tests, protected files
+        task.toml           optional: limits, tests, protected files
         workspace/          copied to the agent's folder, without .git
         tests/              copied in once the agent has ended; `test.sh` is run, or the command of task.toml
         solution/           never copied
 
-Such folders lie side by side, or in `train/`, `val/` and `test/`; without these they are divided 8 : 1 : 1. Names and
-tables are those of Harbor (Terminal-Bench 2), whose `environment/` is taken for the workspace where there is none.
+The folders are side by side and divided 8 : 1 : 1, or are in `train/`, `val/` and `test/`. Names and tables are those
+of Harbor (Terminal-Bench 2), whose `environment/` is the workspace if there is no `workspace/`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def load_task_folder(path: Path, split: str, size: int | None, seed: int) -> Tas
     for folder in _folders(path):
         part = folder.parent.name if folder.parent != path else "all"
         parts.setdefault(part, []).append(_row(folder, path))
-    if split in parts:  # a folder of this name, even if it is the only one
+    if split in parts:
         return choose(parts[split], size, seed)
     return choose(select(parts, split, lambda row: str(row["id"])), size, seed)
 
@@ -95,7 +95,7 @@ def read_task_file(folder: Path) -> TaskFile:
     """Return the content of a task's file; the defaults if there is none.
 
     Raises:
-        DatasetError: it is no such file.
+        DatasetError: the file is invalid.
     """
     path = folder / "task.toml"
     try:

@@ -1,7 +1,7 @@
 """The math agent: word problems, one calculator, a reward of 1 for the right answer.
 
-`MathAgent` and `MathRewardHook` are what a trainer runs; `opening`, `use_tool` and `demonstration` its conversation;
-`calculator` gives that conversation as training examples. `math_recipe` is all of it for a job.
+`MathAgent` runs rollouts and `MathRewardHook` scores them; `opening`, `use_tool` and `demonstration` define the
+conversation. `math_recipe` returns all of it for a job.
 """
 
 import lazy_loader

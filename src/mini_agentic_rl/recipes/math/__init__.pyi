@@ -18,5 +18,4 @@ from .families import LOCAL_GSM8K as LOCAL_GSM8K
 from .families import Arithmetic as Arithmetic
 from .families import GSMSymbolic as GSMSymbolic
 from .families import Math as Math
-from .families import calculator as calculator
 from .families import examples_of_tasks as examples_of_tasks

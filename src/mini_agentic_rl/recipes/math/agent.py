@@ -14,7 +14,7 @@ from typing import Any
 from ...emitter import emit_reward
 from ...environments import Demonstrations, Message, Recipe, converse, endpoint_of, find_llm
 from ...litagent import LitAgent
-from ...rewards import ends_cleanly, has_answer_line, has_template_tags, is_correct, weighted_sum
+from ...rewards import ends_cleanly, has_template_tags, is_correct
 from ...semconv import CompletionSpanAttributes
 from ...tools import CALCULATOR, answer_calls
 from ...types import Hook, NamedResources, PromptTemplate, Rollout, Span
@@ -76,12 +76,9 @@ class MathRewardHook(Hook):
     Emits `reward`, and also `correct`, `clean` and `tool`, each 0 or 1.
     """
 
-    def __init__(self, *, unclean: float = 0.5, tool_bonus: float = 0.0, format_bonus: float = 0.0) -> None:
-        """`unclean` is the reward of a right answer in a reply that is not clean. `tool_bonus` is added if a tool was
-        called, `format_bonus` if the reply ends in one "Answer: …" line."""
+    def __init__(self, *, unclean: float = 0.5) -> None:
+        """`unclean` is the reward of a right answer in a reply that is not clean."""
         self.unclean = unclean
-        self.tool_bonus = tool_bonus
-        self.format_bonus = format_bonus
 
     async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Rollout, spans: Sequence[Span]) -> None:
         """Emit the reward, unless no model call was recorded.
@@ -113,15 +110,12 @@ class MathRewardHook(Hook):
         contents = [message.get("content") for message in messages]
         has_tags = any(has_template_tags(content) for content in contents if isinstance(content, str))
         clean = text is not None and ends_cleanly(text) and not has_tags
-        parts = {
+        return {
+            "reward": right * (1.0 if clean else self.unclean),
             "correct": float(right),
             "clean": float(clean),
             "tool": float(any(message.get("tool_calls") for message in messages)),
         }
-        bonus = {"tool": self.tool_bonus, "format": self.format_bonus}
-        form = float(text is not None and has_answer_line(text))
-        reward = right * (1.0 if clean else self.unclean) + weighted_sum({**parts, "format": form}, bonus)
-        return {"reward": reward, **parts}
 
 
 def final_text(span: Span) -> str | None:

@@ -26,7 +26,6 @@ from ...datasets import (
     assistant,
     check_split,
     digest,
-    load_examples,
     load_task_dataset,
     split_of,
     unpaired_of,
@@ -232,19 +231,3 @@ def _pair(row: Row, solutions: Sequence[Worked], at: int, seed: int) -> dict[str
         "rejected": [assistant(rejected)],
         "fault": corruption,
     }
-
-
-def calculator(
-    form: Any, split: str = "train", max_samples: int | None = None, seed: int = 0, levels: Sequence[int] = (1, 2)
-) -> list[dict[str, Any]]:
-    """Return the agent's conversations about arithmetic of some levels, as a user's function of `load_examples` does.
-
-    The forms are `sft` and `rl`, with the agent's `tools`.
-
-    Raises:
-        DatasetError: another form, or an unknown split or level.
-    """
-    if form not in ("sft", "rl"):
-        raise DatasetError(f"calculator has the forms sft and rl, not {form}", setting="dataset")
-    name = f"arithmetic:{','.join(map(str, levels))}"
-    return load_examples(name, form, split=split, max_samples=max_samples, seed=seed)

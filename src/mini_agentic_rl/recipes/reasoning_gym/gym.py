@@ -1,7 +1,7 @@
 """Any generator of reasoning-gym as tasks, answered in words and scored by the generator's own scorer.
 
-`reasoning_gym:NAME` takes a generator as it is, `reasoning_gym:NAME?min_terms=2&max_terms=3` one with settings of its
-own, whose values are JSON or else text. The package is the extra "reasoning".
+`reasoning_gym:NAME` takes a generator's defaults, `reasoning_gym:NAME?min_terms=2&max_terms=3` changes its settings,
+whose values are JSON or text. The package is in the extra "recipes".
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ...processes import DeadlineProcess, EndedError, LateError
 logger = logging.getLogger(__name__)
 
 
-# The score of an answer by reasoning-gym's own scorer, in a process of its own.
+# Scores by reasoning-gym's own scorers, in a separate process.
 #
-# Some of its scorers evaluate an answer as Python, and an answer is what a model wrote. So they run where they can
-# write no file, take bounded memory and time, and start nothing (`worker`); an answer that does harm earns 0.
+# Some scorers evaluate the model's answer as Python. They run in a process that can write no files, start no processes,
+# and has bounded memory and time (`worker`); a harmful answer scores 0.
 
 
 SECONDS: Final = 10.0
-"""Seconds for one score, the making of its problem included."""
+"""Seconds for one score, including the generation of its problem."""
 
 _helper: Final = DeadlineProcess(f"{__package__}.worker")
 
@@ -51,11 +51,11 @@ def score_of(source: Mapping[str, Any], answer: str) -> float:
 
     Args:
         source: `generator`, `settings`, `seed` and `index` of the problem.
-        answer: what the model gave.
+        answer: the model's answer.
 
     Raises:
-        NotReadyError: the process does not come up.
-        ValueError: the problem cannot be made again.
+        NotReadyError: the process does not start.
+        ValueError: the problem cannot be generated again.
     """
     try:
         score, complaint = _helper.ask([dict(source), answer], SECONDS)
@@ -77,18 +77,6 @@ _MAX_BATCHES_WITHOUT_NEW: Final = 60
 _MAX_LONG_ANSWER: Final = 20 * MAX_ANSWER
 
 
-def parse_name(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the generator and the settings that `NAME?key=value&key=value` names.
-
-    Raises:
-        DatasetError: a setting is not written so.
-    """
-    try:
-        return named_options(name, setting="dataset")
-    except UserError as error:
-        raise DatasetError(f"{REASONING_GYM}:{error.text}", setting="dataset") from error
-
-
 class ReasoningGym(Episodes):
     """One generator with its settings. There are no levels, and no split `transfer`."""
 
@@ -106,7 +94,10 @@ class ReasoningGym(Episodes):
             MissingPackageError: reasoning-gym is not installed.
         """
         super().__init__()
-        generator, settings = parse_name(options)
+        try:
+            generator, settings = named_options(options, setting="dataset")
+        except UserError as error:
+            raise DatasetError(f"{REASONING_GYM}:{error.text}", setting="dataset") from error
         known = generators()
         if generator not in known:
             near = nearest(generator, known) if generator else None
@@ -182,7 +173,7 @@ class ReasoningGym(Episodes):
 
         settings = {**self.settings, "seed": block, "size": _BATCH}
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # a command prints its result there, and some of these dots
+            with contextlib.redirect_stdout(sys.stderr):  # some generators print dots
                 items = reasoning_gym.create_dataset(self.generator, **settings)
                 return [items[index] for index in range(_BATCH)]
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:

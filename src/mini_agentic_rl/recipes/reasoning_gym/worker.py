@@ -1,7 +1,7 @@
 """The process that scores answers: it receives [source, answer] and returns [score, error message or None].
 
-The scorers of reasoning-gym are its own; what they make of a hostile answer is not known, so the process gives up
-beforehand what no scorer needs: files to write, other processes, the network, foreign code.
+The behaviour of reasoning-gym's scorers with a hostile answer is unknown, so the process drops the rights that no
+scorer needs: writing files, other processes, the network, foreign code.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEN
 def refuse_harm(event: str, arguments: tuple[Any, ...]) -> None:
     """Raise PermissionError for operations that no scorer needs. Installed as an audit hook, which cannot be removed.
 
-    It bounds what an answer can do by accident or by a plain call; it is no sandbox against one that is made to break
-    out of the interpreter.
+    It stops accidents and plain calls. It is no sandbox against an answer that breaks out of the interpreter.
     """
     if event == "open":
         path, mode, flags = arguments
@@ -57,11 +56,11 @@ def answer(question: Any) -> tuple[float, str | None]:
     try:
         dataset = _dataset(source["generator"], json.dumps(source["settings"]), source["seed"])
         entry = dataset[source["index"]]
-    except Exception as error:  # settings from anywhere meet a package of others
+    except Exception as error:  # any setting may be wrong
         return 0.0, f"the problem {source} cannot be made: {type(error).__name__}: {error}"
     try:
         score = float(dataset.score_answer(given, entry))
-    except BaseException:  # a scorer fails in any way over an answer that it cannot read, and may be told to exit
+    except BaseException:  # scorers raise anything for an unreadable answer, SystemExit included
         return 0.0, None
     return (min(1.0, max(0.0, score)) if math.isfinite(score) else 0.0), None
 

@@ -225,18 +225,18 @@ class Retrieval(Episodes):
         subject: Town | Person = person if level in (2, 3) else town if level == 4 else rng.choice((person, town))
         if not belongs(subject.name, split):
             return None
-        asked = (_OTHER_TOWN, _OTHER_PERSON) if split == TRANSFER else (_TOWN, _PERSON)
+        wordings = (_OTHER_TOWN, _OTHER_PERSON) if split == TRANSFER else (_TOWN, _PERSON)
         row: Row | None
         if level == 1:
-            row = _about(rng, subject, subject.name, asked, [subject.name])
+            row = _about(rng, subject, subject.name, wordings, [subject.name])
         elif level == 2:
             home = there.towns_by_name[person.town]
             called = f"the town where {person.name} was born"
-            row = _about(rng, home, called, asked, [person.name, home.name])
+            row = _about(rng, home, called, wordings, [person.name, home.name])
         elif level == 3:
             row = _described(rng, person, there, transfer=split == TRANSFER)
         else:
-            other = rng.choice([one for one in there.towns if one.founded != town.founded])
+            other = rng.choice([place for place in there.towns if place.founded != town.founded])
             row = _older(town, other, transfer=split == TRANSFER)
         if row is None:
             return None
@@ -294,20 +294,20 @@ def _about(
     rng: random.Random,
     subject: Town | Person,
     called: str,
-    asked: tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]],
+    wordings: tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]],
     searches: list[str],
 ) -> Row:
     """Return a question about a town or person, which it names `called`."""
-    wordings = asked[0] if isinstance(subject, Town) else asked[1]
-    what = rng.choice(sorted(wordings))
-    question = rng.choice(wordings[what]).format(name=called)
-    return {"question": question, "answer": str(getattr(subject, what)), "searches": searches}
+    of_kind = wordings[0] if isinstance(subject, Town) else wordings[1]
+    fact = rng.choice(sorted(of_kind))
+    question = rng.choice(of_kind[fact]).format(name=called)
+    return {"question": question, "answer": str(getattr(subject, fact)), "searches": searches}
 
 
 def _described(rng: random.Random, person: Person, there: World, *, transfer: bool) -> Row | None:
     """Return a question for the only person of a town with some work or instrument; None if there are several."""
     what, where = (person.instrument, person.town) if transfer else (person.work, person.town)
-    alike = [one for one in there.people if one.town == where and what in (one.work, one.instrument)]
+    alike = [other for other in there.people if other.town == where and what in (other.work, other.instrument)]
     query = f"born in {where} {'plays the' if transfer else 'works as a'} {what}"
     if len(alike) > 1 or search(query).partition("\n")[0].partition(": ")[2] != person.name:
         return None
@@ -325,9 +325,9 @@ def _described(rng: random.Random, person: Person, there: World, *, transfer: bo
 def _older(town: Town, other: Town, *, transfer: bool) -> Row:
     """Return a question that compares two towns."""
     if transfer:
-        more = max(town, other, key=lambda one: one.inhabitants)
+        more = max(town, other, key=lambda place: place.inhabitants)
         question = f"In which of the two live more people, {town.name} or {other.name}?"
     else:
-        more = min(town, other, key=lambda one: one.founded)
+        more = min(town, other, key=lambda place: place.founded)
         question = f"Which town was founded earlier, {town.name} or {other.name}?"
     return {"question": question, "answer": more.name, "searches": [town.name, other.name]}

@@ -1,8 +1,7 @@
-"""The SQL agent: it answers questions by asking a database, on the OpenAI Agents SDK.
+"""The SQL agent: it answers questions by querying a database, on the OpenAI Agents SDK.
 
-`SqlAgent` is what a trainer runs, `SqlReward` how its rollouts are scored: execution match on two databases, and the
-quality of the answer. Questions, database and the words of the conversation are in `data`, the tool is in
-`tool`. Needs the extra `recipes`; names are loaded when they are first asked for.
+`SqlAgent` runs rollouts and `SqlReward` scores them: execution match on two databases, and the quality of the answer.
+`data` has the questions, the database and the prompts, `tool` the query tool. Needs the extra `recipes`.
 """
 
 import lazy_loader

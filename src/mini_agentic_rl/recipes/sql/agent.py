@@ -1,4 +1,4 @@
-"""The agent that a trainer runs: the OpenAI Agents SDK around our endpoint, with two tools over a database."""
+"""The SQL agent: the OpenAI Agents SDK with two tools over a database."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ except ImportError as error:
     raise MissingPackageError("the SQL agent", "openai-agents", extra="recipes") from error
 
 _SETTINGS: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens"})
-"""Sampling parameters that the SDK has names for."""
+"""Sampling parameters that are fields of the SDK's settings."""
 
 
 class SqlAgent(LitAgent[Any]):
     """Answers `task["question"]` by queries; the reward compares them with `task["sql"]`, the gold query.
 
-    Each rollout emits its reward with `execution`, `answer` and `queries` (how many were asked); `rollout.output` tells
-    the last query that ran and the reply.
+    Each rollout emits its reward with `execution`, `answer` and the number of `queries`. `rollout.output` has the last
+    successful query and the reply.
 
     Args:
-        database: SQLite file to ask; None takes the medical one, made in the cache when it is not there.
-        twin: a file of the same schema and names with other facts, where queries have to be right as well; None takes
-            the medical one's twin with the medical database, none with another.
-        hint: what the prompt says about the database; None takes that of the medical one with it, else nothing.
-        reward: how rollouts are scored.
-        max_turns: the most model calls of a rollout.
+        database: SQLite file to query; None takes the medical database, which is created in the cache.
+        twin: a file of the same schema and names with other facts, on which queries have to be right as well; by
+            default that of the medical database.
+        hint: text about the database in the prompt; by default that of the medical database.
+        reward: scores rollouts.
+        max_turns: maximum number of model calls of a rollout.
         limits: bounds of one query.
 
     Raises:
@@ -110,17 +110,17 @@ class SqlAgent(LitAgent[Any]):
                 self._sdk_agent(llm, rollout, queries),
                 question_of(task),
                 max_turns=self.max_turns,
-                run_config=RunConfig(tracing_disabled=True),  # the SDK would send its traces to OpenAI
+                run_config=RunConfig(tracing_disabled=True),  # the SDK would send traces to OpenAI
             )
             reply = str(result.final_output)
-        except AgentsException:  # too many turns, or a call of a tool that there is not
+        except AgentsException:  # too many turns, or a call of an unknown tool
             pass
         except BadRequestError as error:
-            if not queries.asked or not outgrew_context(error):
+            if not queries.calls or not outgrew_context(error):
                 raise
         scores = await asyncio.to_thread(self.reward.scores, task, queries, reply, self.twin)
         rollout.output = {"sql": queries.sql, "reply": reply}
-        emit_reward({**scores, "queries": float(queries.asked)}, primary_key="reward", final=True)
+        emit_reward({**scores, "queries": float(queries.calls)}, primary_key="reward", final=True)
 
     def _sdk_agent(self, llm: LLM, rollout: Rollout, queries: Queries) -> Agent[Any]:
         client = rollout_client(llm, rollout)
@@ -134,7 +134,7 @@ class SqlAgent(LitAgent[Any]):
 
 
 def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
-    """Return a tool of the SDK whose calls `use` answers, in a thread."""
+    """Return a tool of the SDK that calls `use` in a thread."""
 
     def invoke(_: ToolContext[Any], arguments: str) -> Awaitable[str]:
         return asyncio.to_thread(use, arguments)
@@ -156,11 +156,8 @@ def _settings(sampling: dict[str, Any]) -> ModelSettings:
     return ModelSettings(**known, extra_args=others or None)
 
 
-# The SQL agent as a job takes it. The extra is looked for here: without it the error says what to install.
-
-
 def sql_recipe(database: Path | None = None, **reward: Any) -> Recipe:
-    """Return the SQL agent over the medical database unless there is another; `reward` are the fields of `SqlReward`.
+    """Return the SQL agent over a database, by default the medical one; `reward` are the fields of `SqlReward`.
 
     Raises:
         MissingPackageError: the extra is not installed.

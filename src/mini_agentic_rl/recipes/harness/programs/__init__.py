@@ -1,6 +1,6 @@
-"""Programs that stand around an agent's command: they need the standard library alone, and nothing of this package.
+"""Programs around an agent's command. They import only the standard library.
 
-`supervisor` starts a command, bounds it and ends all that it has started; `confine`, `landlock` and `seccomp` are what
-it does to the command's process before it runs; `inside` is the first program within a sandbox of namespaces or a
-container; `imports` is read by every Python of a test command.
+`supervisor` starts a command, enforces its limits and kills its processes; `confine`, `landlock` and `seccomp` restrict
+the command's process before it runs; `inside` is the first program in a sandbox of namespaces or a container; `imports`
+is loaded by every Python of a test command.
 """

@@ -1,4 +1,4 @@
-"""The limits that a command's process takes upon itself before it runs; all that it starts inherits them."""
+"""Limits that a process sets for itself before it becomes the command; its children inherit them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _NOBODY: Final = 65534
 _SYS_PTRACE: Final = 1 << 19
 _CAPABILITIES_VERSION: Final = 0x20080522
 _PROCESSES_BEYOND = 4
-"""Times the limit of a rollout that the system itself refuses to go beyond, of all processes of this user."""
+"""Limit of all processes of this user, as a multiple of the limit of a rollout."""
 
 
 def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: int | None) -> None:
-    """Take the limits upon this process.
+    """Limit this process.
 
     Args:
         limits: bytes of memory (`memory`) and of a file (`file`), processor seconds (`cpu_seconds`), and `processes`;
-            what is missing is not bounded here.
-        files: the arguments of `landlock.restrict`, which is left out on a kernel without it.
+            missing values are not limited.
+        files: the arguments of `landlock.restrict`, which needs kernel support.
         user: see `user_without_rights`.
 
     Raises:
@@ -42,11 +42,11 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: in
         _lower(resource.RLIMIT_FSIZE, int(limits["file"]))
     if "cpu_seconds" in limits:
         _lower(resource.RLIMIT_CPU, int(limits["cpu_seconds"]) + 1)
-    if "memory" in limits and sys.platform == "linux":  # address space would stop programs that reserve much of it
+    if "memory" in limits and sys.platform == "linux":  # RLIMIT_AS would stop programs that only reserve memory
         _lower(resource.RLIMIT_DATA, int(limits["memory"]))
     if "processes" in limits:
         bound_processes(_PROCESSES_BEYOND * int(limits["processes"]) + _threads_of_user())
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a program would inherit that
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit this
         signal.signal(number, signal.SIG_DFL)
     if files is not None:
         if landlock.version():
@@ -56,8 +56,8 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: in
 
 
 def user_without_rights(paths: Iterable[str]) -> int | None:
-    """Return the user that a command of root is to run as: nobody where nobody can read these paths and this process
-    may measure others' processes, else root, who then has no capabilities; None where this process is not root's."""
+    """Return the user id for a command of root: 65534 if that user can read these paths and this process may measure
+    processes of others, else 0, then without capabilities. None if this process is not root's."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return None
     if not _may_trace():
@@ -82,19 +82,19 @@ def _may_trace() -> bool:
 
 
 def _drop_rights(user: int) -> None:
-    """Become that user, without capabilities and the groups of root."""
+    """Become a user, without capabilities and the groups of root."""
     if user:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     header, none = struct.pack("=Ii", _CAPABILITIES_VERSION, 0), bytes(24)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.capset(ctypes.create_string_buffer(header), none):  # with no_new_privs a program gains none back
+    if libc.capset(ctypes.create_string_buffer(header), none):  # with no_new_privs it cannot gain them back
         raise OSError(ctypes.get_errno(), "capset")
 
 
 def bound_processes(number: int) -> None:
-    """Have the system refuse this user more processes and threads than that; of root it refuses none."""
+    """Limit the processes and threads of this user; the limit does not apply to root."""
     _lower(resource.RLIMIT_NPROC, number)
 
 
@@ -105,7 +105,7 @@ def _lower(which: int, value: int) -> None:
 
 
 def _threads_of_user() -> int:
-    """Return how many processes and threads this user has; 0 where there is no /proc to count them."""
+    """Return the number of processes and threads of this user; 0 without /proc."""
     count = 0
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():

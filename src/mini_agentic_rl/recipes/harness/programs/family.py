@@ -54,7 +54,8 @@ def adopt_orphans() -> None:
 def descendants() -> list[int]:
     """Return the process ids of all running descendants, the nearest first."""
     processes: list[int] = []
-    parents = _parents() if not _has_children_files() else None
+    has_children_files = _LINUX and os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    parents = None if has_children_files else _parents()
     waiting = [os.getpid()]
     while waiting:
         parent = waiting.pop(0)
@@ -145,10 +146,6 @@ def reap() -> dict[int, tuple[int, float]]:
         if pid == 0:
             return ended
         ended[pid] = (status, used.ru_utime + used.ru_stime)
-
-
-def _has_children_files() -> bool:
-    return _LINUX and os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
 def _children(parent: int) -> list[int]:

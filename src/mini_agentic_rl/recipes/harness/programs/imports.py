@@ -1,8 +1,8 @@
-"""The order in which the Python of a test command finds modules: those that an agent has added come last.
+"""Makes the Python of a test command import modules that the agent added after all others.
 
-Python and pytest put the folder of the tests before all others, so that an `iniconfig.py`, `pdb.py` or `xml/` beside
-the tests would be imported in place of the module of that name. This file, with a call of `find_last` at its end, is
-the `sitecustomize` of every Python that the test command starts.
+Python and pytest search the folder of the tests first, so an `iniconfig.py`, `pdb.py` or `xml/` beside the tests would
+replace the module of that name. This file, followed by a call of `find_last`, is the `sitecustomize` of every Python
+that the test command starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def find_last(folder: str, added: Sequence[str]) -> None:
-    """Have modules of a folder be found after all others.
+    """Import modules of a folder after all others.
 
     Args:
         added: paths of the modules without their suffixes, relative to the folder.
@@ -23,13 +23,13 @@ def find_last(folder: str, added: Sequence[str]) -> None:
     modules = {os.path.join(os.path.realpath(folder), name) for name in added}
 
     class AddedLast:
-        """Finds what an added module would hide."""
+        """Finds the module that an added module would hide."""
 
         @staticmethod
         def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
             if path is not None:  # within a package
                 return None
-            others = [one for one in sys.path if os.path.join(os.path.realpath(one or "."), name) not in modules]
+            others = [place for place in sys.path if os.path.join(os.path.realpath(place or "."), name) not in modules]
             return importlib.machinery.PathFinder.find_spec(name, others, target) if others != sys.path else None
 
     sys.meta_path.insert(sys.meta_path.index(importlib.machinery.PathFinder), AddedLast)

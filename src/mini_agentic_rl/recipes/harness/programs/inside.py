@@ -1,10 +1,9 @@
-"""The first program within a sandbox: lets the command reach the gateway, starts it, and ends with its exit code.
+"""The first program in a sandbox: forwards the gateway's port, runs the command, and exits with its exit code.
 
     inside.py --measured --processes 256 --relay 8000 /sandbox/gateway.sock -- claude -p "Mend it"
 
-Where a sandbox has no network but a loopback of its own, a server listens there on the gateway's port, and carries
-every connection to a socket in the file system, behind which the gateway is. `--measured` refuses memory that its
-supervisor cannot measure. It needs no package; a container image needs `python3` for it.
+In a sandbox that only has a loopback, a server listens there on the gateway's port and forwards every connection to a
+Unix socket of the gateway. `--measured` refuses memory that the supervisor cannot measure.
 """
 
 from __future__ import annotations

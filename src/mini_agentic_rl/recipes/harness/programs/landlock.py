@@ -1,8 +1,8 @@
-"""Landlock: all that a process of Linux may read, write, reach and signal from here on, with all that it starts.
+"""Landlock: restricts what this process and its children may read, write, connect to and signal (Linux).
 
-The kernel's interface (`man 7 landlock`) has no wrapper in C's library, so that the system calls are made by number,
-which is the same on every architecture. A kernel knows a version of it: files from 1, TCP ports from 4, signals and
-abstract sockets from 6. What a kernel does not know is left open; `version` tells.
+The C library has no wrapper of the kernel's interface (`man 7 landlock`), so the system calls are made by number, which
+is the same on every architecture. The interface has versions: files from 1, TCP ports from 4, signals and abstract
+sockets from 6. Restrictions of later versions than `version()` are not applied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SET_NO_NEW_PRIVS: Final = 38
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = (1 << bit for bit in range(4))
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES: Final = {1: (1 << 13) - 1, 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
-"""Rights to files that each version has brought."""
+"""Rights to files that each version added."""
 _CONNECT_TCP: Final = 1 << 1
 _SIGNALS_AND_SOCKETS: Final = 3
 
@@ -30,13 +30,13 @@ LIST: Final = _READ_DIR
 _TO_ONE_FILE: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
 NETWORK_VERSION: Final = 4
-"""Version from which TCP ports can be closed."""
+"""Version from which TCP ports can be restricted."""
 SCOPE_VERSION: Final = 6
-"""Version from which processes outside cannot be signalled."""
+"""Version from which signals to processes outside can be refused."""
 
 
 def version() -> int:
-    """Return the version of the interface that the kernel knows; 0 where it has none."""
+    """Return the kernel's version of the interface; 0 without it."""
     if sys.platform != "linux":
         return 0
     return max(0, int(_libc().syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))))
@@ -45,13 +45,13 @@ def version() -> int:
 def restrict(
     readable: Iterable[str], listable: Iterable[str], writable: Iterable[str], ports: Sequence[int] | None
 ) -> None:
-    """Confine the calling process for good. Paths that do not exist are passed over.
+    """Restrict the calling process permanently. Missing paths are skipped.
 
     Args:
         readable: files and folders that may be read and executed.
-        listable: folders whose names may be read, and those of all below.
-        writable: files and folders with which everything may be done.
-        ports: TCP ports that may be connected to; None leaves the network as it is.
+        listable: folders that may be listed, with their subfolders.
+        writable: files and folders with all rights.
+        ports: TCP ports that may be connected to; None does not restrict the network.
 
     Raises:
         OSError: the kernel refuses.

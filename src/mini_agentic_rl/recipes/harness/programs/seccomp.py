@@ -1,9 +1,9 @@
-"""Seccomp: system calls that a process of Linux is refused from here on, with all that it starts.
+"""Seccomp: refuses system calls of this process and its children (Linux).
 
-Landlock decides by the port of a TCP socket alone, and the limits are measured in /proc. What would pass by both is
-refused: other kinds of sockets, data in a SYN (`MSG_FASTOPEN`), `io_uring`, and memory that belongs to no process
-(`memfd`, System V segments, message queues, `O_TMPFILE`, larger pipes). Refused kinds look like a kernel without them,
-for which programs have another way.
+Landlock restricts TCP sockets by their port only, and memory and disk are measured in /proc. System calls that would
+evade both are refused: other kinds of sockets, data in a SYN (`MSG_FASTOPEN`), `io_uring`, and memory that belongs to
+no process (`memfd`, System V segments, message queues, `O_TMPFILE`, larger pipes). The error is that of a kernel
+without the call, for which programs have a fallback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOAD, _AND, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
 _OF_X32: Final = 0x40000000
 _ANY: Final = 0xFFFFFFFF
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1), "riscv64": (0xC00000F3, 1)}
-"""The number of an architecture, and the column of its system calls."""
+"""Audit number of an architecture, and its column in `_NUMBERS`."""
 _NUMBERS: Final = {
     "open": (2, None),
     "openat": (257, 56),
@@ -52,8 +52,8 @@ _NUMBERS: Final = {
     "bpf": (321, 280),
 }
 Rule = tuple[str, Sequence[tuple[int, int, int]], int]
-"""A system call, conditions on its arguments (number, mask, value), and the error it gets where all hold; 0 is none.
-The first rule that fits decides."""
+"""A system call, conditions on its arguments (number, mask, value), and the error if all hold; 0 allows the call. The
+first matching rule decides."""
 
 _UNIX, _IPV4, _NETLINK, _IPV6, _STREAM, _SEQPACKET, _TCP = 1, 2, 16, 10, 1, 5, 6
 _KIND: Final = 0xF
@@ -81,7 +81,7 @@ _BEYOND_TCP: Final[Sequence[Rule]] = (
         for family in (_IPV4, _IPV6)
         for protocol in (0, _TCP)
     ),
-    ("socket", ((0, _ANY, _NETLINK), (2, _ANY, 0)), 0),  # which tells the addresses of this computer
+    ("socket", ((0, _ANY, _NETLINK), (2, _ANY, 0)), 0),  # it returns the addresses of this computer
     ("socket", (), errno.EACCES),
     *(("socketpair", ((0, _ANY, _UNIX), (1, _KIND, kind)), 0) for kind in (_STREAM, _SEQPACKET)),
     ("socketpair", (), errno.EACCES),
@@ -93,7 +93,7 @@ _BEYOND_TCP: Final[Sequence[Rule]] = (
 
 
 def is_known() -> bool:
-    """Return True where the system calls of this computer are known, and its kernel has such filters."""
+    """Return True if the architecture is known and the kernel supports filters."""
     if sys.platform != "linux" or os.uname().machine not in _ARCHITECTURES:
         return False
     return os.path.exists("/proc/sys/kernel/seccomp")
@@ -127,7 +127,7 @@ def _program(rules: Sequence[Rule], architecture: int, column: int) -> Iterator[
         last = 3 * len(conditions) + 1
         yield from ((_LOAD, 0, 0, 0), (_IF_EQUAL, 0, last, number))
         for place, (argument, mask, value) in enumerate(conditions):
-            # the lower half of an argument: that is what the kernel reads of these
+            # the lower half of the argument, which is all that the kernel reads of these
             yield from ((_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, mask))
             yield (_IF_EQUAL, 0, last - 3 * (place + 1), value)
         yield (_RETURN, 0, 0, _ERRNO | error if error else _ALLOW)

@@ -4,10 +4,10 @@ Standard input gives one line of JSON: `argv`, `cwd`, `env`, `limits`, `files` (
 limited), `after` (a clean-up command) and `parent`. When standard input is closed, the caller has ended, and the
 command and this program end, too.
 
-The report has `status` (an exit code, or minus the number of a signal), `ended_by` (the limit that was reached, `asker`
-if the caller has ended, or None), `stdout`, `stderr`, `seconds`, `cpu_seconds`, `memory` (the peak), `left_behind`
-(processes that were still running at the end of the command) and `alive` (processes that could not be killed); or it
-has `error`.
+The report has `status` (an exit code, or minus the number of a signal), `ended_by` (the limit that was reached,
+`caller` if the caller has ended, or None), `stdout`, `stderr`, `seconds`, `cpu_seconds`, `memory` (the peak),
+`left_behind` (processes that were still running at the end of the command) and `alive` (processes that could not be
+killed); or it has `error`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEPTH: Final = 200
 _OPEN: Final = stat.S_IRUSR | stat.S_IXUSR
 _FIRST_SECONDS: Final = 0.2
 _SIZE_SHARE: Final = 20
-"""Pause until the next measurement, as a multiple of the duration of one."""
+"""Pause until the next measurement, as a multiple of its duration."""
 
 
 class FolderSize:
@@ -48,7 +48,7 @@ class FolderSize:
         self._size = 0.0
         self._next = 0.0
 
-    def look(self, *, now: bool = False) -> float:
+    def measure(self, *, now: bool = False) -> float:
         """Return the size at the last measurement, or with `now` the current size."""
         begun = time.monotonic()
         if now or begun >= self._next:
@@ -138,7 +138,7 @@ class KeptOutput:
 
 _LOOK_SECONDS: Final = 0.05
 _SHARE: Final = 5
-"""Pause until the next look, as a multiple of the duration of one."""
+"""Pause until the next check, as a multiple of the duration of a check."""
 _KILL_SECONDS: Final = 10.0
 _AFTER_SECONDS: Final = 30.0
 
@@ -186,7 +186,7 @@ class Supervised:
                 for key, _ in selector.select(_LOOK_SECONDS):
                     if key.data is None:
                         if not os.read(sys.stdin.fileno(), 1):
-                            self.ended_by = "asker"
+                            self.ended_by = "caller"
                     elif not key.data.read():
                         selector.unregister(key.fd)
                 if (now := time.monotonic()) >= look:
@@ -197,7 +197,7 @@ class Supervised:
         alive = not family.kill_all(self._process.pid, _KILL_SECONDS)
         for output in self._outputs:
             output.drain()
-        if self.ended_by is None and self._sizes.look(now=True) > self._limits["disk"]:
+        if self.ended_by is None and self._sizes.measure(now=True) > self._limits["disk"]:
             self.ended_by = "disk"
         self._after()
         return {
@@ -221,19 +221,19 @@ class Supervised:
                 self._process.returncode = self._status
         taken = family.usage(family.descendants())
         self._memory = max(self._memory, taken.memory)
-        found = {
+        used = {
             "seconds": time.monotonic() - self._begun,
             "cpu_seconds": self._reaped_cpu + taken.cpu_seconds,
             "memory": math.inf if taken.hidden & self._hidden else taken.memory,
             "processes": taken.processes,
-            "disk": self._sizes.look() + taken.unlinked,
+            "disk": self._sizes.measure() + taken.unlinked,
         }
-        for name, value in found.items():
+        for name, value in used.items():
             if name in self._limits and value > self._limits[name] and self.ended_by is None:
                 self.ended_by = name
         self._hidden = taken.hidden
         if os.getppid() != self._task["parent"]:
-            self.ended_by = "asker"
+            self.ended_by = "caller"
 
     def _after(self) -> None:
         if self._task["after"]:

@@ -1,14 +1,13 @@
-"""Stories that are kept as text, in the files of `texts/`: to add some, add lines there.
+"""Stories in the text files of `texts/`; add lines there to add stories.
 
-A file holds kinds of problems. Each begins with a line of what is computed, from which numbers, the plan in words, and
-perhaps things of which one is told, and its wordings follow, one a line. Lines that begin with "#" are comments:
+A file has kinds of problems. The first line of a kind has its expression, the ranges of its numbers, the plan in words,
+and optionally things to name; its wordings follow, one per line. Lines that begin with "#" are comments:
 
     == a*b+c | a 12-98, b 1.05-9.95, c 120-960 by 10 | Multiply, then add the rest. | things: pens, brushes
     {name} buys {a} {item} for {b} dollars each and a bag for {c} dollars. What is to be paid?
 
-Numbers are drawn between their bounds, both included, in steps of 1, of 0.01 for a price, or of what stands behind
-"by", until each operation gives a number above 1 that can be written: a whole one, or of money one of at most two
-decimal places.
+Numbers are drawn between their bounds, both included, in steps of 1, of 0.01 for a price, or of the number after "by",
+until each operation gives a number above 1 that is whole, or for money has at most two decimal places.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class FittingNumbers:
         """Return one number for each range.
 
         Raises:
-            ValueError: none were found that fit.
+            ValueError: no fitting numbers were found.
         """
         for _ in range(_MAX_DRAWS):
             drawn = tuple(number_range.draw(rng) for number_range in self.ranges)
@@ -88,7 +87,7 @@ class FittingNumbers:
         raise ValueError(f"no numbers between these bounds fit {self.expression!r}")
 
     def _fit(self, drawn: Sequence[Operand]) -> bool:
-        given = {one.letter: Fraction(number) for one, number in zip(self.ranges, drawn, strict=True)}
+        given = {each.letter: Fraction(number) for each, number in zip(self.ranges, drawn, strict=True)}
         try:
             values = results(self._steps, named=given)
         except ZeroDivisionError:
@@ -105,7 +104,7 @@ class FittingNumbers:
     @cached_property
     def _amounts(self) -> list[bool]:
         """Return for each operation whether its result is an amount of money, which may have cents."""
-        prices = {one.letter: one.is_price for one in self.ranges}
+        prices = {each.letter: each.is_price for each in self.ranges}
         amounts: list[bool] = []
         for step in self._steps:
             left, right = (
@@ -118,7 +117,7 @@ class FittingNumbers:
 
 def read_written() -> tuple[Story, ...]:
     """Return all stories of `texts/`, file after file by name."""
-    texts = sorted(files(__package__).joinpath("texts").iterdir(), key=lambda one: one.name)
+    texts = sorted(files(__package__).joinpath("texts").iterdir(), key=lambda file: file.name)
     return tuple(story for text in texts for story in parse(text.read_text(encoding="utf-8"), text.name))
 
 
@@ -149,28 +148,28 @@ def parse(text: str, name: str) -> Iterator[Story]:
 
 def _checked(wording: str, kind: re.Match[str] | None) -> str:
     if kind is None:
-        raise ValueError("a wording stands below the line of its kind")
-    wanted = {one.letter for one in _ranges(kind[2])}
-    told = set(_FIELD.findall(wording)) - ({"name", "other"} if kind[4] is None else {"name", "other", "item"})
-    if told != wanted:
-        raise ValueError(f"the wording has {sorted(told)}, its kind {sorted(wanted)}")
+        raise ValueError("a wording needs a line with its kind above it")
+    wanted = {each.letter for each in _ranges(kind[2])}
+    named = set(_FIELD.findall(wording)) - ({"name", "other"} if kind[4] is None else {"name", "other", "item"})
+    if named != wanted:
+        raise ValueError(f"the wording has {sorted(named)}, its kind {sorted(wanted)}")
     return wording
 
 
 def _story(kind: re.Match[str], wordings: Sequence[str]) -> Story:
     expression, ranges, thought, things = kind.groups()
     ranges_of = _ranges(ranges)
-    if not wordings or not set(_LETTER.findall(expression)) <= {one.letter for one in ranges_of}:
+    if not wordings or not set(_LETTER.findall(expression)) <= {each.letter for each in ranges_of}:
         raise ValueError(f"{expression!r} lacks wordings, or ranges of its numbers")
     draw = FittingNumbers(expression, ranges_of)
-    items = tuple(one.strip() for one in (things or "").split(","))
+    items = tuple(thing.strip() for thing in (things or "").split(","))
     return Story(
         tuple(wordings), items, draw, _LETTER.sub(lambda letter: f"{{{letter[0]}}}", expression), thought.strip()
     )
 
 
 def _ranges(text: str) -> tuple[NumberRange, ...]:
-    ranges = tuple(NumberRange.parse(one) for one in text.split(","))
-    if [one.letter for one in ranges] != list("abcde"[: len(ranges)]):
+    ranges = tuple(NumberRange.parse(part) for part in text.split(","))
+    if [each.letter for each in ranges] != list("abcde"[: len(ranges)]):
         raise ValueError(f"the numbers of {text!r} are to be a, b, c and so on, in this order")
     return ranges

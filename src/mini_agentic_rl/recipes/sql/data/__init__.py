@@ -3,9 +3,9 @@
 THE DATA ARE SYNTHETIC: every drug, disease and figure is invented by a random generator. Nothing here is medical
 advice, and nothing here is about any real drug or disease.
 
-`medical_database` makes the SQLite file, `MedicalQuestions` draws questions in English and Chinese with the SQL that
-answers them, `medical_examples` makes conversations of them. The agent, its tools and these examples take their words
-from `conversation`, so that what is imitated is token by token what the agent then sees.
+`medical_database` creates the SQLite file, `MedicalQuestions` draws questions in English and Chinese with their gold
+queries, and `medical_examples` makes conversations of them. The agent and the examples share all prompts, so that the
+examples have exactly the tokens that the agent sees.
 """
 
 import lazy_loader

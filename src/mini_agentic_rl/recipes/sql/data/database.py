@@ -1,7 +1,7 @@
 """The medical database: an invented world of drugs and diseases as a SQLite file, the same on every machine.
 
-There are two of them with the same schema and the same names but other facts: the one that agents ask, and its twin. A
-query that answers a question on both is hardly right by chance.
+Agents query one database; its twin has the same schema and names but other facts. A query that answers a question on
+both is unlikely to be right by chance.
 
     drug --indication--> disease --disease_symptom--> symptom
     drug --contraindication--> disease        drug --interaction--> drug        drug --dosage
@@ -14,10 +14,10 @@ import os
 import random
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from ....config import cache_dir
 from ....files import give_usual_modes
@@ -32,87 +32,29 @@ class Name(NamedTuple):
     zh: str
 
 
-Parts: TypeAlias = tuple[tuple[str, str], ...]
-
-_SYLLABLES: Final[Parts] = (
-    ("Ba", "巴"),
-    ("Bo", "波"),
-    ("Da", "达"),
-    ("Du", "杜"),
-    ("Fa", "法"),
-    ("Fe", "菲"),
-    ("Ga", "加"),
-    ("Go", "戈"),
-    ("Ka", "卡"),
-    ("Ko", "科"),
-    ("La", "拉"),
-    ("Lo", "洛"),
-    ("Ma", "马"),
-    ("Mo", "莫"),
-    ("Na", "纳"),
-    ("No", "诺"),
-    ("Pa", "帕"),
-    ("Po", "坡"),
-    ("Ra", "罗"),
-    ("Sa", "萨"),
-    ("So", "索"),
-    ("Ta", "塔"),
-    ("To", "托"),
-    ("Va", "瓦"),
-    ("Ve", "维"),
-    ("Xe", "泽"),
-    ("Ya", "雅"),
-    ("Zu", "祖"),
-)
-_DRUG_ENDINGS: Final[Parts] = (
-    ("quor", "阔"),
-    ("vex", "韦"),
-    ("dru", "德"),
-    ("zit", "兹"),
-    ("mib", "米"),
-    ("lux", "露"),
-)
-_DISEASE_ENDINGS: Final[Parts] = (
-    ("ra fever", "拉热"),
-    ("mi syndrome", "米综合征"),
-    ("go disease", "戈病"),
-    ("lis rash", "利疹"),
-    ("nor palsy", "诺麻痹"),
-)
-
-
-def drug_names(rng: random.Random, count: int) -> list[Name]:
-    """`count` different names such as Velovex, 维洛韦."""
-    return _names(rng, count, 2, _DRUG_ENDINGS)
-
-
-def disease_names(rng: random.Random, count: int) -> list[Name]:
-    """`count` different names such as Kamora fever, 卡莫拉热."""
-    return _names(rng, count, 2, _DISEASE_ENDINGS)
-
-
-def _names(rng: random.Random, count: int, syllables: int, endings: Parts) -> list[Name]:
-    chinese_by_english: dict[str, str] = {}
-    chinese: set[str] = set()
-    for en, zh in _drawn(rng, syllables, endings):
-        if en not in chinese_by_english and zh not in chinese:
-            chinese_by_english[en] = zh
-            chinese.add(zh)
-        if len(chinese_by_english) == count:
-            break
-    return [Name(en, zh) for en, zh in chinese_by_english.items()]
-
-
-def _drawn(rng: random.Random, syllables: int, endings: Parts) -> Iterator[tuple[str, str]]:
-    while True:
-        parts = [rng.choice(_SYLLABLES) for _ in range(syllables)]
-        ending = rng.choice(endings)
-        latin = "".join(part for part, _ in parts).capitalize() + ending[0]
-        yield latin, "".join(part for _, part in parts) + ending[1]
-
-
 def _pairs(text: str) -> tuple[Name, ...]:
     return tuple(Name(*pair.split("=")) for pair in text.split(";"))
+
+
+_SYLLABLES: Final = _pairs(
+    "Ba=巴;Bo=波;Da=达;Du=杜;Fa=法;Fe=菲;Ga=加;Go=戈;Ka=卡;Ko=科;La=拉;Lo=洛;Ma=马;Mo=莫;Na=纳;No=诺;Pa=帕;Po=坡;Ra=罗;Sa=萨;"
+    "So=索;Ta=塔;To=托;Va=瓦;Ve=维;Xe=泽;Ya=雅;Zu=祖"
+)
+_DRUG_ENDINGS: Final = _pairs("quor=阔;vex=韦;dru=德;zit=兹;mib=米;lux=露")
+_DISEASE_ENDINGS: Final = _pairs("ra fever=拉热;mi syndrome=米综合征;go disease=戈病;lis rash=利疹;nor palsy=诺麻痹")
+
+
+def _names(rng: random.Random, count: int, endings: Sequence[Name]) -> list[Name]:
+    """Return `count` different names such as Velovex, 维洛韦: two syllables and an ending."""
+    chinese_by_english: dict[str, str] = {}
+    while len(chinese_by_english) < count:
+        syllables = [rng.choice(_SYLLABLES) for _ in range(2)]
+        ending = rng.choice(endings)
+        english = "".join(syllable.en for syllable in syllables).capitalize() + ending.en
+        chinese = "".join(syllable.zh for syllable in syllables) + ending.zh
+        if english not in chinese_by_english and chinese not in chinese_by_english.values():
+            chinese_by_english[english] = chinese
+    return [Name(english, chinese) for english, chinese in chinese_by_english.items()]
 
 
 CLASSES: Final = _pairs(
@@ -121,18 +63,18 @@ CLASSES: Final = _pairs(
     "hormone=激素;steroid=类固醇;relaxant=松弛药;anesthetic=麻醉药;antidote=解毒药;expectorant=祛痰药;"
     "tonic=滋补药;antiseptic=消毒药"
 )
-"""Of drugs."""
+"""Classes of drugs."""
 
 FORMS: Final = _pairs(
     "tablet=片剂;capsule=胶囊;syrup=糖浆;injection=注射剂;cream=乳膏;spray=喷雾剂;patch=贴剂;drops=滴剂"
 )
-"""Of drugs: how they are given."""
+"""Forms of drugs."""
 
 DEPARTMENTS: Final = _pairs(
     "cardiology=心内科;neurology=神经内科;dermatology=皮肤科;oncology=肿瘤科;urology=泌尿科;"
     "pediatrics=儿科;ophthalmology=眼科;surgery=外科;psychiatry=精神科;endocrinology=内分泌科"
 )
-"""That diseases belong to."""
+"""Departments of diseases."""
 
 SYMPTOMS: Final = _pairs(
     "fever=发热;cough=咳嗽;headache=头痛;nausea=恶心;fatigue=疲劳;dizziness=头晕;itching=瘙痒;swelling=肿胀;"
@@ -142,13 +84,13 @@ SYMPTOMS: Final = _pairs(
     "palpitations=心悸;muscle ache=肌肉酸痛;stomach ache=胃痛;vomiting=呕吐;diarrhea=腹泻;constipation=便秘;"
     "hoarseness=声音嘶哑;pallor=面色苍白;wheezing=喘鸣;nosebleed=流鼻血;confusion=意识模糊;irritability=易怒"
 )
-"""Ordinary words; which disease has which is invented."""
+"""Symptoms are ordinary words. The symptoms of a disease are invented."""
 
 AGE_GROUPS: Final = ("child", "adult", "elderly")
-"""Of dosages."""
+"""Age groups of dosages."""
 
 VERSION: Final = 1
-"""Of the generator: another one means other files."""
+"""Version of the generator, part of the file names."""
 
 NOTICE: Final = (
     "Synthetic data, made by a random generator. Every drug, disease and figure is invented. This is no medical advice."
@@ -164,11 +106,11 @@ SCHEMA: Final = files(__package__).joinpath("schema.sql").read_text(encoding="ut
 
 
 def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
-    """Return the SQLite file, made if it is not there; it appears under its name only when it is whole.
+    """Return the SQLite file, created atomically if it does not exist.
 
     Args:
-        folder: where; None takes `medical` in the cache folder.
-        twin: the one with the same names and other facts.
+        folder: its folder; None takes `medical` in the cache folder.
+        twin: the twin, with the same names and other facts.
     """
     folder = cache_dir() / "medical" if folder is None else folder
     digest = hashlib.blake2b(f"{VERSION}{SCHEMA}".encode(), digest_size=4).hexdigest()
@@ -192,7 +134,7 @@ def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
 
 
 def connect_in_memory(*, twin: bool = False) -> sqlite3.Connection:
-    """Return the same database without a file."""
+    """Return the same database in memory."""
     connection = sqlite3.connect(":memory:")
     fill(connection, twin=twin)
     return connection
@@ -201,16 +143,16 @@ def connect_in_memory(*, twin: bool = False) -> sqlite3.Connection:
 def entities() -> tuple[list[Name], list[Name]]:
     """Return the names of all drugs and of all diseases."""
     rng = random.Random(f"medical/{VERSION}/names")
-    return drug_names(rng, DRUGS), disease_names(rng, DISEASES)
+    return _names(rng, DRUGS, _DRUG_ENDINGS), _names(rng, DISEASES, _DISEASE_ENDINGS)
 
 
 def fill(connection: sqlite3.Connection, *, twin: bool = False) -> None:
-    """Make the tables in an empty database, and fill them."""
+    """Create and fill the tables of an empty database."""
     rng = random.Random(f"medical/{VERSION}/{'twin' if twin else 'facts'}")
     drugs, diseases = entities()
     connection.executescript(SCHEMA)
     _insert(connection, "meta", sorted({"notice": NOTICE, "notice_zh": NOTICE_ZH, "version": str(VERSION)}.items()))
-    prices = rng.sample(range(150, 30_000), DRUGS)  # all different: one is the cheapest
+    prices = rng.sample(range(150, 30_000), DRUGS)  # different prices: a cheapest drug exists
     _insert(
         connection,
         "drug",

@@ -11,15 +11,44 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.resources import files
 from typing import Any, Final, Literal, TypeAlias
 
 from ....datasets import DatasetError, Example, Form, Message, Row, Split, TaskRows, check_split, digest, split_of
 from ....tools import text_tool
 from .database import CLASSES, DEPARTMENTS, FORMS, SYMPTOMS, YEARS, Name, connect_in_memory, entities
-from .templates import TEMPLATES, Template
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Template:
+    """One kind of question; `templates.toml` describes the fields."""
+
+    name: str
+    level: int
+    takes: tuple[str, ...]
+    english: tuple[str, ...]
+    chinese: tuple[str, ...]
+    sql: str
+    held_out: bool = False
+    ordered: bool = False
+
+
+_TABLES: Final = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
+TEMPLATES: Final = tuple(
+    Template(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+    for name, table in _TABLES.items()
+)
+
 
 # The agent, its tools and the examples to imitate all use these texts, so that examples have exactly the tokens that
 # the agent sees. They are short, because a small model pays for every token.

@@ -1,16 +1,13 @@
-"""SQL for agents, read-only by construction: one SELECT in, its rows or one readable line out.
+"""SQL for agents that can only read: one SELECT in, its rows or one readable line out.
 
-A query passes four gates, each of which would do alone against most of what can go wrong:
-
-| gate | holds back |
+| check | refuses |
 |---|---|
-| `check_statement` | too long or too deep a text, several statements, anything but a SELECT, recursion (by sqlglot) |
-| `Authorizer` | tables, functions and actions that are not on the list, as SQLite itself compiles the query |
-| `ReadOnlyConnection` | writing (read-only, immutable), long work (time), long values, many rows (limits of SQLite) |
-| `worker` | a process of its own that may write no file and use so much memory, killed when it is late |
+| `check_text`, `check_first_word` | texts that are too long or nested too deeply, statements other than SELECT |
+| `Authorizer` | tables, functions and actions that are not on the list, as SQLite compiles the query |
+| `ReadOnlyConnection` | writing (read-only, immutable), several statements, long values, many rows, long work |
+| `worker` | a process that may write no file, uses bounded memory, and is killed when it is late |
 
-`SqlDatabase` is what agents ask; `recipes.sql.data` holds what models are told of it. Needs the extra `recipes`.
-What the worker does not need is loaded when it is asked for.
+`SqlDatabase` is what agents use. The prompts are in `recipes.sql.data`.
 """
 
 import lazy_loader

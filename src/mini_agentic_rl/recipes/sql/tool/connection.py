@@ -1,4 +1,4 @@
-"""The third gate: a connection that cannot write, under SQLite's own limits, with a clock."""
+"""A connection that can only read, within SQLite's limits and a time limit."""
 
 from __future__ import annotations
 
@@ -9,36 +9,25 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from ....errors import MissingPackageError
 from ..data import Cell, table_names
 from .query import Authorizer, QueryError, QueryLimits, QueryResult, SqlToolError
 
-try:
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import ParseError, SqlglotError
-except ImportError as error:
-    raise MissingPackageError("reading SQL", "sqlglot", extra="recipes") from error
+# The first check is of the text: its size, its nesting and its first word. SQLite decides about the rest (see
+# `Authorizer`); the messages are for the model that wrote the query.
 
 
-# The first gate: is the text one SELECT statement, and small enough to be looked at?
-#
-# SQLite decides in the end what is done (see `authorizer`); here a query is refused in words that its author
-# understands.
-
-
-_FORBIDDEN: Final = (exp.DDL, exp.DML, exp.Command, exp.Pragma, exp.Attach, exp.Detach, exp.Into, exp.Transaction)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
-_COMMENTS: Final = re.compile(r"^(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
-_WORD: Final = re.compile(r"[A-Za-z_]+")
+_BEFORE_WORD: Final = re.compile(r"(?:[\s;]|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+"""Spaces, semicolons and comments. It always matches and nothing follows it, so that it never backtracks."""
+_WORD: Final = re.compile(r"[A-Za-z_]*")
 _INSTEAD: Final = "the database can only be read; write one SELECT statement"
 
 
 def check_text(sql: str, limits: QueryLimits) -> None:
-    """Look at the text before anything reads it; takes time linear in its length, at most.
+    """Check the text, in time linear in its length.
 
     Raises:
-        QueryError: it is empty, too long, nested too deeply, or holds characters that no query has.
+        QueryError: it is empty, too long, nested too deeply, or has control characters.
     """
     if len(sql) > limits.max_characters:
         raise QueryError(f"the query has {len(sql)} characters, more than {limits.max_characters}; write a shorter one")
@@ -50,43 +39,22 @@ def check_text(sql: str, limits: QueryLimits) -> None:
         raise QueryError(f"the query nests more than {limits.max_nesting} parentheses; write it in a simpler way")
 
 
-def check_statement(sql: str, limits: QueryLimits) -> None:
-    """Let one SELECT pass, with or without WITH, UNION and the like.
+def check_first_word(sql: str) -> None:
+    """Allow SELECT and WITH.
 
     Raises:
-        QueryError: it is anything else, or cannot be read.
+        QueryError: the statement begins with another word.
     """
-    check_text(sql, limits)
-    word = _first_word(sql)
+    before = _BEFORE_WORD.match(sql)
+    match = _WORD.match(sql, before.end() if before else 0)
+    word = match[0].upper()[:20] if match else ""
     if word not in ("SELECT", "WITH"):
         hint = "; call schema to see tables and columns" if word in ("PRAGMA", "EXPLAIN", "DESCRIBE", "SHOW") else ""
         raise QueryError(f"{word} is not allowed: {_INSTEAD}{hint}" if word else f"this is no query: {_INSTEAD}")
-    try:
-        statements = [statement for statement in sqlglot.parse(sql, dialect="sqlite") if statement is not None]
-    except RecursionError:
-        raise QueryError("the query is nested too deeply; write it in a simpler way") from None
-    except SqlglotError as error:
-        raise QueryError(f"syntax error{_place(error)}; write one SQLite SELECT statement") from None
-    statements = [statement for statement in statements if not isinstance(statement, exp.Semicolon)]
-    if len(statements) != 1:
-        raise QueryError(f"these are {len(statements)} statements; send one SELECT statement at a time")
-    _check_tree(statements[0])
-
-
-def _check_tree(tree: exp.Expression) -> None:
-    if not isinstance(tree, exp.Query):
-        raise QueryError(f"{tree.key.upper()} is not allowed: {_INSTEAD}")
-    for node in tree.walk():
-        if isinstance(node, _FORBIDDEN):
-            raise QueryError(f"{node.key.upper()} is not allowed: {_INSTEAD}")
-        if isinstance(node, exp.With) and node.recursive:
-            raise QueryError("recursive WITH is not allowed; use joins")
-        if isinstance(node, exp.Placeholder | exp.Parameter):
-            raise QueryError("parameters are not allowed; write the value itself, as in name = 'Velovex'")
 
 
 def _nesting(sql: str) -> int:
-    """Return the deepest parentheses, those in texts and comments counted along."""
+    """Return the depth of nested parentheses, including those in texts and comments."""
     deepest = depth = 0
     for character in sql:
         if character == "(":
@@ -97,23 +65,10 @@ def _nesting(sql: str) -> int:
     return deepest
 
 
-def _first_word(sql: str) -> str:
-    start = _COMMENTS.match(sql)
-    word = _WORD.match(sql[start.end() if start else 0 :].lstrip("; \t\r\n"))
-    return word.group().upper()[:20] if word else ""
-
-
-def _place(error: SqlglotError) -> str:
-    """Return the place of a syntax error if sqlglot reports it."""
-    details = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
-    near = str(details.get("highlight") or details.get("start_context") or "").strip()
-    return f" near {near[-40:]!r}" if near else ""
-
-
 _LOOK_EVERY: Final = 1000
-"""Instructions of SQLite's virtual machine from one look at the clock to the next."""
+"""Instructions of SQLite's virtual machine between two checks of the time."""
 PATIENCE: Final = 4.0
-"""A query that gets no processor is ended after so many times the processor time that it may take."""
+"""Wall-clock limit of a query, as a multiple of its limit of processor time."""
 
 _EXPRESSION_DEPTH: Final = 64
 _COMPOUND_SELECTS: Final = 16
@@ -128,21 +83,21 @@ class ReadOnlyConnection:
 
     Args:
         path: the file.
-        limits: bounds of one query.
-        immutable: nobody changes the file while it is open: SQLite then takes no locks and reads no journal.
+        limits: bounds of a query.
+        immutable: nobody changes the file while it is open; SQLite then takes no locks and reads no journal.
 
     Raises:
-        SqlToolError: there is no such file, or it is no SQLite database.
+        SqlToolError: the file does not exist or is no SQLite database.
     """
 
     def __init__(self, path: Path, limits: QueryLimits, *, immutable: bool = False) -> None:
         self._limits = limits
         self._deadline = self._latest = 0.0
         self.was_late = False
-        """True if the latest query was ended because its time was over."""
+        """True if the latest query reached its time limit."""
         uri = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
         try:
-            # A statement from a cache would not be shown to the authorizer again.
+            # The authorizer does not see cached statements again.
             self._connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
             self._connection.execute("PRAGMA query_only = ON")
             self._connection.execute("PRAGMA trusted_schema = OFF")
@@ -156,13 +111,18 @@ class ReadOnlyConnection:
         self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
 
     def run(self, sql: str, seconds: float | None = None) -> QueryResult:
-        """Return the rows of a query, which may take so many seconds of processor time, and `PATIENCE` times as long
-        on a busy machine; None takes those of the limits.
+        """Return the rows of a query.
+
+        Args:
+            sql: the query.
+            seconds: limit of processor time; None takes that of `limits`. On a busy machine the query may last
+                `PATIENCE` times as long.
 
         Raises:
-            QueryError: it is refused, or fails.
+            QueryError: the query is refused or fails.
         """
-        check_statement(sql, self._limits)
+        check_text(sql, self._limits)
+        check_first_word(sql)
         self._authorizer.begin()
         self.was_late = False
         seconds = self._limits.timeout_seconds if seconds is None else seconds
@@ -201,7 +161,7 @@ class ReadOnlyConnection:
         return int(self.was_late)
 
     def _explain(self, error: Exception) -> str:
-        text = str(error)
+        text = " ".join(str(error).split())
         if self._authorizer.refusal is not None:
             return self._authorizer.refusal
         if "interrupted" in text:
@@ -214,8 +174,10 @@ class ReadOnlyConnection:
             return f"{text}; make shorter values"
         if "one statement" in text:
             return "these are several statements; send one SELECT statement at a time"
-        if "variables" in text:
+        if "variables" in text or "binding" in text:
             return "parameters are not allowed; write the value itself, as in name = 'Velovex'"
+        if "syntax error" in text or text.startswith(("incomplete input", "unrecognized token")):
+            return f"{text[-80:]}; write one SQLite SELECT statement"
         return "this is not allowed; read the tables of the database" if text == "not authorized" else text
 
 
@@ -224,7 +186,7 @@ def _cell(value: Any) -> Cell:
 
 
 def _set_limits(connection: sqlite3.Connection, limits: QueryLimits) -> None:
-    """SQLite's own limits, from Python 3.11 on."""
+    """Set SQLite's limits, from Python 3.11 on."""
     if sys.version_info >= (3, 11):
         for name, value in (
             (sqlite3.SQLITE_LIMIT_LENGTH, limits.max_value_bytes),

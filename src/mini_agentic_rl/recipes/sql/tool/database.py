@@ -1,125 +1,38 @@
 """A database for agents: each query runs in a restricted process, which is killed when the query is late.
 
-The file itself is trusted, queries are not; the schema is read without such a process.
+The file is trusted, queries are not; the schema is read in this process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import queue
 import sqlite3
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from ....processes import DeadlineProcess, DeadlineProcessError, EndedError, LateError, NotReadyError
+from ....processes import DeadlineProcess, EndedError, LateError, NotReadyError
 from ..data import quoted, schema_text, table_names
 from .connection import PATIENCE, check_text
 from .query import QueryError, QueryLimits, QueryResult, SqlToolError
 
-# Two lanes of worker processes, so that slow queries delay slow queries only.
+# Two pools of worker processes, so that slow queries delay slow queries only.
 #
-# Every query first runs briefly in the quick lane. A slower one is restarted in the slow lane with its whole time
-# limit, which costs it a tenth of a second. No query waits for a process to start while another one is up.
+# Every query first runs briefly in the quick pool. A slower one is run again in the slow pool with its whole time
+# limit, which costs it a tenth of a second.
 
 QUICK_SECONDS: Final = 0.05
-"""Processor time limit of a query in the quick lane, in seconds."""
+"""Processor time limit of a query in the quick pool, in seconds."""
 SLOW_NICENESS: Final = 5
-"""Niceness of the slow lane's processes."""
+"""Niceness of the slow pool's processes."""
 QUICK: Final = 2
 SLOW: Final = 4
-"""Processes of each lane, at most; one is started when all others are busy."""
+"""Processes of each pool; each starts with its first query."""
 
-
-class BusyError(RuntimeError):
-    """No process became free in time."""
-
-
-class Lane:
-    """A pool of up to `most` processes. The one used last is used next, and callers are served in order of arrival.
-
-    The first process is started by the first query. Others, and replacements of dead ones, start in the background
-    while the running ones are used.
-
-    Args:
-        make: creates a process that is not started yet.
-        most: number of processes, at most.
-    """
-
-    def __init__(self, make: Callable[[], DeadlineProcess], most: int) -> None:
-        self._make = make
-        self._most = most
-        self._all: list[DeadlineProcess] = []
-        self._idle: list[DeadlineProcess] = []
-        self._starting = 0
-        self._turns: deque[object] = deque()
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def process(self, within_seconds: float) -> Iterator[DeadlineProcess]:
-        """Reserve a process for the block.
-
-        Raises:
-            BusyError: none became free within this time.
-        """
-        taken = self._taken(time.monotonic() + within_seconds)
-        try:
-            yield taken
-        finally:
-            with self._changed:
-                if len(self._all) == 1 or taken.is_up:
-                    self._idle.append(taken)
-                else:
-                    self._start_aside(taken)
-                self._changed.notify_all()
-
-    def close(self) -> None:
-        """End all processes; the next query starts one again."""
-        with self._changed:
-            processes = list(self._all)
-        for process in processes:
-            process.close()
-
-    def _taken(self, end: float) -> DeadlineProcess:
-        turn = object()
-        with self._changed:
-            self._turns.append(turn)
-            try:
-                while self._turns[0] is not turn or not self._idle:
-                    if self._turns[0] is turn and not self._starting and len(self._all) < self._most:
-                        self._all.append(self._make())
-                        if len(self._all) == 1:
-                            return self._all[0]
-                        self._start_aside(self._all[-1])
-                    left = end - time.monotonic()
-                    if left <= 0:
-                        raise BusyError
-                    self._changed.wait(left)
-                return self._idle.pop()
-            finally:
-                self._turns.remove(turn)
-                self._changed.notify_all()
-
-    def _start_aside(self, process: DeadlineProcess) -> None:
-        """Start a process in its own thread; the caller holds the lock."""
-        self._starting += 1
-        threading.Thread(target=self._start, args=(process,), name="sql-process", daemon=True).start()
-
-    def _start(self, process: DeadlineProcess) -> None:
-        try:
-            with contextlib.suppress(DeadlineProcessError):  # the next query reports the reason
-                process.start()
-        finally:
-            with self._changed:
-                self._starting -= 1
-                self._idle.append(process)
-                self._changed.notify_all()
-
+Pool: TypeAlias = queue.LifoQueue[DeadlineProcess]
+"""Idle processes; the one used last is used next."""
 
 logger = logging.getLogger(__name__)
 
@@ -128,16 +41,15 @@ _SAMPLES: Final = 3
 
 
 GRACE: Final = 2.0
-"""Seconds beyond its time limit until a query's process is killed: SQLite ends almost every query by itself."""
+"""Seconds beyond its time limit until a query's process is killed. SQLite ends almost every query by itself."""
 MOST_WAIT: Final = 60.0
-"""Seconds that a query waits for its turn."""
+"""Seconds that a query waits for a process."""
 
 
 class SqlDatabase:
     """A SQLite file that worker processes query. The first query starts a worker; a dead one is replaced.
 
-    Thread-safe: a slow query delays only slow ones (see `Lane`). After unpickling in another process it starts workers
-    there.
+    Thread-safe: slow queries delay only slow ones. After unpickling in another process it starts workers there.
 
     Args:
         path: the file.
@@ -149,37 +61,47 @@ class SqlDatabase:
         self.path = Path(path)
         self.limits = limits or QueryLimits()
         self.immutable = immutable
-        arguments = (f"{__package__}.worker", str(self.path), self.limits.model_dump_json(), str(int(immutable)))
-        self._quick = Lane(partial(DeadlineProcess, *arguments, "0"), QUICK)
-        self._slow = Lane(partial(DeadlineProcess, *arguments, str(SLOW_NICENESS)), SLOW)
+        self._processes: list[DeadlineProcess] = []
+        self._quick = self._pool(QUICK, 0)
+        self._slow = self._pool(SLOW, SLOW_NICENESS)
 
     def query(self, sql: str) -> QueryResult:
-        """Return the rows of one SELECT. Blocks for at most `PATIENCE` times its time limit and `GRACE`, once its turn
-        has come; for a turn, at most `MOST_WAIT`.
+        """Return the rows of one SELECT. Blocks for at most `MOST_WAIT` for a process, and then for `PATIENCE` times
+        its time limit and `GRACE`.
 
         Raises:
-            QueryError: it is refused or fails, or its turn did not come; the text is for whoever wrote it.
+            QueryError: it is refused or fails, or no process became free; the message is for the model.
             SqlToolError: the file is no database, or its process does not start.
         """
         check_text(sql, self.limits)
         limit = self.limits.timeout_seconds
-        reply = self._asked(self._quick, sql, min(limit, QUICK_SECONDS))
+        reply = self._ask(self._quick, sql, min(limit, QUICK_SECONDS))
         if reply.get("late") and limit > QUICK_SECONDS:
-            reply = self._asked(self._slow, sql, limit)
+            reply = self._ask(self._slow, sql, limit)
         if "error" in reply:
             raise QueryError(reply["error"])
         return QueryResult(
             tuple(reply["columns"]), tuple(map(tuple, reply["rows"])), reply["truncated"], frozenset(reply["tables"])
         )
 
-    def _asked(self, lane: Lane, sql: str, seconds: float) -> dict[str, Any]:
+    def _pool(self, size: int, niceness: int) -> Pool:
+        pool: Pool = queue.LifoQueue()
+        arguments = (str(self.path), self.limits.model_dump_json(), str(int(self.immutable)), str(niceness))
+        for _ in range(size):
+            process = DeadlineProcess(f"{__package__}.worker", *arguments)
+            self._processes.append(process)
+            pool.put(process)
+        return pool
+
+    def _ask(self, pool: Pool, sql: str, seconds: float) -> dict[str, Any]:
         limit = self.limits.timeout_seconds
         try:
-            with lane.process(MOST_WAIT) as process:
-                # A query in the quick lane that does not look at the clock is late in the end, wherever it runs.
-                reply: dict[str, Any] = process.ask({"sql": sql, "seconds": seconds}, PATIENCE * seconds + GRACE)
-        except BusyError:
+            process = pool.get(timeout=MOST_WAIT)
+        except queue.Empty:
             raise QueryError("the database is busy with the queries of others; ask again") from None
+        try:
+            # A query that SQLite cannot interrupt in the quick pool would be late in the slow one, too.
+            reply: dict[str, Any] = process.ask({"sql": sql, "seconds": seconds}, PATIENCE * seconds + GRACE)
         except NotReadyError as error:
             raise SqlToolError(str(error)) from error
         except LateError:
@@ -187,13 +109,15 @@ class SqlDatabase:
         except EndedError as error:
             logger.warning("%s: %s on %.200s", self.path, error, sql)
             raise QueryError("the query was too much for the database; write it in a simpler way") from None
+        finally:
+            pool.put(process)
         return reply
 
     def describe(self, table: str | None = None) -> str:
         """Return a table's definition and first rows; without a table, the names of all.
 
         Raises:
-            SqlToolError: there is no such file, or it is no SQLite database.
+            SqlToolError: the file does not exist or is no SQLite database.
         """
         with self._opened() as connection:
             names = table_names(connection)
@@ -210,7 +134,7 @@ class SqlDatabase:
         """Return one line per table, such as `drug(id,name,price)`, without the tables `leave_out`.
 
         Raises:
-            SqlToolError: there is no such file, or it is no SQLite database.
+            SqlToolError: the file does not exist or is no SQLite database.
         """
         with self._opened() as connection:
             return schema_text(connection, leave_out)
@@ -231,8 +155,8 @@ class SqlDatabase:
 
     def close(self) -> None:
         """End the processes; the next query starts one again."""
-        self._quick.close()
-        self._slow.close()
+        for process in self._processes:
+            process.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.path, self.limits, self.immutable)

@@ -15,27 +15,27 @@ from ..data import Cell, rows_text
 
 
 class QueryLimits(Settings):
-    """Bounds of one query. On Python 3.10, whose sqlite3 cannot set SQLite's limits, the length of a value is bounded
-    by the memory of the process alone; where there is no Linux, that memory is bounded by the time alone."""
+    """Bounds of one query. On Python 3.10, whose sqlite3 cannot set SQLite's limits, only the process's memory bounds
+    the length of a value; without Linux, only the time bounds that memory."""
 
     max_characters: int = Field(default=2000, ge=1)
     """Characters of the query's text."""
     max_nesting: int = Field(default=24, ge=1)
     """Parentheses within parentheses."""
     timeout_seconds: float = Field(default=1.0, gt=0)
-    """Seconds of processor time that it may take; where others have the processor, it may last four times as long."""
+    """Seconds of processor time; on a busy machine a query may last four times as long."""
     max_rows: int = Field(default=200, ge=1)
-    """Rows that are returned; the rest is left out, and the result says so."""
+    """Maximum number of rows; the result says if more are left out."""
     max_result_bytes: int = Field(default=65_536, ge=1)
-    """About so many bytes of values are returned; the rest is left out, and the result says so."""
+    """Approximate maximum bytes of values; the result says if more are left out."""
     max_value_bytes: int = Field(default=16_384, ge=1024)
-    """Bytes of any one value, also of those that are computed on the way."""
+    """Bytes of any value, intermediate values included."""
     max_memory_mib: int = Field(default=256, ge=16)
     """Memory in MiB that the process of the database may take for its queries (Linux)."""
 
 
 MAX_TEXT = 1200
-"""Characters of a result that a model gets to read."""
+"""Characters of a result that a model sees."""
 
 
 class QueryError(Exception):
@@ -60,7 +60,7 @@ class QueryResult:
     """The tables that were read."""
 
     def text(self, max_characters: int = MAX_TEXT) -> str:
-        """Return one row a line, for a model to read."""
+        """Return the result as text for a model, one row per line."""
         if not self.rows:
             return "no rows"
         text = rows_text(self.rows)
@@ -71,11 +71,11 @@ class QueryResult:
         return text
 
 
-# The second gate: SQLite asks the authorizer for each action while it compiles a query.
+# SQLite calls the authorizer for each action while it compiles a query.
 #
-# A query may call functions that only compute, from what a table holds, something of its size. Not among them: what
-# loads code or files (`load_extension`), what makes long values out of nothing (`printf`, `zeroblob`, `randomblob`,
-# `hex`, `char`, `json_…`), chance (`random`), and what tells of the connection.
+# Allowed functions compute values of about the size of their arguments. Not allowed are functions that load code or
+# files (`load_extension`), create long values (`printf`, `zeroblob`, `randomblob`, `hex`, `char`, `json_…`), are random
+# (`random`), or return facts about the connection.
 
 
 _TEXT: Final = "coalesce glob ifnull iif instr length like lower ltrim nullif replace rtrim substr substring trim upper"
@@ -91,8 +91,7 @@ ALLOWED_FUNCTIONS: Final = frozenset(" ".join((_TEXT, _NUMBERS, _AGGREGATES, _WI
 class Authorizer:
     """Allows SELECT, reading of `tables`, and the functions of `ALLOWED_FUNCTIONS`; denies everything else.
 
-    `refusal` is why the query under way was denied, in words for its author; `tables_read` are the tables that it
-    reads.
+    `refusal` is the reason why the current query was denied, as a message for the model; `tables_read` are its tables.
     """
 
     def __init__(self, tables: Collection[str]) -> None:
@@ -101,7 +100,7 @@ class Authorizer:
         self.tables_read: set[str] = set()
 
     def begin(self) -> None:
-        """A new query comes."""
+        """Begin a new query."""
         self.refusal = None
         self.tables_read = set()
 

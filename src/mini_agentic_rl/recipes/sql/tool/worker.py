@@ -1,8 +1,9 @@
-"""The fourth gate: the process of a database. Asked a query, it answers its rows or its refusal.
+"""The process of a database: it receives queries and returns their rows or an error.
 
     python -m mini_agentic_rl.recipes.sql.tool.worker DATABASE LIMITS IMMUTABLE NICENESS
 
-Once the file is open, the process may write no file and take only so much memory; `database` kills it when it is late.
+After it has opened the file, the process may write no file and its memory is limited. `SqlDatabase` kills it when a
+query is late.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .query import QueryError, QueryLimits, SqlToolError
 
 
 def answer(connection: ReadOnlyConnection, question: dict[str, Any]) -> dict[str, Any]:
-    """Run a query for at most so many seconds, and return its rows or its refusal, as JSON."""
+    """Run a query for at most `seconds`, and return its rows or an error, as JSON."""
     try:
         result = connection.run(question["sql"], question["seconds"])
     except QueryError as error:
@@ -44,9 +45,7 @@ def prepare(path: Path, limits: QueryLimits, *, immutable: bool, niceness: int) 
         connection = ReadOnlyConnection(path, limits, immutable=immutable)
     except SqlToolError as error:
         raise NotReadyError(str(error)) from error
-    answer(
-        connection, {"sql": "SELECT 1", "seconds": limits.timeout_seconds}
-    )  # what is imported on first use is imported now
+    answer(connection, {"sql": "SELECT 1", "seconds": limits.timeout_seconds})  # imports happen before the limits
     confine(limits.max_memory_mib)
     lower_priority(niceness)
     return partial(answer, connection)
