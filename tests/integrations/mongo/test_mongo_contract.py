@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 
-from store import test_clock, test_contract, test_health, test_listings, test_open
+from store import test_clock, test_concurrency, test_contract, test_health, test_listings, test_open
 from store.test_properties import FEW_EXAMPLES, AskedMachine, run_machine
 
 from .mongo_server import needs_mongo
 
 pytestmark = needs_mongo
 
-for _module in (test_clock, test_contract, test_health, test_listings, test_open):
+for _module in (test_clock, test_concurrency, test_contract, test_health, test_listings, test_open):
     for _name, _test in vars(_module).items():
         if _name.startswith("test_") and "store" in inspect.signature(_test).parameters:
             globals()[_name] = _test
