@@ -17,12 +17,14 @@ import logging
 import os
 import threading
 import time
+import weakref
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from ..errors import fit_for_future
@@ -40,8 +42,6 @@ READERS: Final = 4
 _LINGER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _LOOK_SHARE: Final = 0.2
-_WRITES_AT_ONCE: Final = 64
-"""Most short writes of one transaction."""
 
 
 class DatabaseStore(LedgerStore):
@@ -64,10 +64,7 @@ class DatabaseStore(LedgerStore):
         self._closing = False
         self._failure: StorageFailedError | None = None
         """Error of the last transaction, if the disk failed."""
-        self._write_thread = ThreadPoolExecutor(1, "store-write")
-        self._short_writes: deque[Write] = deque()
-        """Writes of one row, which are committed before the parts of long calls."""
-        self._long_writes: deque[Write] = deque()
+        self._write_thread = WriteThread(self._commit)
         self._read_threads = ThreadPoolExecutor(READERS, "store-read")
         self._watch_lock = threading.Lock()
         self._watcher: threading.Thread | None = None
@@ -117,7 +114,7 @@ class DatabaseStore(LedgerStore):
 
     def _close(self) -> None:
         self._closing = True
-        self._write_thread.shutdown()
+        self._write_thread.close()
         with self._watch_lock:
             watcher = self._watcher
         if watcher is not None:
@@ -132,21 +129,17 @@ class DatabaseStore(LedgerStore):
             LightningStoreError: the database failed, or the store is closed.
         """
         try:
-            future = self._write_thread.submit(self._explaining, function)
-        except RuntimeError as error:  # closed, or the interpreter is shutting down
-            self._closing = True
+            called = self._write_thread.call(lambda: self._explaining(function))
+        except RuntimeError as error:
             raise self._is_closed() from error
-        return future.result()
+        return called.result()
 
     async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
         self._check_process()
-        write = Write(operation, check_health)
-        writes = self._short_writes if rows <= 1 else self._long_writes
-        writes.append(write)
+        write = Write(operation, check_health, rows)
         try:
-            self._write_thread.submit(self._commit_waiting)
+            self._write_thread.submit(write)
         except RuntimeError as error:
-            write.answer.cancel()
             raise self._is_closed() from error
         result: T = await write.answer
         return result
@@ -179,26 +172,6 @@ class DatabaseStore(LedgerStore):
 
     def _answer(self, operation: Callable[[Ledger], T]) -> T:
         return self._explaining(lambda: self._query(lambda tables: operation(Ledger(tables))))
-
-    def _commit_waiting(self) -> None:
-        """Commit the waiting short writes and one long write, and answer their callers. Runs in the writing thread."""
-        writes: list[Write] = []
-        while self._short_writes and len(writes) < _WRITES_AT_ONCE:
-            writes.append(self._short_writes.popleft())
-        if self._long_writes:
-            writes.append(self._long_writes.popleft())
-        writes = [write for write in writes if not write.unwanted]
-        if not writes:
-            return
-        try:
-            self._commit(writes)
-        except BaseException as error:  # the thread goes on for other writes
-            logger.exception("%d writes of the store failed", len(writes))
-            for write in writes:
-                if write.error is None and not write.committed:
-                    write.error = LightningStoreError(f"the store could not write: {error!r}")
-                    write.error.__cause__ = error
-        _answer(writes)
 
     def _commit(self, writes: Sequence[Write]) -> bool:
         """Commit writes together or, if that fails, each alone. Return False if the database could not be reached."""
@@ -329,17 +302,24 @@ class _CallerGone(Exception):
     """Roll a transaction back because one of its callers was cancelled."""
 
 
+_MOST: Final = 64
+
+
 class Write:
     """Operation of one caller and, later, its outcome: a result or an error."""
 
-    def __init__(self, operation: Callable[[Ledger], Any], check_health: bool) -> None:
+    def __init__(self, operation: Callable[[Ledger], Any], check_health: bool, rows: int) -> None:
         self.operation = operation
         self.check_health = check_health
+        self.short = rows <= 1
+        """True if it is written before the parts of long calls."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.committed = False
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
+        self.commit: Callable[[Sequence[Write]], object]
+        """Commits the write together with others; set by the thread."""
 
     @property
     def unwanted(self) -> bool:
@@ -354,6 +334,139 @@ class Write:
             self.answer.set_result(self.result)
         else:
             self.answer.set_exception(fit_for_future(self.error, "an operation of the store"))
+
+
+class _FunctionCall:
+    """Function for the thread to run, and the future of its outcome."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.outcome: Future[Any] = Future()
+
+    def run(self) -> None:
+        if not self.outcome.set_running_or_notify_cancel():
+            return
+        try:
+            self.outcome.set_result(self._function())
+        except BaseException as error:
+            self.outcome.set_exception(error)
+
+
+_END: Final = _FunctionCall(lambda: None)
+"""Marks the end of the queue."""
+
+
+class _Jobs:
+    """Queue of jobs: short jobs first, each kind first in, first out."""
+
+    def __init__(self) -> None:
+        self._coming: SimpleQueue[None] = SimpleQueue()
+        self._short: deque[Write | _FunctionCall] = deque()
+        self._long: deque[Write | _FunctionCall] = deque()
+
+    def put(self, job: Write | _FunctionCall, *, short: bool) -> None:
+        """Add a job."""
+        (self._short if short else self._long).append(job)
+        self._coming.put(None)
+
+    def get(self, *, short: bool = True) -> Write | _FunctionCall:
+        """Wait for a job, and return it; `short` says which kind is preferred."""
+        self._coming.get()
+        first, second = (self._short, self._long) if short else (self._long, self._short)
+        return (first or second).popleft()
+
+    def empty(self) -> bool:
+        """Return True if no job waits."""
+        return self._coming.empty()
+
+
+class WriteThread:
+    """Thread that writes. It ends when this object is closed or garbage-collected.
+
+    Args:
+        commit: Runs writes in one transaction and fills in their outcomes.
+    """
+
+    def __init__(self, commit: Callable[[Sequence[Write]], object]) -> None:
+        self._commit = commit
+        self._lock = threading.Lock()
+        self._closed = False
+        self._jobs = _Jobs()
+        self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="store-write", daemon=True)
+        self._thread.start()
+        weakref.finalize(self, self._jobs.put, _END, short=False)
+
+    def submit(self, write: Write) -> None:
+        """Queue a write to be committed; its caller is answered after the commit.
+
+        Raises:
+            RuntimeError: the thread was closed.
+        """
+        write.commit = self._commit
+        self._put(write, short=write.short)
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run a function in the thread, between transactions, after the writes that came before.
+
+        Raises:
+            RuntimeError: the thread was closed.
+        """
+        call = _FunctionCall(function)
+        self._put(call, short=True)
+        return call.outcome
+
+    def close(self) -> None:
+        """Run the waiting jobs, then end the thread. Blocks."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(_END, short=False)
+        self._thread.join()
+
+    def _put(self, job: Write | _FunctionCall, *, short: bool) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the writing thread was closed")
+            self._jobs.put(job, short=short)
+
+
+def _serve(jobs: _Jobs) -> None:
+    """Run jobs until the end of the queue. Between jobs the thread refers to no store, so it keeps none alive."""
+    while _serve_once(jobs):
+        pass
+
+
+def _serve_once(jobs: _Jobs) -> bool:
+    writes, call = _waiting(jobs)
+    wanted = [write for write in writes if not write.unwanted]
+    if wanted:
+        try:
+            wanted[0].commit(wanted)
+        except BaseException as error:  # these writes fail, and the thread goes on for the others
+            logger.exception("%d writes of the store failed", len(wanted))
+            for write in wanted:
+                if write.error is None and not write.committed:
+                    write.error = LightningStoreError(f"the store could not write: {error!r}")
+                    write.error.__cause__ = error
+        _answer(wanted)
+    if call is not None and call is not _END:
+        call.run()
+    return call is not _END
+
+
+def _waiting(jobs: _Jobs) -> tuple[list[Write], _FunctionCall | None]:
+    """Take the waiting short writes, up to `_MOST`, and one long write; and the function call after them, if any."""
+    writes: list[Write] = []
+    while True:
+        job = jobs.get(short=len(writes) < _MOST)
+        if not isinstance(job, Write):
+            if job is _END and not jobs.empty():  # short writes still wait
+                jobs.put(job, short=False)
+                return writes, None
+            return writes, job
+        writes.append(job)
+        if not job.short or len(writes) > _MOST or jobs.empty():
+            return writes, None
 
 
 def _answer(writes: Sequence[Write]) -> None:
