@@ -86,7 +86,6 @@ test-agents: $(INSTALLED_AGENTS) $(INSTALLED_CREWAI) ## run the examples in othe
 	$(VENV_CREWAI)/bin/python -m pytest $(SDK_TESTS)/test_crewai.py $(ARGS)
 
 # VLLM_PYTHON is the Python of an environment that has vLLM: with it the pool runs over real vLLM servers too.
-# AGENTLIGHTNING_PYTHON is the Python of an environment with agentlightning[mongo]==0.3.0.
 test-real: export REAL_MINI = $(abspath $(VENV_INTEGRATIONS))/bin/mini
 test-real: export REAL_CLAUDE = $(abspath $(VENV_INTEGRATIONS))/node_modules/.bin/claude
 test-real: $(INSTALLED_INTEGRATIONS) ## run integrations with the real packages; REAL_TESTS are folders of tests

@@ -16,32 +16,30 @@ from mini_agentic_rl.store import (
     LightningStoreClient,
     LightningStoreServer,
     LightningStoreThreaded,
-    MongoLightningStore,
     SqlLightningStore,
     lifecycle,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
 
-from .mongo_server import mongo_url, needs_mongo, new_database
 from .postgres import emptied_database, needs_postgres
+
+MAKERS: dict[str, Callable[[Path], LightningStore]] = {
+    "memory": lambda folder: InMemoryLightningStore(),
+    "threaded": lambda folder: LightningStoreThreaded(InMemoryLightningStore()),
+    "sqlite": lambda folder: SqlLightningStore(folder / "store.db", scan_debounce_seconds=0.0),
+    "postgres": lambda folder: SqlLightningStore(emptied_database(), scan_debounce_seconds=0.0),
+}
+"""Functions that make an empty store of a kind; a test of another backend adds its own."""
 
 
 def make_store(kind: str, folder: Path) -> LightningStore:
-    if kind == "memory":
-        return InMemoryLightningStore()
-    if kind == "threaded":
-        return LightningStoreThreaded(InMemoryLightningStore())
-    if kind == "mongo":
-        return MongoLightningStore(mongo_url(), new_database(), scan_debounce_seconds=0.0)
-    place = emptied_database() if kind == "postgres" else folder / "store.db"
-    return SqlLightningStore(place, scan_debounce_seconds=0.0)
+    return MAKERS[kind](folder)
 
 
 KINDS = [
     "memory",
     "sqlite",
     pytest.param("postgres", marks=needs_postgres),
-    pytest.param("mongo", marks=needs_mongo),
     "http-sqlite",
 ]
 """Stores that the tests of the contract run on; those of `test_properties.py` run on the other ones too."""

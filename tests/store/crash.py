@@ -86,8 +86,10 @@ class Acknowledged:
             assert self.spans[rollout_id, attempt_id] <= spans
 
 
-def start_command(path: Path) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "mini_agentic_rl", "store", "--port", "0", "--path", str(path)]
+def start_command(place: Path | str) -> tuple[subprocess.Popen[str], str]:
+    """Start a store server on a file or a database; return its process and its address."""
+    option = "--url" if "://" in str(place) else "--path"
+    command = [sys.executable, "-m", "mini_agentic_rl", "store", "--port", "0", option, str(place)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -95,6 +97,12 @@ def start_command(path: Path) -> tuple[subprocess.Popen[str], str]:
             if word.startswith("http://"):
                 return process, word
     raise AssertionError(f"the server did not start: exit code {process.wait()}")
+
+
+def kill(server: subprocess.Popen[str]) -> None:
+    """Kill a server, and wait until it is gone."""
+    server.kill()
+    server.communicate()
 
 
 async def _until_it_dies(call: Any) -> None:

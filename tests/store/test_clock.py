@@ -76,7 +76,7 @@ async def test_a_store_that_is_opened_again_allows_a_whole_interval(tmp_path: Pa
     await again.close()
 
 
-@pytest.mark.parametrize("skew", [HOUR, -HOUR, float("inf"), -1e18, 0.0])
+@pytest.mark.parametrize("skew", [HOUR, -HOUR, float("inf")])
 async def test_a_heartbeat_counts_by_the_stores_clock_whatever_the_runners_says(
     store: LightningStore, pass_time: PassTime, skew: float
 ) -> None:

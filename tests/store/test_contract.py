@@ -16,12 +16,9 @@ from mini_agentic_rl.store import (
     LightningStoreStatistics,
     LightningStoreThreaded,
 )
-from mini_agentic_rl.store.base import STORE_METHODS
 from mini_agentic_rl.types import (
     AttemptedRollout,
     AttemptStatus,
-    EnqueueRolloutRequest,
-    PromptTemplate,
     RolloutConfig,
     RolloutStatus,
     Span,
@@ -40,42 +37,6 @@ async def status_of(store: LightningStore, rollout_id: str) -> tuple[RolloutStat
     assert rollout is not None
     latest = await store.get_latest_attempt(rollout_id)
     return rollout.status, None if latest is None else latest.status
-
-
-async def test_rollouts_are_claimed_in_the_order_in_which_they_were_queued(store: LightningStore) -> None:
-    first = await store.enqueue_rollout({"n": 0}, mode="train", metadata={"epoch": 1})
-    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={"n": n}) for n in (1, 2, 3)])
-    claimed = await store.dequeue_rollout()
-    assert claimed is not None
-    assert (claimed.rollout_id, claimed.mode, claimed.metadata) == (first.rollout_id, "train", {"epoch": 1})
-    rest = await store.dequeue_many_rollouts(limit=2)
-    assert [rollout.input["n"] for rollout in rest] == [1, 2]
-    assert [rollout.input["n"] for rollout in await store.dequeue_many_rollouts(limit=9)] == [3]
-    assert await store.dequeue_rollout() is None
-
-
-async def test_a_claimed_rollout_is_preparing_and_has_its_first_attempt(store: LightningStore) -> None:
-    queued = await store.enqueue_rollout("task")
-    assert (queued.status, queued.end_time) == ("queuing", None)
-    assert await store.get_latest_attempt(queued.rollout_id) is None
-    claimed = await store.dequeue_rollout("worker-1")
-    assert isinstance(claimed, AttemptedRollout)
-    assert (claimed.status, claimed.attempt.status, claimed.attempt.sequence_id) == ("preparing", "preparing", 1)
-    assert claimed.attempt.worker_id == "worker-1"
-    again = await store.get_rollout_by_id(queued.rollout_id)
-    assert again == claimed
-    assert isinstance(again, AttemptedRollout)
-
-
-async def test_a_span_is_a_heartbeat_and_moves_the_rollout_to_running(store: LightningStore) -> None:
-    claimed = await store.start_rollout("task")
-    assert claimed.attempt.last_heartbeat_time is None
-    assert await store.add_span(span_of(claimed)) is not None
-    assert await status_of(store, claimed.rollout_id) == ("running", "running")
-    attempt = await store.get_latest_attempt(claimed.rollout_id)
-    assert attempt is not None
-    assert attempt.last_heartbeat_time is not None
-    assert attempt.last_heartbeat_time >= claimed.attempt.start_time
 
 
 async def test_a_store_that_is_not_async_safe_gets_one_call_after_the_other() -> None:
@@ -103,30 +64,10 @@ async def test_a_store_that_is_not_async_safe_gets_one_call_after_the_other() ->
     await threaded.close()
 
 
-async def test_sequence_ids_go_on_over_the_attempts_of_a_rollout(store: LightningStore) -> None:
-    one = await store.start_rollout("a")
-    assert await store.get_next_span_sequence_id(one.rollout_id, one.attempt.attempt_id) == 1
-    await store.add_span(span_of(one, sequence_id=4))
-    two = await store.start_attempt(one.rollout_id)
-    assert await store.get_next_span_sequence_id(two.rollout_id, two.attempt.attempt_id) == 5
-    await store.start_attempt(one.rollout_id)
-    ids = [(one.rollout_id, "latest"), (one.rollout_id, two.attempt.attempt_id), (one.rollout_id, "latest")]
-    assert list(await store.get_many_span_sequence_ids(ids)) == [6, 6, 7]
-
-
 async def test_concurrent_calls_get_different_sequence_ids(store: LightningStore) -> None:
     claimed = await store.start_rollout("a")
     calls = [store.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) for _ in range(20)]
     assert sorted(await asyncio.gather(*calls)) == list(range(1, 21))
-
-
-async def test_a_duplicate_span_is_refused_by_none(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a")
-    first, second = span_of(claimed, 1), span_of(claimed, 2)
-    assert await store.add_span(first) == first
-    assert await store.add_span(first) is None
-    assert list(await store.add_many_spans([first, second, second])) == [second]
-    assert [span.span_id for span in await store.query_spans(claimed.rollout_id)] == [first.span_id, second.span_id]
 
 
 async def test_a_span_comes_back_as_it_was_stored(store: LightningStore) -> None:
@@ -235,39 +176,6 @@ async def test_a_batch_of_spans_with_an_unknown_attempt_stores_none(store: Light
     with pytest.raises(ValueError, match="at-none"):
         await store.add_many_spans([good, good.model_copy(update={"attempt_id": "at-none"})])
     assert list(await store.query_spans(claimed.rollout_id)) == []
-
-
-async def test_resources_have_versions_and_a_latest_one(store: LightningStore) -> None:
-    assert await store.get_latest_resources() is None
-    first = await store.add_resources({"prompt": PromptTemplate(template="one")})
-    second = await store.add_resources({"prompt": PromptTemplate(template="two")})
-    assert (first.version, second.version) == (1, 1)
-    assert await store.get_latest_resources() == second
-    updated = await store.update_resources(first.resources_id, {"prompt": PromptTemplate(template="three")})
-    assert (updated.version, updated.create_time) == (2, first.create_time)
-    assert await store.get_latest_resources() == updated
-    assert await store.get_resources_by_id(first.resources_id) == updated
-    assert await store.get_resources_by_id("rs-none") is None
-    new = await store.update_resources("rs-mine", {})
-    assert (new.resources_id, new.version) == ("rs-mine", 1)
-
-
-async def test_a_rollout_gets_the_latest_resources_unless_it_names_its_own(store: LightningStore) -> None:
-    assert (await store.enqueue_rollout("a")).resources_id is None
-    update = await store.add_resources({"prompt": PromptTemplate(template="one")})
-    assert (await store.enqueue_rollout("b")).resources_id == update.resources_id
-    assert (await store.start_rollout("c", resources_id="rs-other")).resources_id == "rs-other"
-
-
-async def test_the_threaded_store_offers_every_method_of_the_contract_under_its_own_signature() -> None:
-    import inspect
-
-    for name in STORE_METHODS:
-        own, contract = getattr(LightningStoreThreaded, name), getattr(LightningStore, name)
-        assert inspect.iscoroutinefunction(own)
-        assert own is not contract
-        assert inspect.signature(own) == inspect.signature(contract)
-    assert {"dequeue_rollout", "wait_for_work", "query_spans", "close"} <= set(STORE_METHODS)
 
 
 async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: LightningStore) -> None:

@@ -6,24 +6,18 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
-from .crash import Acknowledged, check_kept, load_until, nothing_is_stuck, start_command
+from .crash import Acknowledged, check_kept, kill, load_until, nothing_is_stuck, start_command
 
 ROUNDS = 2
-
-
-def _kill(server: subprocess.Popen[str]) -> None:
-    server.kill()
-    server.communicate()
 
 
 async def test_a_server_killed_at_random_moments_loses_nothing_and_leaves_nothing_stuck(tmp_path: Path) -> None:
     path, acknowledged = tmp_path / "store.db", Acknowledged()
     for _ in range(ROUNDS):
         server, address = await asyncio.to_thread(start_command, path)
-        await load_until(lambda server=server: _kill(server), address, acknowledged)
+        await load_until(lambda server=server: kill(server), address, acknowledged)
         await check_kept(path, acknowledged)
 
     server, address = await asyncio.to_thread(start_command, path)

@@ -316,8 +316,12 @@ async def test_values_come_back_as_they_were_sent(client: LightningStoreClient) 
     assert type(added.resources["proxy"]) is ProxyLLM
 
 
-@pytest.mark.parametrize("odd", ["a/b", "..", ".", "ä ?#%", "a%2Fb", "x" * 500, "\u2028", "search?"])
-async def test_ids_may_hold_any_text(client: LightningStoreClient, odd: str) -> None:
+async def test_ids_may_hold_any_text(client: LightningStoreClient) -> None:
+    for odd in ("a/b", "..", ".", "ä ?#%", "a%2Fb", "x" * 500, "\u2028", "search?"):
+        await _use_as_id(client, odd)
+
+
+async def _use_as_id(client: LightningStoreClient, odd: str) -> None:
     await client.update_worker(odd, {"k": 1})
     worker = await client.get_worker_by_id(odd)
     assert worker is not None

@@ -112,24 +112,6 @@ async def test_a_server_that_stops_finishes_what_it_has_taken_and_refuses_the_re
     waiting.cancel()
 
 
-async def test_clients_outlast_a_server_that_stops_and_comes_back(serve: Serve) -> None:
-    made, _ = await serve()
-    port = int(made.endpoint.rpartition(":")[2])
-    await made.close()
-    store = InMemoryLightningStore()
-    server = LightningStoreServer(store, port=port)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
-    calls = [asyncio.create_task(client.enqueue_rollout(number)) for number in range(50)]
-    await asyncio.sleep(0)
-    await server.stop()
-    await server.start()
-    assert len({rollout.rollout_id for rollout in await asyncio.gather(*calls)}) == 50
-    assert (await store.query_rollouts()).total == 50
-    await client.close()
-    await server.close()
-
-
 KEPT = ["sqlite", pytest.param("postgres", marks=needs_postgres)]
 
 

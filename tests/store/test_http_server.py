@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import inspect
 import json
 import logging
 import threading
@@ -19,6 +20,7 @@ from mini_agentic_rl.store import (
     LightningStoreClient,
     LightningStoreError,
     LightningStoreServer,
+    LightningStoreThreaded,
     StoreLimits,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
@@ -344,12 +346,11 @@ async def test_a_task_that_is_not_json_is_refused_at_the_server_and_fails_when_i
     await client.close()
 
 
-def test_server_and_client_offer_every_method_of_the_contract_under_its_own_signature() -> None:
-    import inspect
-
+def test_every_wrapper_offers_the_methods_of_the_contract_with_their_signatures() -> None:
     for name in STORE_METHODS:
-        for kind in (LightningStoreServer, LightningStoreClient):
+        for kind in (LightningStoreServer, LightningStoreClient, LightningStoreThreaded):
             own, contract = getattr(kind, name), getattr(LightningStore, name)
             assert inspect.iscoroutinefunction(own)
             assert inspect.signature(own) == inspect.signature(contract)
-        assert getattr(LightningStoreServer, name) is not getattr(LightningStore, name)
+        for kind in (LightningStoreServer, LightningStoreThreaded):
+            assert getattr(kind, name) is not getattr(LightningStore, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,26 @@ def test_what_names_no_store_is_told_in_one_line(
     with pytest.raises(UserError, match=complaint):
         open_store(spec, create=False)
     assert list(tmp_path.iterdir()) == []
+
+
+PASSWORD = "hunter2-of-the-vault"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "mongodb://bob:{}@127.0.0.1:port/db",
+        "mongodb://bob:/{}@127.0.0.1/db",
+        "mongodb://bob:{}%@127.0.0.1/db",
+        "mongodb://bob:{}@127.0.0.1/my db",
+        "mongo://bob:/{}@127.0.0.1/db",
+    ],
+)
+def test_an_error_holds_no_part_of_a_password(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    with pytest.raises((UserError, ValueError)) as raised:
+        open_store(address.replace("{}", PASSWORD))
+    assert PASSWORD not in "".join(traceback.format_exception(raised.value)) + caplog.text
 
 
 async def test_a_failed_rollout_is_tried_again_as_a_new_one(store: LightningStore) -> None:

@@ -195,7 +195,7 @@ async def test_a_wait_is_woken_by_a_notification_and_goes_on_when_its_connection
     await store.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresServer]:
     made = PostgresServer()
     made.start()
@@ -206,7 +206,8 @@ def own_server() -> Iterator[PostgresServer]:
 async def test_a_wait_bears_with_a_server_that_comes_back_and_not_with_one_that_stays_away(
     own_server: PostgresServer,
 ) -> None:
-    store = SqlLightningStore(own_server.url("postgres"))
+    own_server.execute("CREATE DATABASE waiting STRATEGY file_copy")
+    store = SqlLightningStore(own_server.url("waiting"))
     rollout = await store.start_rollout("a")
     own_server.stop()
     with pytest.raises(LightningStoreError, match="does not answer"):

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
 import random
-import signal
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.store.base import LightningStoreError
 from mini_agentic_rl.types import EnqueueRolloutRequest, PromptTemplate, Span
 from store.conftest import opened_store
-from store.crash import Acknowledged, check_kept, load_until, nothing_is_stuck
-from store.forked_servers import ForkedServers
+from store.crash import Acknowledged, check_kept, kill, load_until, nothing_is_stuck, start_command
 from store.postgres import needs_postgres, new_database, server
 
 from .conftest import SIZE, Attack
@@ -147,37 +144,30 @@ async def test_odd_values_are_kept_as_they_are_or_refused_alone(attack: Attack, 
                 assert len(await store.query_rollouts(rollout_id_in=kept)) == 4
 
 
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    while psutil.pid_exists(pid):
-        pass
-
-
-def _kill_the_database(pid: int) -> None:
+def _kill_the_database(process: subprocess.Popen[str]) -> None:
     """Crash PostgreSQL under a store server, start it again, and then kill the store server too."""
     server().stop()
     server().start()
-    _kill(pid)
+    kill(process)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", POSTGRES])
 async def test_rounds_of_kill_9_under_load(attack: Attack, kind: str, tmp_path: Path) -> None:
     rounds = attack.times(200)
-    with ForkedServers() as servers:
-        for first in range(0, rounds, ROUNDS_A_STORE):
-            place = new_database() if kind == "postgres" else tmp_path / f"store-{first}.db"
-            acknowledged = Acknowledged()
-            for number in range(first, min(rounds, first + ROUNDS_A_STORE)):
-                end = _kill_the_database if kind == "postgres" and number % 4 == 3 else _kill
-                with attack.attempt(f"round {number}, {end.__name__}"):
-                    pid, address = await asyncio.to_thread(servers.start, place)
-                    await load_until(lambda end=end, pid=pid: end(pid), address, acknowledged, LONGEST_LOAD_S)
-                    await check_kept(place, acknowledged)
-            with attack.attempt(f"nothing is stuck after round {number}"):
-                pid, address = await asyncio.to_thread(servers.start, place)
-                await nothing_is_stuck(address, acknowledged)
-                assert len(acknowledged.queued) > ROUNDS_A_STORE / 2
-                _kill(pid)
+    for first in range(0, rounds, ROUNDS_A_STORE):
+        place = new_database() if kind == "postgres" else tmp_path / f"store-{first}.db"
+        acknowledged = Acknowledged()
+        for number in range(first, min(rounds, first + ROUNDS_A_STORE)):
+            end = _kill_the_database if kind == "postgres" and number % 4 == 3 else kill
+            with attack.attempt(f"round {number}, {end.__name__}"):
+                process, address = await asyncio.to_thread(start_command, place)
+                await load_until(lambda end=end, process=process: end(process), address, acknowledged, LONGEST_LOAD_S)
+                await check_kept(place, acknowledged)
+        with attack.attempt(f"nothing is stuck after round {number}"):
+            process, address = await asyncio.to_thread(start_command, place)
+            await nothing_is_stuck(address, acknowledged)
+            assert len(acknowledged.queued) > ROUNDS_A_STORE / 2
+            kill(process)
 
 
 async def test_a_refused_write_fails_alone_among_hundreds(attack: Attack, tmp_path: Path) -> None:

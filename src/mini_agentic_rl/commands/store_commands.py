@@ -110,12 +110,10 @@ class WorkerSettings(StoreSettings):
 class ImportSettings(StoreSettings):
     """Settings of `import`."""
 
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {"Source": ("source", "partition"), **_STORE, **_OUTPUT}
+    panels: ClassVar[Mapping[str, Sequence[str]]] = {"Source": ("source",), **_STORE, **_OUTPUT}
 
     source: str = Field(json_schema_extra={"argument": True})
-    """`mongodb://…/database`, a folder of mongoexport, or the `http://…` of a store server."""
-    partition: str | None = None
-    """Only records of this partition of a database that several trainers share."""
+    """`http://…` of a store server, of agent-lightning 0.3 or of this package; or another store."""
 
 
 rollouts_app = typer.Typer(help="The rollouts of a store: list them, show one, retry failed ones.")
@@ -219,30 +217,30 @@ def show_workers(settings: WorkerSettings) -> None:
 
 
 def import_records(settings: ImportSettings) -> None:
-    """Import the finished rollouts of a store of agent-lightning 0.3, with their attempts, spans and resources."""
-    from ..store import Imported, import_store, open_foreign, open_store
+    """Import the finished rollouts of another store, with their attempts, spans and resources."""
+    from ..store import Imported, import_store, open_store
 
     if settings.store is None:
         raise UserError("needed: the store to write, a .db file, postgresql:// or mongodb://", setting="store")
     target = settings.store
 
     async def copy() -> Imported:
-        store = open_store(target, api_key=settings.api_key)
+        source = open_store(settings.source, api_key=settings.api_key, create=False, retry_seconds=_RETRY_SECONDS)
+        store = open_store(target)
         try:
-            return await import_store(open_foreign(settings.source, partition=settings.partition), store)
+            return await import_store(source, store)
         finally:
             await store.close()
+            await source.close()
 
     imported = asyncio.run(copy())
-    result = {name: value for name, value in vars(imported).items() if name != "reasons"}
     lines = [
         f"{counted(imported.rollouts, 'rollout')}, {counted(imported.attempts, 'attempt')}, "
         f"{counted(imported.spans, 'span')} and {imported.resources} resources imported; "
         f"{imported.known} rollouts were there already",
         *([f"{imported.unfinished} unfinished rollouts are left out"] if imported.unfinished else []),
-        *(f"{count} left out: {reason}" for reason, count in imported.reasons.most_common(5)),
     ]
-    show(settings, result, lambda _: typer.echo("\n".join(lines)), ascii_only=True)
+    show(settings, vars(imported), lambda _: typer.echo("\n".join(lines)), ascii_only=True)
 
 
 def _with_store(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:

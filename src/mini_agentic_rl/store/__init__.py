@@ -21,7 +21,7 @@ integrations/mongo/store.py. An entry point of the group `mini_agentic_rl.stores
 `make_store` in tests/store/conftest.py runs the tests of the contract on it.
 
 Around a store: threading.py forwards calls to an event-loop thread, http/ serves and calls a store over HTTP, open.py
-opens a store by its address, and importing.py imports the records of agent-lightning 0.3.
+opens a store by its address, and importing.py copies the finished rollouts of another store.
 
 Names that need a database driver or the HTTP libraries are loaded on first use.
 """

@@ -10,7 +10,6 @@ from .http.server import LightningStoreServer as LightningStoreServer
 from .http.wire_json import StoreLimits as StoreLimits
 from .importing import Imported as Imported
 from .importing import import_store as import_store
-from .importing import open_foreign as open_foreign
 from .lifecycle import LIVE_ATTEMPT_STATUSES as LIVE_ATTEMPT_STATUSES
 from .lifecycle import has_ended as has_ended
 from .listing import GroupPage as GroupPage

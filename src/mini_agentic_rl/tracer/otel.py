@@ -256,14 +256,14 @@ def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
                 logger.warning("init(endpoint=%r) has no effect: init was called before", endpoint)
             return
         elsewhere = _sender(endpoint, api_key)
-        there = otel.get_tracer_provider()
-        if isinstance(there, TracerProvider):
-            provider, is_ours = there, False
-        elif isinstance(there, otel.ProxyTracerProvider):
+        existing = otel.get_tracer_provider()
+        if isinstance(existing, TracerProvider):
+            provider, is_ours = existing, False
+        elif isinstance(existing, otel.ProxyTracerProvider):
             provider, is_ours = make_provider(Resource.create(), shutdown_on_exit=True), True
         else:
             raise UserError(
-                f"init: the tracer provider of the process, {type(there).__qualname__}, takes no span processors: "
+                f"init: the tracer provider of the process, {type(existing).__qualname__}, takes no span processors: "
                 "set a TracerProvider of the OpenTelemetry SDK, or none"
             )
         tracer = _ProcessTracer(provider)

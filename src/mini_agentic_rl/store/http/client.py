@@ -89,8 +89,8 @@ class Connection:
         self._lock = threading.Lock()
         self._open: tuple[LoopThread, httpx.AsyncHTTPTransport] | None = None
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._asking: asyncio.Task[bool] | None = None
-        """Health check, shared by all requests that wait for it."""
+        self._health_check: asyncio.Task[bool] | None = None
+        """Shared by all requests that wait for it."""
         self._prefix = secrets.token_hex(8)
         self._numbers = count()
 
@@ -228,11 +228,11 @@ class Connection:
             logger.warning("the store server at %s answers again", self._address)
 
     async def _is_healthy(self) -> bool:
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask_health())
-        return await asyncio.shield(self._asking)
+        if self._health_check is None or self._health_check.done():
+            self._health_check = asyncio.create_task(self._check_health())
+        return await asyncio.shield(self._health_check)
 
-    async def _ask_health(self) -> bool:
+    async def _check_health(self) -> bool:
         try:
             status, _, _ = await self._exchange(self._request("GET", routes.HEALTH, self._headers, b"", 5.0))
         except httpx.TransportError:
@@ -306,7 +306,7 @@ class LightningStoreClient(ForwardingStore):
         self._connection = Connection(self.server_address_root, **self._settings)
         self._not_served: set[Route] = set()
         self._giving_back: set[asyncio.Task[None]] = set()
-        self._asking: asyncio.Task[Any] | None = None
+        self._work_request: asyncio.Task[Any] | None = None
         """Request that waits for work."""
 
     def __reduce__(self) -> tuple[Callable[..., LightningStoreClient], tuple[Any, ...]]:
@@ -344,17 +344,17 @@ class LightningStoreClient(ForwardingStore):
         loop = asyncio.get_running_loop()
         while True:
             left = max(0.0, min(end - time.monotonic(), HOLD_SECONDS))
-            asking = self._asking
-            if asking is not None and asking.get_loop() is loop and not asking.done():
-                await asyncio.wait({asking}, timeout=left)
+            request = self._work_request
+            if request is not None and request.get_loop() is loop and not request.done():
+                await asyncio.wait({request}, timeout=left)
             else:
                 arguments = {"timeout": left}
-                asking = self._asking = asyncio.create_task(
+                request = self._work_request = asyncio.create_task(
                     self._ask(_WORK, arguments, _WORK.body_of(arguments), waiting=left)
                 )
-                asking.add_done_callback(_look_at)
-                await asyncio.wait({asking})
-            if asking.done() and asking.result():
+                request.add_done_callback(_retrieve_error)
+                await asyncio.wait({request})
+            if request.done() and request.result():
                 return True
             if time.monotonic() >= end:
                 return False
@@ -483,10 +483,10 @@ class LightningStoreClient(ForwardingStore):
         return LightningStoreError(f"the store server at {self.server_address_root} failed ({status}): {detail}")
 
 
-def _look_at(asking: asyncio.Task[Any]) -> None:
+def _retrieve_error(request: asyncio.Task[Any]) -> None:
     """Retrieve the error of a request whose callers may have been cancelled."""
-    if not asking.cancelled():
-        asking.exception()
+    if not request.cancelled():
+        request.exception()
 
 
 class _NotServedError(LightningStoreError):

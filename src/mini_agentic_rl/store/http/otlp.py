@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it ships no types
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
@@ -47,10 +48,10 @@ _STATUS: Final = {0: "UNSET", 1: "OK", 2: "ERROR"}
 _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _TO_BE_NUMBERED: Final = 0
-_REASONS_TOLD: Final = 5
+_REASONS_SHOWN: Final = 5
 _REASONS_KEPT: Final = 100
 _LONGEST_REASON: Final = 300
-_LONGEST_NAME_TOLD: Final = 100
+_LONGEST_NAME_SHOWN: Final = 100
 _SPANS_A_SLICE: Final = 500
 _FIELDS_A_SLICE: Final = 20_000
 _MOST_TRACE_STATE: Final = 32
@@ -118,9 +119,9 @@ class Refusals:
     def reasons(self) -> str:
         """Return the reasons as one line."""
         reasons = list(self._reasons)
-        text = "; ".join(reasons[:_REASONS_TOLD])
-        if len(reasons) > _REASONS_TOLD:
-            text += f"; and {len(reasons) - _REASONS_TOLD} more reasons"
+        text = "; ".join(reasons[:_REASONS_SHOWN])
+        if len(reasons) > _REASONS_SHOWN:
+            text += f"; and {len(reasons) - _REASONS_SHOWN} more reasons"
         return text
 
 
@@ -187,7 +188,7 @@ def _slices(found: FoundSpans) -> Iterator[list[FoundSpan]]:
 
 
 async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Refusals) -> None:
-    """Store the spans of known attempts, numbered where they are not, in one write for all attempts.
+    """Store the spans of known attempts in one write for all attempts; the store numbers those without a number.
 
     Raises:
         LightningStoreError: the store cannot take them now.
@@ -200,14 +201,15 @@ async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Re
         else:
             known.append(span)
     try:
-        await _store_known(store, known)
+        if known:
+            await store.add_many_spans(known)
     except ValueError:  # the store refuses a span, or an attempt was deleted meanwhile
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in known:
             by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
         for of_attempt in by_attempt.values():
             try:
-                await _store_known(store, of_attempt)
+                await store.add_many_spans(of_attempt)
             except ValueError as error:
                 refused.add(str(error), len(of_attempt))
 
@@ -227,16 +229,6 @@ async def _unknown_attempts(store: LightningStore, attempts: set[tuple[str, str]
     return attempts - known
 
 
-async def _store_known(store: LightningStore, spans: Sequence[Span]) -> None:
-    unnumbered = [span for span in spans if span.sequence_id == _TO_BE_NUMBERED]
-    if unnumbered:
-        ids = [(span.rollout_id, span.attempt_id) for span in unnumbered]
-        for span, number in zip(unnumbered, await store.get_many_span_sequence_ids(ids), strict=True):
-            span.sequence_id = number
-    if spans:
-        await store.add_many_spans(spans)
-
-
 def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
     """Return the stored form of a span, with `sequence_id` 0 if the sender gives none.
 
@@ -244,7 +236,7 @@ def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
         ValueError: the span names no attempt, or its ids are malformed.
     """
     attributes = _attributes(proto.attributes)
-    name = repr(proto.name[:_LONGEST_NAME_TOLD])
+    name = repr(proto.name[:_LONGEST_NAME_SHOWN])
     rollout_id = attributes.get(_ROLLOUT, resource.attributes.get(_ROLLOUT))
     attempt_id = attributes.get(_ATTEMPT, resource.attributes.get(_ATTEMPT))
     if not rollout_id or not attempt_id:
@@ -290,15 +282,9 @@ def span_of(proto: ProtoSpan, resource: OtelResource) -> Span:
 
 
 def status_message(text: str) -> bytes:
-    """Return an encoded `google.rpc.Status` with a message, its field 2."""
-    message = text.encode()
-    size = len(message)
-    length = bytearray()
-    while size > 0x7F:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    length.append(size)
-    return b"\x12" + bytes(length) + message
+    """Return an encoded `google.rpc.Status` with a message: a string in field 2, as in the class used here."""
+    encoded: bytes = ExportTracePartialSuccess(error_message=text).SerializeToString()
+    return encoded
 
 
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
@@ -410,7 +396,9 @@ class FoundSpans:
 
     def header_bytes(self) -> int:
         """Return the bytes of the headers, each multiplied by the number of its spans."""
-        sizes = array("Q", (sum(end - start for start, end in self.header(one)) for one in range(len(self._groups))))
+        sizes = array(
+            "Q", (sum(end - start for start, end in self.header(group)) for group in range(len(self._groups)))
+        )
         return sum(sizes[group] for group in self._spans[::4])
 
 
@@ -429,9 +417,9 @@ def _schema(descriptor: Any, known: dict[str, _Message]) -> _Message:
     message = known.get(descriptor.full_name)
     if message is None:
         message = known[descriptor.full_name] = _Message(descriptor.full_name)
-        for one in descriptor.fields:
-            if one.message_type is not None:
-                message.inner[one.number] = _schema(one.message_type, known)
+        for field_descriptor in descriptor.fields:
+            if field_descriptor.message_type is not None:
+                message.inner[field_descriptor.number] = _schema(field_descriptor.message_type, known)
     return message
 
 
@@ -478,7 +466,7 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
             yield
             if fields > MOST_FIELDS:
                 raise TooMuchError(f"more than {MOST_FIELDS:,} fields in one request: send fewer spans at once")
-            if fields - fields_before_span > MOST_FIELDS_OF_SPAN and _SPAN in (message, *(one for _, one in above)):
+            if fields - fields_before_span > MOST_FIELDS_OF_SPAN and _SPAN in (message, *(outer for _, outer in above)):
                 raise TooMuchError(f"more than {MOST_FIELDS_OF_SPAN:,} fields in one span: send fewer attributes")
         start, within = position, message
         tag, position = _varint(body, position, end)
@@ -489,7 +477,7 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
             length, position = _varint(body, position, end)
             stop = position + length
             if stop > end:
-                raise ValueError(f"a field of {message.name} is longer than what it stands in")
+                raise ValueError(f"a field of {message.name} is longer than the message around it")
             inner = message.inner.get(number)
             if inner is None:
                 position = stop

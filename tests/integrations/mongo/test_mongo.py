@@ -21,9 +21,9 @@ from pymongo.errors import OperationFailure
 
 from mini_agentic_rl.store import LightningStoreError, MongoLightningStore
 from mini_agentic_rl.types import LLM, AttemptedRollout, PromptTemplate, RolloutConfig
+from store.test_contract import span_of
 
 from .mongo_server import MongoServer, mongo_url, needs_mongo, needs_own_mongo, new_database
-from .test_contract import span_of
 
 pytestmark = needs_mongo
 
