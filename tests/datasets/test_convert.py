@@ -44,13 +44,6 @@ def test_every_record_is_written_or_reported_with_its_line_and_reason(tmp_path: 
         assert place in [found.place for found in report.examples[reason]]
 
 
-def test_text_of_any_script_stays_as_it_was_and_is_loaded_again(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "out.jsonl"
-    convert_preferences(write(tmp_path / "raw.jsonl", GOOD), target)
-    assert "布洛芬能和酒一起吃吗？" in target.read_text(encoding="utf-8")
-    assert load_examples(target, "preference", split="all")[0]["chosen"][0]["content"] == "不能。😀"
-
-
 def test_bytes_that_are_no_utf8_cost_one_line_only(tmp_path: Path) -> None:
     source = tmp_path / "raw.jsonl"
     source.write_bytes(

@@ -81,7 +81,7 @@ models_app = typer.Typer(help="The models kept on this computer.", no_args_is_he
 
 settings_command(app, "train", TrainConfig, panel=TRAIN, short_help=TRAIN_SHORT_HELP)(train)
 settings_command(app, "new", NewSettings, panel=TRAIN, has_file=False)(new)
-settings_command(app, "sft", SFTSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "packing"))(sft)
+settings_command(app, "sft", SFTSettings, panel=TRAIN, short_help=_POST_TRAINING)(sft)
 settings_command(app, "dpo", DPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta", "loss_type"))(dpo)
 settings_command(app, "kto", KTOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(kto)
 settings_command(app, "orpo", ORPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(orpo)
