@@ -173,7 +173,6 @@ def test_a_prompt_longer_than_the_context_costs_its_own_rollouts_only(tiny_folde
     ("name", "reason"),
     [
         ("Raises", "RuntimeError: my tool broke"),
-        ("Hangs", "timeout_seconds=0.3"),
         ("Blocks", "timeout_seconds=0.3"),
         ("Silent", "the agent never called the model"),
     ],

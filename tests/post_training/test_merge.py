@@ -42,8 +42,11 @@ def test_the_merged_model_is_base_and_adapter_in_plain_transformers(adapter, tin
     summary = merge(_settings(adapter, output_dir=tmp_path / "merged"))
     base = AutoModelForCausalLM.from_pretrained(tiny_folder)
     expected = _logits(PeftModel.from_pretrained(base, adapter).eval())
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-    assert torch.allclose(_logits(merged), expected, atol=1e-4)
+    folder = tmp_path / "merged"
+    assert torch.allclose(_logits(AutoModelForCausalLM.from_pretrained(folder)), expected, atol=1e-4)
+    assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
+    assert not {"adapter_config.json", "adapter_model.safetensors"} & {path.name for path in folder.iterdir()}
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
     with torch.no_grad():
         assert not torch.allclose(_logits(AutoModelForCausalLM.from_pretrained(tiny_folder)), expected, atol=1e-1)
     check = summary["check"]
@@ -61,19 +64,6 @@ def test_a_pattern_for_layers_costs_a_merge_no_time(adapter, tiny_folder, tmp_pa
     merge(_settings(slow, output_dir=tmp_path / "merged", check=False))
     expected, merged = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("expected", "merged"))
     assert torch.equal(_logits(merged), _logits(expected))
-
-
-def test_the_folder_is_whole_and_holds_no_trace_of_the_adapter(adapter, tmp_path):
-    merge(_settings(adapter, output_dir=tmp_path / "merged"))
-    folder = tmp_path / "merged"
-    names = {path.name for path in folder.iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= names
-    assert not {"adapter_config.json", "adapter_model.safetensors"} & names
-    config = json.loads((folder / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"]
-    assert "quantization_config" not in config
-    assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
-    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
 
 
 def test_the_default_place_is_beside_the_adapter(adapter):

@@ -67,7 +67,8 @@ class PluginSettings(JsonSettings):
 
 def plugins(settings: PluginSettings) -> None:
     """List the plugins of other installed packages, and why one of them cannot be used."""
-    result = plugins_job(settings)
+    all_entries = entries()
+    result = {"plugins": [asdict(_tried(plugin, all_entries)) for plugin in installed_plugins()]}
     show(settings, result, lambda console: _show_plugins(console, result))
 
 
@@ -131,13 +132,6 @@ def _add_missing_command(app: typer.Typer, plugin: Plugin, why: str) -> None:
 add_commands_of_plugins(app)
 settings_command(app, "plugins", PluginSettings, panel=INSTALLED, has_file=False)(plugins)
 app.add_typer(models_app, name="models", rich_help_panel=INSTALLED)
-
-
-def plugins_job(settings: PluginSettings) -> dict[str, Any]:
-    """Import every installed plugin, and return `plugins`: each with its kind, name, object, distribution and version,
-    and as `error` the reason why it cannot be used, None where it can."""
-    all_entries = entries()
-    return {"plugins": [asdict(_tried(plugin, all_entries)) for plugin in installed_plugins()]}
 
 
 def _tried(plugin: Plugin, all_entries: Iterable[Plugin]) -> Plugin:
