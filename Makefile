@@ -35,7 +35,7 @@ OLDEST_CONSTRAINTS ?= constraints.txt
 # Without the tests that need TRL, which asks for newer versions than ours (datasets 4.7).
 OLDEST_TESTS ?= $(addprefix tests/,adapter attribution cli datasets emitter execution gateway http invariant \
   litagent metrics policy rewards runner store tokens tools tracer trainer) \
-  $(addprefix --ignore=tests/,cli/test_cli_post_training.py invariant/test_head_tiles.py)
+  $(addprefix --ignore=tests/,cli/test_cli_post_training.py)
 
 .DEFAULT_GOAL := train
 .PHONY: help train install lint format test test-docs test-recipes test-integrations test-apps test-embedded test-agents \

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl import __version__
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.commands import EvalSettings, ServeSettings
+from mini_agentic_rl.commands import EvalSettings
 from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.trainer import RunFolder, what_next
 from mini_agentic_rl.trainer.statistics import accuracy_row
@@ -53,15 +53,6 @@ def test_json_output_is_nothing_but_the_summary(jobs):
     result = _invoke("eval", "--json", "--samples", "4", "--adapter", "a/b")
     assert json.loads(result.stdout) == SUMMARY
     assert jobs == [EvalSettings(json_output=True, samples=4, adapter=Path("a/b"))]
-
-
-def test_a_port_out_of_range_is_refused():
-    result = _invoke("serve", "--port", "70000")
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "error: --port 70000: input should be less than or equal to 65535\n",
-    )
-    assert ServeSettings().server.port == 8000
 
 
 def test_version_names_what_computes():

@@ -1,17 +1,12 @@
-"""A chat over a real socket with the real OpenAI SDK, against an endpoint that plays a script."""
+"""A chat with the real OpenAI SDK, against a transport that plays a script."""
 
 from __future__ import annotations
 
 import io
 import json
-import socket
-import threading
-import time
 
+import httpx
 import pytest
-import uvicorn
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, StreamingResponse
 from openai import OpenAI
 from rich.console import Console
 
@@ -28,56 +23,28 @@ class Endpoint:
     def __init__(self) -> None:
         self.script: list[list[dict]] = []
         self.requests: list[dict] = []
-        api = FastAPI()
-        api.post("/v1/chat/completions")(self._complete)
-        self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        self._server = uvicorn.Server(uvicorn.Config(api, log_level="error"))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
 
-    async def _complete(self, request: Request):
-        self.requests.append(await request.json())
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(json.loads(request.content))
         if not self.script:
-            return JSONResponse({"error": {"message": "the script is over"}}, status_code=400)
-        deltas = self.script.pop(0)
-
-        async def events():
-            for delta in deltas:
-                choice = {"index": 0, "delta": delta, "finish_reason": None}
-                chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
-                yield f"data: {json.dumps(chunk)}\n\n"
-            yield "data: [DONE]\n\n"
-
-        return StreamingResponse(events(), media_type="text/event-stream")
-
-    def __enter__(self):
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *_):
-        self._server.should_exit = True
-        self._thread.join(timeout=10)
-        self._socket.close()
-
-
-@pytest.fixture(scope="module")
-def running():
-    with Endpoint() as endpoint:
-        yield endpoint
+            return httpx.Response(400, json={"error": {"message": "the script is over"}})
+        lines = ["data: [DONE]"]
+        for delta in reversed(self.script.pop(0)):
+            choice = {"index": 0, "delta": delta, "finish_reason": None}
+            chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
+            lines.insert(0, f"data: {json.dumps(chunk)}")
+        return httpx.Response(200, text="\n\n".join(lines) + "\n\n", headers={"content-type": "text/event-stream"})
 
 
 @pytest.fixture
-def endpoint(running):
-    running.script, running.requests = [], []
-    return running
+def endpoint():
+    return Endpoint()
 
 
 @pytest.fixture
 def conversation(endpoint):
-    with OpenAI(base_url=endpoint.url, api_key="none", max_retries=0) as client:
+    http = httpx.Client(transport=httpx.MockTransport(endpoint.answer))
+    with OpenAI(base_url="http://endpoint/v1", api_key="none", max_retries=0, http_client=http) as client:
         yield Conversation(
             client=client,
             model="m",
@@ -119,10 +86,10 @@ def test_a_tool_is_called_shown_and_answered(conversation, endpoint):
 
 
 def test_a_conversation_goes_on_until_the_input_ends(conversation, endpoint):
-    endpoint.script = [[{"content": "one"}], [{"content": "two"}]]
+    endpoint.script = [[{"content": "one"}], [{"content": "[bold]two[/bold]"}]]
     shown = _talk(conversation, "first", "  ", "second")
     assert "one" in shown
-    assert "two" in shown
+    assert "[bold]two[/bold]" in shown
     assert [message["content"] for message in endpoint.requests[1]["messages"][1:]] == ["first", "one", "second"]
 
 
@@ -161,16 +128,7 @@ def test_a_refused_call_is_told_and_leaves_no_trace(conversation, endpoint):
 
 
 def test_ctrl_c_stops_a_reply_and_not_the_chat(conversation, endpoint):
-    endpoint.script = [
-        [
-            {
-                "tool_calls": [
-                    CALL,
-                ]
-            }
-        ],
-        [{"content": "fine"}],
-    ]
+    endpoint.script = [[{"tool_calls": [CALL]}], [{"content": "fine"}]]
 
     def interrupted(name, arguments):
         raise KeyboardInterrupt

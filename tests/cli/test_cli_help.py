@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.commands.evaluate import EVAL_SHORT_HELP
-from mini_agentic_rl.commands.options import option_name
 from mini_agentic_rl.commands.serve import SERVE_SHORT_HELP
 from mini_agentic_rl.commands.train_config import TRAIN_SHORT_HELP
-from mini_agentic_rl.config import WITHOUT_OPTION
 from mini_agentic_rl.integrations.tinker.command import _SHORT_HELP as TINKER_SHORT_HELP
 
 
@@ -21,25 +16,6 @@ def _page(*arguments: str) -> str:
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb"})
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-def _panels(page: str) -> list[str]:
-    return re.findall(r"╭─ (.+?) ─+╮", page)
-
-
-def _options(page: str) -> set[str]:
-    return set(re.findall(r"^│ (--[a-z-]+)", page, re.MULTILINE))
-
-
-def test_the_short_help_of_train_begins_with_the_tasks_and_the_long_one_has_every_setting():
-    short, whole = _page("train", "--help"), _page("train", "--help-all")
-    assert _panels(short)[:3] == _panels(whole)[:3] == ["Tasks", "Model", "Run"]
-    of_command = {"--config", "--print-config", "--help-all", "--debug", "--help"}
-    assert 15 <= len(_options(short) - of_command) <= 22
-    with_option = [one for one in TrainConfig.settings().values() if one.panel != WITHOUT_OPTION]
-    assert _options(whole) - of_command == {option_name(setting) for setting in with_option}
-    assert len(_options(whole)) <= 110
-    assert f"Show all {len(with_option)} options" in short
 
 
 def _commands(command, name=""):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Literal
 
@@ -63,12 +62,6 @@ def _invoke(*arguments: str, error: BaseException | None = None):
     return result, seen
 
 
-def test_without_options_the_defaults_of_the_settings_hold():
-    result, (settings,) = _invoke()
-    assert result.exit_code == 0
-    assert settings == Example()
-
-
 def test_the_settings_tell_what_was_given_from_what_is_by_default():
     _, (settings,) = _invoke("--steps", "3", "--no-fresh", "--names", "a")
     assert settings == Example(fresh=False)
@@ -81,28 +74,6 @@ def test_every_field_can_be_given():
     assert settings == Example(
         steps=5, kind="fancy", folder=Path("x/y"), names=["a", "b"], quick=True, tools=False, json_output=True
     )
-
-
-@pytest.mark.parametrize(("arguments", "expected"), [([], None), (["--fresh"], True), (["--no-fresh"], False)])
-def test_a_choice_that_something_else_decides_can_be_made_either_way(arguments, expected):
-    _, (settings,) = _invoke(*arguments)
-    assert settings.fresh is expected
-
-
-def test_the_help_comes_from_the_settings():
-    text = re.sub(r"\s+", " ", _invoke("--help")[0].output)
-    for expected in (
-        "Go somewhere.",
-        "Learning",
-        "How many steps. [default: 3]",
-        "plain|fancy",
-        "a|b",
-        "--no-tools",
-        "--json",
-        "--debug",
-    ):
-        assert expected in text
-    assert "--no-quick" not in text
 
 
 @pytest.mark.parametrize(

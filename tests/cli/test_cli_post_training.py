@@ -22,7 +22,7 @@ def run(*arguments):
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("method", ["kto", "orpo", "reward"])
+@pytest.mark.parametrize("method", ["orpo", "reward"])
 def test_a_command_trains_on_ten_examples_and_prints_nothing_but_json(tiny_folder, tmp_path, method):
     out = tmp_path / method
     code, printed, told = run(method, "--model", tiny_folder, *SMALL, "--output-dir", out, "--json")

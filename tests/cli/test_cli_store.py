@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -17,9 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.store import LightningStore, SqlLightningStore
+from mini_agentic_rl.commands.store_server import announcement
+from mini_agentic_rl.store import MEMORY, LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import Span
+from processes import PythonProcess
 
 
 def _invoke(*arguments: str, **environment: str):
@@ -75,31 +72,6 @@ def filled(tmp_path: Path) -> tuple[str, dict[str, str]]:
             await store.close()
 
     return str(tmp_path / "rollouts.db"), asyncio.run(fill())
-
-
-@contextmanager
-def _server(
-    *arguments: str, environment: dict[str, str] | None = None
-) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A running `agl store`, and what it has said up to its last line."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mini_agentic_rl", "store", "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
-    try:
-        assert process.stdout is not None
-        said = []
-        for line in process.stdout:
-            said.append(line.strip())
-            if line.startswith("Ctrl-C"):
-                break
-        yield process, said
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_rollouts_are_listed_newest_first_with_the_reason_of_a_failure(filled) -> None:
@@ -205,13 +177,20 @@ def test_a_rollout_that_is_not_there_is_told_in_one_line(filled) -> None:
     assert "3 rollouts have this in their id" in _invoke("rollouts", "show", "ro-", "--store", store).stderr
 
 
-def test_a_served_file_is_reached_with_its_key_and_stops_at_ctrl_c(tmp_path: Path) -> None:
+def test_the_announcement_says_whether_rollouts_are_kept() -> None:
+    lines = announcement("http://127.0.0.1:4747", "127.0.0.1", MEMORY, with_key=False)
+    assert "in memory only" in lines[1]
+    assert "AGL_API_KEY" not in lines[2]
+
+
+def test_a_served_file_has_a_key_limits_and_an_origin_and_stops_at_ctrl_c(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with _server("--path", str(path), environment={"AGL_API_KEY": "secret"}) as (process, said):
-        address = said[0].split()[-1]
+    page = {"Origin": "https://mine.example", "Authorization": "Bearer secret"}
+    limits = ("--max-requests-per-minute", "60", "--max-body-bytes", "5000")
+    options = ("--port", "0", "--path", str(path), "--cors-origin", page["Origin"], *limits)
+    with PythonProcess("mini_agentic_rl", "store", *options, environment={"AGL_API_KEY": "secret"}) as process:
+        address = process.wait_for_line().split()[-1]
         port = address.rpartition(":")[2]
-        assert str(path) in said[1]
-        assert f"AGL_SERVER_HOST=127.0.0.1 AGL_SERVER_PORT={port} AGL_MANAGED_STORE=0 AGL_API_KEY=..." in said[2]
 
         async def fill() -> dict[str, str]:
             client = LightningStoreClient(address, api_key="secret")
@@ -224,42 +203,23 @@ def test_a_served_file_is_reached_with_its_key_and_stops_at_ctrl_c(tmp_path: Pat
         environment = {"AGL_SERVER_HOST": "127.0.0.1", "AGL_SERVER_PORT": port}
         shown = _invoke("rollouts", "list", "--json", "--api-key", "secret", **environment)
         assert [rollout["rollout_id"] for rollout in json.loads(shown.stdout)] == list(ids.values())[::-1]
-        refused = _invoke("rollouts", "list", "--store", address, "--api-key", "wrong")
-        assert refused.exit_code == 2
-        assert refused.stderr.count("\n") == 1
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
-        assert (process.returncode, output, errors) == (0, "stopped\n", "")
-    assert len(_json("rollouts", "list", "--store", str(path))) == 3
-
-
-def test_without_a_file_the_server_keeps_rollouts_in_memory_and_says_so() -> None:
-    page = {"Origin": "https://mine.example"}
-    with _server("--cors-origin", page["Origin"], "--cors-origin", "https://two.example") as (process, said):
-        assert "in memory only" in said[1]
-        answer = httpx.get(f"{said[0].split()[-1]}/v1/agl/statistics", headers=page)
-        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page["Origin"])
-        assert _json("rollouts", "list", "--store", said[0].split()[-1]) == []
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
-
-
-def test_the_limits_of_requests_hold() -> None:
-    with _server("--max-requests-per-minute", "2", "--max-body-bytes", "1000") as (process, said):
-        with httpx.Client(base_url=f"{said[0].split()[-1]}/v1/agl/") as http:
-            statuses = [http.get("statistics").status_code]
-            statuses += [http.post("rollouts/search", content=b" " * number).status_code for number in (1001, 1)]
-            assert statuses == [200, 413, 429]
+        for refused, word in (
+            (_invoke("rollouts", "list", "--store", address, "--api-key", "wrong"), "key"),
+            (_invoke("store", "--port", port), port),
+        ):
+            assert refused.exit_code == 2
+            assert word in refused.stderr
+            assert refused.stderr.count("\n") == 1
+        with httpx.Client(base_url=f"{address}/v1/agl/", headers=page) as http:
+            answer = http.get("statistics")
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page["Origin"])
+            assert http.post("rollouts/search", content=b" " * 5001).status_code == 413
+            assert 429 in [http.get("statistics").status_code for _ in range(60)]
             assert http.get("health").status_code == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
-
-
-def test_a_port_that_is_taken_is_told_in_one_line() -> None:
-    with _server() as (_, said):
-        port = said[0].rpartition(":")[2]
-        command = [sys.executable, "-c", "from mini_agentic_rl.cli import app; app()", "store", "--port", port]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert second.returncode == 2
-        assert port in second.stderr
-        assert second.stderr.count("\n") == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0, process.stderr
+        said = process.stdout.splitlines()
+        assert str(path) in said[1]
+        assert f"AGL_SERVER_HOST=127.0.0.1 AGL_SERVER_PORT={port} AGL_MANAGED_STORE=0 AGL_API_KEY=..." in said[2]
+        assert (said[-1], process.stderr) == ("stopped", "")
+    assert len(_json("rollouts", "list", "--store", str(path))) == 3

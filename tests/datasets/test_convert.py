@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.datasets import DatasetError, load_examples
+from mini_agentic_rl.datasets import DatasetError, convert, load_examples
 from mini_agentic_rl.datasets.convert import CONTRADICTION, DUPLICATE, EXAMPLES, convert_preferences
 
 GOOD = '{"prompt": "布洛芬能和酒一起吃吗？", "chosen": "不能。😀", "rejected": "能"}'
@@ -42,13 +42,6 @@ def test_every_record_is_written_or_reported_with_its_line_and_reason(tmp_path: 
     assert report.written + sum(report.dropped.values()) == report.read
     for place, (_, reason) in enumerate(BAD, 3):
         assert place in [found.place for found in report.examples[reason]]
-
-
-def test_text_of_any_script_stays_as_it_was_and_is_loaded_again(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "out.jsonl"
-    convert_preferences(write(tmp_path / "raw.jsonl", GOOD), target)
-    assert "布洛芬能和酒一起吃吗？" in target.read_text(encoding="utf-8")
-    assert load_examples(target, "preference", split="all")[0]["chosen"][0]["content"] == "不能。😀"
 
 
 def test_bytes_that_are_no_utf8_cost_one_line_only(tmp_path: Path) -> None:
@@ -87,14 +80,19 @@ def test_without_any_preference_an_earlier_output_stays(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "raw.jsonl"]
 
 
-def test_a_conversion_that_breaks_off_leaves_the_earlier_output(tmp_path: Path) -> None:
-    source, target = write(tmp_path / "raw.jsonl", *[GOOD] * 2000), write(tmp_path / "out.jsonl", "precious")
+def test_a_conversion_that_breaks_off_leaves_the_earlier_output(tmp_path: Path, monkeypatch) -> None:
+    source, target = write(tmp_path / "raw.jsonl", GOOD, GOOD), write(tmp_path / "out.jsonl", "precious")
+    read, records = convert.read_preference, []
 
-    def stop(part: float) -> None:
-        raise KeyboardInterrupt
+    def stop_at_the_second(record: Any, fields: Any) -> Any:
+        records.append(record)
+        if len(records) == 2:
+            raise KeyboardInterrupt
+        return read(record, fields)
 
+    monkeypatch.setattr(convert, "read_preference", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
-        convert_preferences(source, target, progress=stop)
+        convert_preferences(source, target)
     assert target.read_text() == "precious\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "raw.jsonl"]
 

@@ -126,18 +126,6 @@ def test_grpo_fits_on_a_page_and_trains_from_there(tiny_folder, monkeypatch, cap
                 assert len(later.prompt_ids) > len(whole)
 
 
-def test_the_page_runs_as_a_script(tiny_folder):
-    options = ("--steps", "1", "--questions", "1", "--samples", "2", "--max-new-tokens", "4")
-    assert _run("grpo_from_scratch.py", "--model", tiny_folder, *options).startswith("step 1: mean reward 0.")
-
-
-@pytest.mark.parametrize("example", ["train_gaia_agent.py", "train_tau2_agent.py"])
-def test_the_help_of_an_example_names_its_options(example):
-    told = _run(example, "--help")
-    for option in ("--model", "--output-dir", "--steps", "--samples-per-prompt", "--tasks-per-step", "--seed"):
-        assert option in told
-
-
 @pytest.mark.parametrize("both", [False, True])
 def test_an_assistant_is_trained_against_a_simulated_user(both, tiny_folder, tmp_path):
     run = tmp_path / "run"

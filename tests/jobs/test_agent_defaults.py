@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pyarrow
 import pytest
 import yaml
-from pyarrow import parquet
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
@@ -31,14 +29,9 @@ def test_the_side_of_a_training_alone_meets_the_other_at_a_store_server(role, mo
     assert _components(SqlTrainConfig()) == {}
 
 
-@pytest.mark.parametrize("name", ["tasks.csv", "tasks.parquet"])
-def test_a_file_of_any_form_is_measured_as_a_whole(name, tiny_folder, tmp_path):
-    rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(6)]
-    file = tmp_path / name
-    if file.suffix == ".csv":
-        file.write_text("question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in rows))
-    else:
-        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+def test_a_file_is_measured_as_a_whole(tiny_folder, tmp_path):
+    file = tmp_path / "tasks.csv"
+    file.write_text("question,answer\n" + "".join(f"What is {n} + 1?,{n + 1}\n" for n in range(6)))
     arguments = ["eval", "--model", tiny_folder, "--dataset", str(file), "--max-new-tokens", "4", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.stderr

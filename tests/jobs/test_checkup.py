@@ -50,21 +50,12 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path, monkeypatch):
 
 def test_packages_that_are_missing_or_too_old_are_told(monkeypatch):
     monkeypatch.setattr(checkup.metadata, "requires", lambda _: ["numpy>=1", 'absent>=2; extra == "other"'])
-    monkeypatch.setattr(checkup, "_CONSTRAINTS", checkup._CONSTRAINTS / "none")
     assert checkup.packages().state == "ok"
     monkeypatch.setattr(checkup.metadata, "requires", lambda _: ["numpy>=999", "no-such-package>=1"])
     found = checkup.packages()
     assert found.state == "fault"
     assert "no-such-package is missing" in found.found
     assert "not >=999" in found.found
-
-
-def test_other_versions_than_were_tested_are_a_note(monkeypatch, tmp_path):
-    (tmp_path / "constraints.txt").write_text("# pins\nnumpy==0.1\nno-such-package==1\n")
-    monkeypatch.setattr(checkup.metadata, "requires", lambda _: ["numpy>=1"])
-    monkeypatch.setattr(checkup, "_CONSTRAINTS", tmp_path / "constraints.txt")
-    found = checkup.packages()
-    assert (found.state, "numpy is" in found.found, "no-such-package" in found.found) == ("note", True, False)
 
 
 def test_little_memory_is_a_fault(monkeypatch):

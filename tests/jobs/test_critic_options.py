@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mini_agentic_rl.algorithm import MiniGRPO, MiniPPO
+from mini_agentic_rl.algorithm import MiniPPO
 from mini_agentic_rl.commands.options import read_settings
 from mini_agentic_rl.commands.train import make_algorithm
 from mini_agentic_rl.commands.train_config import TrainConfig
@@ -38,7 +38,3 @@ def test_options_of_the_critic_are_refused_without_one():
 def test_what_cannot_go_together_is_one_line(options, complaint):
     with pytest.raises(UserError, match=complaint):
         make_algorithm(read_settings(TrainConfig, options))
-
-
-def test_trl_is_an_option_of_the_others():
-    assert type(make_algorithm(TrainConfig(backend="trl"))) is MiniGRPO

@@ -65,13 +65,6 @@ def test_the_tests_of_the_project_pass(inside):
     assert pytest.main([*options, str(inside)]) == 0
 
 
-def test_the_settings_of_the_project_are_read_and_say_what_the_file_says(inside):
-    told = typed("train", "--config", "train.yaml", "--print-config")
-    for line in ('agent: "agent:Agent"', "total_steps: 12", "samples_per_prompt: 8", "max_new_tokens: 32"):
-        assert line in told.output
-    assert typed("dataset", "tasks", "--form", "rl", "--json").exit_code == 0
-
-
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     told = typed("new", str(tmp_path))

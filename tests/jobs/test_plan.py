@@ -143,16 +143,6 @@ def test_the_rates_of_a_run_predict_its_steps(model, tmp_path):
     assert "3 steps" in step["rates"]
 
 
-def test_a_step_on_a_card_is_predicted_from_rates_alone(model):
-    result = CliRunner().invoke(app, ["plan", "--model", model, "--vram", "4GB"])
-    assert result.exit_code == 0
-    assert "--rates RUN" in result.stdout
-    shown = CliRunner().invoke(app, ["plan", "--model", model, "--device", "cpu", "--ranks", "2", "--replicas", "2"])
-    assert "each of 2 ranks" in shown.stdout
-    assert "each server" in shown.stdout
-    assert "nothing else running" in shown.stdout
-
-
 @pytest.mark.parametrize("holds", [None, "{}", '{"model": "tiny"}'])
 def test_rates_of_no_run_are_refused_by_name(model, tmp_path, holds):
     run = tmp_path / "run"

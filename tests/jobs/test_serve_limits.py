@@ -81,9 +81,3 @@ def test_a_file_without_keys_lets_nobody_in_by_mistake(tmp_path, content, compla
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --api-key-file: ")
     assert complaint in result.stderr
-
-
-def test_a_bound_that_cannot_work_names_its_option():
-    result = _invoke("--max-requests-per-minute", 0)
-    assert result.exit_code == 2
-    assert "--max-requests-per-minute 0" in result.stderr

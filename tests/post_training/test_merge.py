@@ -29,8 +29,8 @@ def adapter(tiny_folder, tmp_path_factory):
     return save_adapter(tmp_path_factory.mktemp("adapters") / "one", tiny_folder)
 
 
-def _settings(*adapters, **changes):
-    return MergeSettings(**{"adapter": list(adapters), "device": "cpu", "check_tokens": 6, **changes})
+def _settings(adapter=None, **changes):
+    return MergeSettings(**{"adapter": adapter, "device": "cpu", "check_tokens": 6, **changes})
 
 
 @torch.no_grad()
@@ -42,8 +42,11 @@ def test_the_merged_model_is_base_and_adapter_in_plain_transformers(adapter, tin
     summary = merge(_settings(adapter, output_dir=tmp_path / "merged"))
     base = AutoModelForCausalLM.from_pretrained(tiny_folder)
     expected = _logits(PeftModel.from_pretrained(base, adapter).eval())
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-    assert torch.allclose(_logits(merged), expected, atol=1e-4)
+    folder = tmp_path / "merged"
+    assert torch.allclose(_logits(AutoModelForCausalLM.from_pretrained(folder)), expected, atol=1e-4)
+    assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
+    assert not {"adapter_config.json", "adapter_model.safetensors"} & {path.name for path in folder.iterdir()}
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
     with torch.no_grad():
         assert not torch.allclose(_logits(AutoModelForCausalLM.from_pretrained(tiny_folder)), expected, atol=1e-1)
     check = summary["check"]
@@ -53,49 +56,20 @@ def test_the_merged_model_is_base_and_adapter_in_plain_transformers(adapter, tin
     json.dumps(summary)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_pattern_for_layers_costs_a_merge_no_time(adapter, tiny_folder, tmp_path, count):
+def test_a_pattern_for_layers_costs_a_merge_no_time(adapter, tiny_folder, tmp_path):
     slow = save_adapter(tmp_path / "slow", tiny_folder)
     config = json.loads((slow / "adapter_config.json").read_text())
     (slow / "adapter_config.json").write_text(json.dumps({**config, "target_modules": r"(.|\w)+!"}))
-    others = [save_adapter(tmp_path / "other", tiny_folder, seed=2)][: count - 1]
-    merge(_settings(*others, adapter, output_dir=tmp_path / "expected", check=False))
-    merge(_settings(*others, slow, output_dir=tmp_path / "merged", check=False))
+    merge(_settings(adapter, output_dir=tmp_path / "expected", check=False))
+    merge(_settings(slow, output_dir=tmp_path / "merged", check=False))
     expected, merged = (AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("expected", "merged"))
     assert torch.equal(_logits(merged), _logits(expected))
-
-
-def test_the_folder_is_whole_and_holds_no_trace_of_the_adapter(adapter, tmp_path):
-    merge(_settings(adapter, output_dir=tmp_path / "merged"))
-    folder = tmp_path / "merged"
-    names = {path.name for path in folder.iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= names
-    assert not {"adapter_config.json", "adapter_model.safetensors"} & names
-    config = json.loads((folder / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"]
-    assert "quantization_config" not in config
-    assert AutoTokenizer.from_pretrained(folder).chat_template == tiny_tokenizer().chat_template
-    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
 
 
 def test_the_default_place_is_beside_the_adapter(adapter):
     summary = merge(_settings(adapter, check=False))
     assert summary["output_dir"] == f"{adapter}-merged"
     assert summary["check"] is None
-
-
-def test_several_adapters_are_added_into_one_model(adapter, tiny_folder, tmp_path):
-    other = save_adapter(tmp_path / "two", tiny_folder, seed=2, r=2)
-    merge(_settings(adapter, other, output_dir=tmp_path / "both"))
-    merge(_settings(adapter, output_dir=tmp_path / "first"))
-    both, first, base = (
-        AutoModelForCausalLM.from_pretrained(folder).state_dict()
-        for folder in (tmp_path / "both", tmp_path / "first", tiny_folder)
-    )
-    merge(_settings(other, model=tiny_folder, output_dir=tmp_path / "second"))
-    second = AutoModelForCausalLM.from_pretrained(tmp_path / "second").state_dict()
-    name = "model.layers.0.self_attn.q_proj.weight"
-    assert torch.allclose(both[name] - base[name], first[name] - base[name] + second[name] - base[name], atol=1e-5)
 
 
 def test_sixteen_bit_weights_are_rounded_once(adapter, tmp_path):
@@ -164,8 +138,8 @@ def test_a_head_that_was_trained_beside_the_embeddings_is_untied(tmp_path):
 def test_a_merged_model_that_differs_is_not_published(adapter, tmp_path, monkeypatch):
     real = merging.merged
 
-    def wrong(wrapped, names):
-        model = real(wrapped, names)
+    def wrong(wrapped):
+        model = real(wrapped)
         model.model.layers[0].self_attn.q_proj.weight.data *= 1.5
         return model
 
@@ -213,15 +187,11 @@ def test_nothing_is_overwritten_unasked(adapter, tmp_path):
     assert not (target / "old.safetensors").exists()
 
 
-def test_adapters_that_do_not_fit_are_refused_by_name(adapter, tiny_folder, wide_folder, tmp_path):
-    judge = save_adapter(tmp_path / "judge", tiny_folder, scores=True)
+def test_adapters_that_do_not_fit_are_refused_by_name(adapter, wide_folder, tmp_path):
     other = save_adapter(tmp_path / "other", wide_folder)
     for error, said, settings in (
         (UserError, "adapter: give ", _settings()),
         (UserError, "there is no adapter", _settings(tmp_path)),
-        (UserError, "given twice", _settings(adapter, adapter)),
-        (UserError, "trained on different models", _settings(adapter, other)),
-        (UserError, "a reward model and a language model", _settings(adapter, judge)),
         (UserError, "is an adapter itself", _settings(adapter, model=str(other))),
         (AdapterMismatchError, "model: .* does not fit ", _settings(adapter, model=wide_folder)),
     ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from datasets import Dataset
 from gateway.small_tokenizer import (
@@ -21,8 +20,9 @@ from gateway.small_tokenizer import (
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.post_training import SFTSettings
-from mini_agentic_rl.post_training.rows import IGNORED, preference_rows, sft_rows, unpaired_rows
+from mini_agentic_rl.post_training.rows import conversation_tree, preference_rows, sft_rows, unpaired_rows
 from mini_agentic_rl.post_training.run import read_examples
+from mini_agentic_rl.tokens import pack
 from post_training.samples import pairs, verdicts
 
 TURNS = [
@@ -52,14 +52,13 @@ def rendered(template: str | None, eos: str = "<|im_end|>", **options):
 
 
 def trained_texts(tokenizer, row) -> list[str]:
-    """The texts of the runs of trained tokens."""
-    runs, before = [], False
-    for id_, label in zip(row["input_ids"], row["labels"], strict=True):
-        assert label in (IGNORED, id_)
-        if label != IGNORED:
-            runs[-1:] = [[*runs[-1], id_]] if before else [*runs[-1:], [id_]]
-        before = label != IGNORED
-    return [tokenizer.decode(run, skip_special_tokens=False) for run in runs]
+    """Return the texts of the trained answers."""
+    return [tokenizer.decode(record.output_ids, skip_special_tokens=False) for record in row]
+
+
+def whole_text(tokenizer, row) -> str:
+    """Return the text of a conversation up to the end of its last trained answer."""
+    return tokenizer.decode([*row[-1].prompt_ids, *row[-1].output_ids], skip_special_tokens=False)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +70,8 @@ def test_the_assistants_turns_and_their_ends_are_trained_and_nothing_else(templa
     tokenizer, renderer = rendered(template, end)
     (row,) = sft_rows(renderer, [{"messages": TURNS}], 512).rows
     assert trained_texts(tokenizer, row) == [f"I think the sum is{end}", f"The answer{end}"]
-    text = tokenizer.decode(row["input_ids"], skip_special_tokens=False)
-    assert renderer.template.apply(TURNS, None, False).startswith(text)
+    assert renderer.template.apply(TURNS, None, False).startswith(whole_text(tokenizer, row))
+    assert conversation_tree([row]).token_count == row[-1].prompt_ids.size + row[-1].output_ids.size
 
 
 def test_what_the_template_writes_before_an_answer_is_trained_where_the_model_has_to_write_it():
@@ -95,42 +94,32 @@ def test_tool_calls_are_trained_and_results_are_not(template):
     assert '"expression": "12+30"' in call
     assert call.endswith("<|im_end|>")
     assert answer == "The answer<|im_end|>"
-    assert "42 from the tool" in tokenizer.decode(row["input_ids"])
+    assert "42 from the tool" in whole_text(tokenizer, row)
 
 
 def test_where_the_template_rewrites_history_each_answer_is_trained_once_behind_the_prompt_it_answers():
     tokenizer, renderer = rendered(THINKING, added=("<think>", "</think>"))
     turns = [dict(turn) for turn in TURNS]
     turns[1]["content"] = "<think>\nlet me\n</think>\n\nI think the sum is"
-    first, second = sft_rows(renderer, [{"messages": turns}], 512).rows
-    assert trained_texts(tokenizer, first) == ["<think>\nlet me\n</think>\n\nI think the sum is<|im_end|>"]
-    assert trained_texts(tokenizer, second) == ["The answer<|im_end|>"]
-    assert "let me" not in tokenizer.decode(second["input_ids"])
+    (row,) = sft_rows(renderer, [{"messages": turns}], 512).rows
+    first = "<think>\nlet me\n</think>\n\nI think the sum is<|im_end|>"
+    assert trained_texts(tokenizer, row) == [first, "The answer<|im_end|>"]
+    assert "let me" not in whole_text(tokenizer, row)
+    assert pack([conversation_tree([row])]).term_count == sum(record.output_ids.size for record in row)
 
 
 def test_a_long_conversation_is_cut_and_not_trained_to_end_there():
     _, renderer = rendered(CHATML)
-    whole = sft_rows(renderer, [{"messages": TURNS}], 512).rows[0]["input_ids"]
-    found = sft_rows(renderer, [{"messages": TURNS}], len(whole) - 1)
+    whole = sft_rows(renderer, [{"messages": TURNS}], 512)
+    found = sft_rows(renderer, [{"messages": TURNS}], whole.tokens - 1)
     assert found.shortened == 1
-    assert found.rows[0]["input_ids"] == whole[:-1]
-    assert found.rows[0]["labels"][-1] != renderer.eos_ids[0]
-    assert found.tokens == len(whole) - 1
+    assert found.tokens == whole.tokens - 1
+    last, cut = (rows.rows[0][-1].output_ids.tolist() for rows in (whole, found))
+    assert cut == last[:-1]
+    assert last[-1] == renderer.eos_ids[0]
     prompt = len(renderer.render(TURNS[:1]))
     found = sft_rows(renderer, [{"messages": TURNS}], prompt)
     assert (found.rows, dict(found.dropped)) == ([], {"no answer within `max_length`": 1})
-
-
-def test_padding_with_the_end_token_leaves_real_ends_trained():
-    tokenizer, renderer = rendered(CHATML)
-    assert tokenizer.pad_token_id == renderer.eos_ids[0]
-    rows = sft_rows(renderer, [{"messages": TURNS}, {"messages": TURNS[:2]}], 512).rows
-    batch = DataCollatorForLanguageModeling(pad_token_id=tokenizer.pad_token_id)(rows)
-    short = len(rows[1]["input_ids"])
-    assert batch["labels"][1, short - 1] == tokenizer.pad_token_id
-    assert batch["attention_mask"][1, short - 1] == 1
-    assert (batch["labels"][1, short:] == IGNORED).all()
-    assert (batch["attention_mask"][1, short:] == 0).all()
 
 
 def test_a_pair_is_a_prompt_and_two_answers_with_their_ends():
@@ -177,22 +166,22 @@ def test_a_turn_that_is_marked_as_not_trained_is_read_and_not_trained(mark, mask
     turns = [{**turn, **mark} if at == masked else turn for at, turn in enumerate(TURNS)]
     (row,) = sft_rows(renderer, [{"messages": turns}], 512).rows
     assert trained_texts(tokenizer, row) == [f"{TURNS[4 - masked]['content']}<|im_end|>"]
-    (whole,) = sft_rows(renderer, [{"messages": TURNS}], 512).rows
-    assert row["input_ids"] == whole["input_ids"]
+    assert (masked == 3) or TURNS[1]["content"] in whole_text(tokenizer, row)
     with pytest.raises(UserError, match="example 0 cannot be read: every answer is marked as not to be trained"):
         sft_rows(renderer, [{"messages": [TURNS[0], {**TURNS[1], **mark}]}], 512)
 
 
 def test_rows_given_by_hand_are_read_as_those_of_files_are():
-    _, renderer = rendered(CHATML_TOOLS)
+    tokenizer, renderer = rendered(CHATML_TOOLS)
     (wanted,) = sft_rows(renderer, [{"messages": CALLING, "tools": TOOLS}], 512).rows
     older = [dict(message) for message in CALLING]
     older[1] = {"role": "assistant", "content": None, "function_call": CALLING[1]["tool_calls"][0]["function"]}
     older[2] = {"role": "function", "name": "calculate", "content": CALLING[2]["content"]}
     texts = {"messages": json.dumps(CALLING), "tools": json.dumps(TOOLS)}
-    assert [sft_rows(renderer, [one], 512).rows for one in ({"messages": older, "tools": TOOLS}, texts)] == [
-        [wanted], [wanted]
-    ]  # fmt: skip
+    for same in ({"messages": older, "tools": TOOLS}, texts):
+        (row,) = sft_rows(renderer, [same], 512).rows
+        assert trained_texts(tokenizer, row) == trained_texts(tokenizer, wanted)
+        assert whole_text(tokenizer, row) == whole_text(tokenizer, wanted)
     labelled = [{"prompt": "Say", "completion": "The apples", "label": label} for label in ("True", "0")]
     assert [row["label"] for row in unpaired_rows(renderer, labelled, 512).rows] == [True, False]
     with pytest.raises(UserError, match="label is neither true nor false: 'maybe'"):

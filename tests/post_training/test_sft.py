@@ -77,17 +77,6 @@ def test_the_folder_is_a_model_for_the_policy_and_for_further_training(tiny_fold
     assert json.loads((second / "adapter_config.json").read_text())["base_model_name_or_path"] == tiny_folder
 
 
-def test_packed_conversations_do_not_see_each_other(tiny_folder, tmp_path):
-    losses = [
-        train_sft(
-            quick(SFTSettings, tiny_folder, tmp_path / str(packing), packing=packing, max_steps=1, learning_rate=1e-6),
-            train_rows=conversations(8),
-        )["before"]["loss"]
-        for packing in (False, True)
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
 def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder, tmp_path, monkeypatch):
     options = {"num_epochs": 3, "checkpoint_every": 2}
     train_sft(quick(SFTSettings, tiny_folder, tmp_path / "whole", **options), train_rows=conversations())

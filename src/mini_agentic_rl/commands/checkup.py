@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -31,8 +31,6 @@ from .train_config import PlanSettings
 _PACKAGE: Final = "mini-agentic-rl"
 _OLDEST_PYTHON: Final = (3, 10)
 _EXTRAS: Final = ("trl", "recipes", "agents", "environments", "ray", "services", "quant", "loggers")
-_CONSTRAINTS: Final = Path(__file__).parents[3] / "constraints.txt"
-"""Versions that a clone was tested with; an installed package has no such file."""
 _GIB: Final = 2**30
 _WATCH_SECONDS: Final = 1.0
 """Seconds over which the processor use of other programs is measured."""
@@ -112,49 +110,28 @@ def python() -> Check:
 
 
 def packages() -> Check:
-    """Compare the installed packages with the requirements, and in a clone with the versions it was tested with."""
+    """Compare the installed packages with the requirements."""
     try:
         required = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
     except metadata.PackageNotFoundError:
         return Check("Packages", "note", f"{_PACKAGE} runs from its source and is not installed", "pip install -e .")
-    wrong = list(_unmet(one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})))
+    needed = [package for package in required if package.marker is None or package.marker.evaluate({"extra": ""})]
+    wrong = list(_unmet(needed))
     if wrong:
         return Check("Packages", "fault", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
-    untested = list(_unmet(_constraints()))
-    if untested:
-        message = f"not the tested versions: {'; '.join(untested)}"
-        return Check("Packages", "note", message, "pip install -c constraints.txt")
     return Check("Packages", "ok", "every required package is installed")
 
 
-def _unmet(requirements: Iterator[Requirement] | Sequence[Requirement]) -> Iterator[str]:
+def _unmet(requirements: Iterable[Requirement]) -> Iterator[str]:
     """Yield what is wrong with the installed version of each required package."""
     for requirement in requirements:
-        version = _installed_version(requirement.name)
-        if version is None:
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
             yield f"{requirement.name} is missing"
-        elif not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
+            continue
+        if not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
             yield f"{requirement.name} is {version}, not {requirement.specifier}"
-
-
-def _constraints() -> list[Requirement]:
-    """Return the tested versions of the installed packages, from a clone's `constraints.txt`."""
-    if not _CONSTRAINTS.is_file():
-        return []
-    lines = [line.partition("#")[0].strip() for line in _CONSTRAINTS.read_text(encoding="utf-8").splitlines()]
-    pins = [Requirement(line) for line in lines if line and not line.startswith("-")]
-    return [
-        pin
-        for pin in pins
-        if (pin.marker is None or pin.marker.evaluate()) and _installed_version(pin.name) is not None
-    ]
-
-
-def _installed_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def extras() -> Check:

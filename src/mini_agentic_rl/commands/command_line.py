@@ -67,7 +67,8 @@ class PluginSettings(JsonSettings):
 
 def plugins(settings: PluginSettings) -> None:
     """List the plugins of other installed packages, and why one of them cannot be used."""
-    result = plugins_job(settings)
+    all_entries = entries()
+    result = {"plugins": [asdict(_tried(plugin, all_entries)) for plugin in installed_plugins()]}
     show(settings, result, lambda console: _show_plugins(console, result))
 
 
@@ -81,7 +82,7 @@ models_app = typer.Typer(help="The models kept on this computer.", no_args_is_he
 
 settings_command(app, "train", TrainConfig, panel=TRAIN, short_help=TRAIN_SHORT_HELP)(train)
 settings_command(app, "new", NewSettings, panel=TRAIN, has_file=False)(new)
-settings_command(app, "sft", SFTSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "packing"))(sft)
+settings_command(app, "sft", SFTSettings, panel=TRAIN, short_help=_POST_TRAINING)(sft)
 settings_command(app, "dpo", DPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta", "loss_type"))(dpo)
 settings_command(app, "kto", KTOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(kto)
 settings_command(app, "orpo", ORPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(orpo)
@@ -131,13 +132,6 @@ def _add_missing_command(app: typer.Typer, plugin: Plugin, why: str) -> None:
 add_commands_of_plugins(app)
 settings_command(app, "plugins", PluginSettings, panel=INSTALLED, has_file=False)(plugins)
 app.add_typer(models_app, name="models", rich_help_panel=INSTALLED)
-
-
-def plugins_job(settings: PluginSettings) -> dict[str, Any]:
-    """Import every installed plugin, and return `plugins`: each with its kind, name, object, distribution and version,
-    and as `error` the reason why it cannot be used, None where it can."""
-    all_entries = entries()
-    return {"plugins": [asdict(_tried(plugin, all_entries)) for plugin in installed_plugins()]}
 
 
 def _tried(plugin: Plugin, all_entries: Iterable[Plugin]) -> Plugin:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field
 from rich.console import Console
@@ -28,21 +28,13 @@ class CompareSettings(JsonSettings):
     `transfer`."""
 
 
-def compare_job(settings: CompareSettings) -> dict[str, Any]:
-    """Return the comparison of each run with the first, see `compare_runs`.
-
-    Raises:
-        UserError: fewer than two runs, a run without recorded answers, or two without a common problem.
-    """
-    return compare_runs([load_run(run, settings.evaluation) for run in settings.runs])
-
-
-_SIGNIFICANT = 0.05
+_SIGNIFICANT: Final = 0.05
+"""Bound of a p-value, corrected for the number of comparisons."""
 
 
 def compare(settings: CompareSettings) -> None:
     """Compare runs, or outputs of `eval`, with the first one on their common problems, by a paired test."""
-    result = compare_job(settings)
+    result = compare_runs([load_run(run, settings.evaluation) for run in settings.runs])
     show(settings, result, lambda console: _show_comparison(console, result))
 
 

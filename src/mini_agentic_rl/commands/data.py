@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import typer
 from pydantic import Field
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +25,7 @@ from ..datasets import (
 )
 from ..errors import UserError
 from ..files import write_json, write_text
-from ..metrics import counted, percent, shared_console
+from ..metrics import counted, percent
 from .tables import show
 
 
@@ -80,32 +78,11 @@ class DatasetSettings(SeedSettings, JsonSettings):
     """Words of an n-gram for `check_splits`."""
 
 
-def convert_job(settings: ConvertSettings) -> dict[str, Any]:
-    """Convert, and return the report with the paths of both files.
-
-    Raises:
-        UserError: a path is missing, a file cannot be read or written, or no record is a preference.
-    """
-    if settings.input is None or settings.output is None:
-        raise UserError(f"`{'input' if settings.input is None else 'output'}` is required: give the path of a file")
-    fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
-    with _progress(f"converting {settings.input.name}") as progress:
-        report = convert_preferences(
-            settings.input, settings.output, fields=None if fields == PreferenceFields() else fields, progress=progress
-        )
-    result = {"input": str(settings.input), "output": str(settings.output), **report.as_json()}
-    if settings.report is not None:
-        settings.report.parent.mkdir(parents=True, exist_ok=True)
-        write_json(settings.report, result)
-    return result
-
-
-def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
-    """Return the number of examples and the first of them.
-
-    Raises:
-        UserError: there is no such data set, or an extra that it needs is not installed.
-    """
+def dataset(settings: DatasetSettings) -> None:
+    """Show the examples of a data set for a form of training, or write them to a file."""
+    if settings.check_splits:
+        _check_splits(settings)
+        return
     examples = load_examples(
         settings.dataset,
         settings.form,
@@ -116,7 +93,7 @@ def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
     if settings.output is not None:
         settings.output.parent.mkdir(parents=True, exist_ok=True)
         write_text(settings.output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples))
-    return {
+    result = {
         "dataset": settings.dataset,
         "form": settings.form,
         "split": settings.split,
@@ -125,10 +102,13 @@ def dataset_job(settings: DatasetSettings) -> dict[str, Any]:
         "faults": Counter(example["fault"] for example in examples if "fault" in example),
         "first": examples[: settings.show],
     }
+    show(settings, result, lambda console: _show_examples(console, result))
+    if settings.output is not None and not settings.json_output:
+        typer.echo(f"wrote {settings.output}")
 
 
-def check_splits_job(settings: DatasetSettings) -> dict[str, Any]:
-    """Return the overlap of the questions of each split with those of the earlier ones, see `overlap_of_splits`.
+def _check_splits(settings: DatasetSettings) -> None:
+    """Show the overlap of the questions of each split with those of the earlier ones.
 
     Raises:
         UserError: there is no such data set, an extra that it needs is not installed, or it has a single split.
@@ -139,43 +119,26 @@ def check_splits_job(settings: DatasetSettings) -> dict[str, Any]:
         splits[split] = [str(row["question"]) for row in rows]
     if sum(map(bool, splits.values())) < 2:
         raise UserError(f"{settings.dataset} has too few tasks for two splits", setting="dataset")
-    return {
+    result = {
         "dataset": settings.dataset,
         "ngram": settings.ngram,
         "splits": {name: len(questions) for name, questions in splits.items()},
         "overlaps": overlap_of_splits(splits, settings.ngram),
     }
-
-
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[float], None] | None]:
-    """Show a progress bar on a terminal, on standard error; it disappears at the end."""
-    console = shared_console()
-    if not console.is_terminal:  # older versions of rich write an empty line for a disabled bar
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=1.0)
-        yield lambda part: bar.update(task, completed=part)
-
-
-def dataset(settings: DatasetSettings) -> None:
-    """Show the examples of a data set for a form of training, or write them to a file."""
-    if settings.check_splits:
-        overlap = check_splits_job(settings)
-        show(settings, overlap, lambda console: _show_overlaps(console, overlap))
-        return
-    result = dataset_job(settings)
-    show(settings, result, lambda console: _show_examples(console, result))
-    if settings.output is not None and not settings.json_output:
-        typer.echo(f"wrote {settings.output}")
+    show(settings, result, lambda console: _show_overlaps(console, result))
 
 
 def convert_dpo(settings: ConvertSettings) -> None:
     """Convert raw preference data to the form that dpo, orpo, kto and reward read; report left-out records."""
-    report = convert_job(settings)
-    show(settings, report, lambda console: _show_conversion(console, report))
+    if settings.input is None or settings.output is None:
+        raise UserError(f"`{'input' if settings.input is None else 'output'}` is required: give the path of a file")
+    fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
+    report = convert_preferences(settings.input, settings.output, fields=fields)
+    result = {"input": str(settings.input), "output": str(settings.output), **report.as_json()}
+    if settings.report is not None:
+        settings.report.parent.mkdir(parents=True, exist_ok=True)
+        write_json(settings.report, result)
+    show(settings, result, lambda console: _show_conversion(console, result))
 
 
 def _show_conversion(console: Console, report: Mapping[str, Any]) -> None:

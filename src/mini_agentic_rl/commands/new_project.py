@@ -35,17 +35,6 @@ def new(settings: NewSettings) -> None:
     `mini-agentic-rl new my-agent` writes the folder my-agent; `mini-agentic-rl train --config train.yaml` in it
     trains. Then change one file after another into your own: agent.py, reward.py, tasks/.
     """
-    for path in new_job(settings):
-        typer.echo(f"wrote {path}")
-    typer.echo(f"next: cd {shlex.quote(str(settings.project))} && mini-agentic-rl train --config train.yaml")
-
-
-def new_job(settings: NewSettings) -> list[Path]:
-    """Write the project, and return its files.
-
-    Raises:
-        UserError: the folder is not empty, or cannot be written.
-    """
     folder = settings.project
     title = re.sub(r"[\s`#]+", " ", folder.resolve().name).strip() or "my-agent"
     files = {
@@ -65,9 +54,10 @@ def new_job(settings: NewSettings) -> list[Path]:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+            typer.echo(f"wrote {path}")
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}", setting="project") from error
-    return [folder / name for name in files]
+    typer.echo(f"next: cd {shlex.quote(str(folder))} && mini-agentic-rl train --config train.yaml")
 
 
 def _rows(kinds: Sequence[str]) -> str:

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ..config import Settings
 from ..errors import UserError
-from ..gateway import (
-    AnswerSettings,
-    GrammarLimits,
-    ServerSettings,
-    SessionSettings,
-)
+from ..gateway import AnswerSettings, GrammarLimits, ServerSettings, SessionSettings
 from ..http import RequestLimits, checked_keys
 from ..plugins import load_part
 from ..policy import AdaptedModelSettings, EngineSettings, LoraSettings
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
     from ..gateway import MiniLLMServer
 
 logger = logging.getLogger(__name__)
-
 
 SERVE_SHORT_HELP: Final[Sequence[str]] = (
     *("model", "adapter", "dtype", "device", "quantization", "served_model_name", "tool_format", "learn_from_use"),
@@ -106,15 +100,6 @@ def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
 
 def serve(settings: ServeSettings) -> None:
     """Serve a model or an adapter behind an OpenAI-compatible endpoint until Ctrl-C."""
-    serve_job(settings)
-
-
-def serve_job(settings: ServeSettings) -> None:
-    """Serve until interrupted or terminated; requests under way are finished first.
-
-    Raises:
-        UserError: see `open_server`.
-    """
     serve_until_stopped(open_server(settings))
 
 

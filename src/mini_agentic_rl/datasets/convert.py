@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from .messages import ShapeError
 from .preferences import Preference, PreferenceFields, read_preference
-from .records import BadRecord, Progress, Record, read_records
+from .records import BadRecord, Record, read_records
 from .rows import DatasetError
 
 DUPLICATE = "the same as an earlier record"
@@ -73,9 +73,7 @@ class ConversionReport:
         }
 
 
-def convert_preferences(
-    source: Path, target: Path, *, fields: PreferenceFields | None = None, progress: Progress | None = None
-) -> ConversionReport:
+def convert_preferences(source: Path, target: Path, *, fields: PreferenceFields | None = None) -> ConversionReport:
     """Write the preferences of `source` to `target`, JSON Lines in UTF-8.
 
     Left out are records of no known shape, with an empty answer, with two equal answers, or with a tie; repeated ones;
@@ -89,7 +87,7 @@ def convert_preferences(
     report = ConversionReport()
     seen: dict[bytes, bool] = {}
     with _written_whole(target) as file:
-        for place, record in read_records(source, setting="input", progress=progress):
+        for place, record in read_records(source, setting="input"):
             report.read += 1
             pair = _read(record, fields, place, report)
             if pair is None:

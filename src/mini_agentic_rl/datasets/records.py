@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import re
 import zlib
@@ -100,8 +99,6 @@ SUFFIXES: tuple[str, ...] = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".csv", 
 
 _FIELD_LIMIT = 1 << 27
 """Characters of one cell of a CSV file."""
-_PROGRESS_EVERY = 512
-"""Records between two reports of progress."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -115,7 +112,6 @@ class BadRecord:
 
 
 Record: TypeAlias = dict[str, Any]
-Progress: TypeAlias = Callable[[float], None]
 Located: TypeAlias = tuple[str, Record]
 """Where a record is, as an error message begins, and the record."""
 
@@ -131,27 +127,22 @@ def stem(path: Path) -> str:
     return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
 
 
-def read_records(
-    path: Path, *, setting: str = "dataset", progress: Progress | None = None
-) -> Iterator[tuple[int, Record | BadRecord]]:
+def read_records(path: Path, *, setting: str = "dataset") -> Iterator[tuple[int, Record | BadRecord]]:
     """Yield each record with its line, or in .json and .parquet files its number, from 1 on.
-
-    `progress` is called from time to time with the part of the file that was read, from 0 to 1.
 
     Raises:
         DatasetError: the file is missing or unreadable as a whole; the message begins with `setting` and the path.
     """
     name = path.name.lower()
-    report = progress or (lambda part: None)
     try:
         if name.endswith(".parquet"):
-            yield from _parquet(path, report)
+            yield from _parquet(path)
         elif name.endswith((".csv", ".tsv")):
-            yield from _csv(path, "\t" if name.endswith(".tsv") else ",", report)
+            yield from _csv(path, "\t" if name.endswith(".tsv") else ",")
         elif name.endswith(".json"):
-            yield from _json(path, report)
+            yield from _json(path)
         else:
-            yield from _lines(path, report)
+            yield from _lines(path)
     except OSError as error:
         raise DatasetError(f"{path} cannot be read ({error.strerror or error})", setting=setting) from error
     except UnicodeDecodeError as error:
@@ -160,13 +151,10 @@ def read_records(
         raise DatasetError(f"{path} cannot be read ({error})", setting=setting) from error
 
 
-def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+def _lines(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
     with path.open("rb") as raw:
-        size = max(1, path.stat().st_size)
         file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.name.lower().endswith(".gz") else raw
         for number, line in enumerate(file, 1):
-            if number % _PROGRESS_EVERY == 0:
-                progress(raw.tell() / size)
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -176,7 +164,7 @@ def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRe
                 yield number, _parsed(text)
 
 
-def _json(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+def _json(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
     """Yield the records of a list, or of the only list in an object. JSON Lines named .json are read too."""
     text = path.read_text(encoding="utf-8-sig")
     try:
@@ -185,7 +173,7 @@ def _json(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRec
         first = _parsed(text.lstrip().split("\n", 1)[0])
         if isinstance(first, BadRecord):
             raise DatasetError(f"{path}: not valid JSON ({error})") from error
-        yield from _lines(path, progress)
+        yield from _lines(path)
         return
     if isinstance(records, dict):
         value = next(iter(records.values()), None)
@@ -197,11 +185,10 @@ def _json(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRec
         yield number, _checked(item, has_surrogates)
 
 
-def _csv(path: Path, delimiter: str, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+def _csv(path: Path, delimiter: str) -> Iterator[tuple[int, Record | BadRecord]]:
     csv.field_size_limit(_FIELD_LIMIT)
-    with path.open("rb") as raw:
-        size = max(1, path.stat().st_size)
-        reader = csv.DictReader(io.TextIOWrapper(raw, "utf-8-sig", newline=""), delimiter=delimiter, strict=True)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter=delimiter, strict=True)
         rows = iter(reader)
         while True:
             try:
@@ -211,25 +198,19 @@ def _csv(path: Path, delimiter: str, progress: Progress) -> Iterator[tuple[int, 
             except csv.Error as error:
                 yield reader.line_num, BadRecord("not valid CSV", str(error))
                 continue
-            if reader.line_num % _PROGRESS_EVERY == 0:
-                progress(raw.tell() / size)
             if None in row or None in row.values():
                 yield reader.line_num, BadRecord("another number of cells than the header has")
                 continue
             yield reader.line_num, row
 
 
-def _parquet(path: Path, progress: Progress) -> Iterator[tuple[int, Record | BadRecord]]:
+def _parquet(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
-            number, rows = 0, max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(batch_size=ROWS_AT_A_TIME):
-                for record in table_records(batch):
-                    number += 1
-                    yield number, record
-                progress(number / rows)
+            batches = file.iter_batches(batch_size=ROWS_AT_A_TIME)
+            yield from enumerate((record for batch in batches for record in table_records(batch)), 1)
     except Exception as error:  # a damaged file may raise anything
         raise DatasetError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
 

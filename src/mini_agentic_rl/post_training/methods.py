@@ -14,13 +14,11 @@ from ..gateway import ChatRenderer
 from ..trainer import accuracy_row
 from .models import load_for_training
 from .rows import IGNORED, Example, TokenRows, preference_rows, unpaired_rows
-from .run import Callbacks, Method, Rows, TrlParts, run_method
+from .run import Method, Rows, TrlParts, run_method
 from .settings import DPOSettings, KTOSettings, ORPOSettings, RewardModelSettings
 
 
-def train_dpo(
-    settings: DPOSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
-) -> dict[str, Any]:
+def train_dpo(settings: DPOSettings, *, train_rows: Rows = None, eval_rows: Rows = None) -> dict[str, Any]:
     """Direct preference optimization (Rafailov et al. 2023, equation 7), on pairs of answers to one prompt:
 
         -log sigma(beta log(pi(y_w|x) / pi_0(y_w|x)) - beta log(pi(y_l|x) / pi_0(y_l|x)))
@@ -28,7 +26,7 @@ def train_dpo(
     The reference pi_0 is the model at the start of the run: the base with the new adapter off, or a frozen copy of the
     adapter that is trained. Rows have `prompt`, `chosen` and `rejected`.
     """
-    return run_method(DPO, settings, train_rows, eval_rows, callbacks)
+    return run_method(DPO, settings, train_rows, eval_rows)
 
 
 def _pair_rows(
@@ -47,9 +45,7 @@ def _dpo_parts(settings: DPOSettings) -> TrlParts:
 DPO: Method[DPOSettings] = Method("dpo", "preference", _pair_rows, _dpo_parts)
 
 
-def train_kto(
-    settings: KTOSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
-) -> dict[str, Any]:
+def train_kto(settings: KTOSettings, *, train_rows: Rows = None, eval_rows: Rows = None) -> dict[str, Any]:
     """Kahneman-Tversky optimization (Ethayarajh et al. 2024, equation 8), on single answers that are good or bad:
 
         w (1 - sigma(±beta (log(pi(y|x) / pi_0(y|x)) - z_0)))    with + for good answers, - for bad ones
@@ -57,7 +53,7 @@ def train_kto(
     The reference point z_0 estimates the KL divergence from the reference pi_0 by answers to other prompts of the
     batch. Rows have `prompt`, `completion` and `label` (true for good).
     """
-    return run_method(KTO, settings, train_rows, eval_rows, callbacks)
+    return run_method(KTO, settings, train_rows, eval_rows)
 
 
 def batched_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: KTOSettings) -> TokenRows:
@@ -84,9 +80,7 @@ def _kto_parts(settings: KTOSettings) -> TrlParts:
 KTO: Method[KTOSettings] = Method("kto", "unpaired", batched_rows, _kto_parts)
 
 
-def train_orpo(
-    settings: ORPOSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
-) -> dict[str, Any]:
+def train_orpo(settings: ORPOSettings, *, train_rows: Rows = None, eval_rows: Rows = None) -> dict[str, Any]:
     """Odds ratio preference optimization (Hong et al. 2024, equations 6 and 7), on pairs, without a reference model:
 
         -log p(y_w|x) - lambda log sigma(log(odds(y_w|x) / odds(y_l|x)))    with odds(y|x) = p(y|x) / (1 - p(y|x))
@@ -94,7 +88,7 @@ def train_orpo(
     where log p(y|x) is the mean over the tokens of the answer. Unlike TRL's own loss, it does not imitate prompts. Rows
     have `prompt`, `chosen` and `rejected`.
     """
-    return run_method(ORPO, settings, train_rows, eval_rows, callbacks)
+    return run_method(ORPO, settings, train_rows, eval_rows)
 
 
 def _orpo_parts(settings: ORPOSettings) -> TrlParts:
@@ -137,7 +131,7 @@ ORPO: Method[ORPOSettings] = Method("orpo", "preference", _pair_rows, _orpo_part
 
 
 def train_reward_model(
-    settings: RewardModelSettings, *, train_rows: Rows = None, eval_rows: Rows = None, callbacks: Callbacks = ()
+    settings: RewardModelSettings, *, train_rows: Rows = None, eval_rows: Rows = None
 ) -> dict[str, Any]:
     """Reward models (Bradley and Terry 1952; Ouyang et al. 2022, equation 1), which score an answer to a prompt.
 
@@ -147,7 +141,7 @@ def train_reward_model(
     `chosen` and `rejected`. The summary's `pair_accuracy` counts the held-out pairs whose chosen answer has the higher
     reward. `load_reward_model` loads the folder of the run.
     """
-    return run_method(REWARD, settings, train_rows, eval_rows, callbacks)
+    return run_method(REWARD, settings, train_rows, eval_rows)
 
 
 def pair_rows(renderer: ChatRenderer, examples: Sequence[Example], settings: RewardModelSettings) -> TokenRows:

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..datasets import (
@@ -26,7 +26,7 @@ from ..errors import UserError
 from ..gateway import ChatRenderer
 from ..http import BadRequestError
 from ..metrics import counted
-from ..tokens import CompletionRecord
+from ..tokens import CompletionRecord, TokenTree
 
 logger = logging.getLogger(__name__)
 
@@ -41,22 +41,21 @@ _TOO_LONG = "longer than `max_length`"
 class TokenRows:
     """Examples as token ids."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """Rows in the columns of the method's trainer."""
+    rows: list[Any] = field(default_factory=list)
+    """For SFT a list of completion records for each conversation, otherwise columns of the method's trainer."""
     tokens: int = 0
-    """Number of ids in all rows."""
+    """Number of ids in all rows; in a conversation, a shared beginning counts once."""
     shortened: int = 0
-    """Number of rows that were cut at the end."""
+    """Number of conversations that were cut at the end."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of examples that were left out, by reason."""
 
 
 def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
-    """Return `input_ids` and `labels` of `messages` (and `tools`).
+    """Return for each conversation of `messages` (and `tools`) its answers as completion records.
 
-    Each assistant turn is trained once, after the prompt that it answers. Turns that continue each other token by token
-    share a row; where the template rewrites history, as with earlier thoughts, a new row begins. Turns with `train`
-    False are read and not trained.
+    Each answer is trained once, after the prompt that it answers; `conversation_tree` joins those that continue each
+    other. Answers with `train` False are read and not trained. Answers are cut, or left out, at `max_length`.
 
     Raises:
         UserError: an example cannot be rendered, or none of its answers is to be trained.
@@ -68,21 +67,28 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
                 result.dropped["marked as not to be trained"] += 1
                 continue
             example = _with_messages(example, {"messages": "user"})
-            records = renderer.conversation_to_records(example["messages"], example["tools"])
             answers = [message for message in example["messages"] if message["role"] == "assistant"]
-            chains = _chains(records, [message.get("train", True) for message in answers])
-            chains = [(ids, labels) for ids, labels in chains if any(label != IGNORED for label in labels)]
-            if not chains:
+            records = renderer.conversation_to_records(example["messages"], example["tools"])
+            trained = [record for record, answer in zip(records, answers, strict=True) if answer.get("train", True)]
+            if not trained:
                 raise ValueError("every answer is marked as not to be trained")
-        for ids, labels in chains:
-            if all(label == IGNORED for label in labels[:max_length]):
-                result.dropped["no answer within `max_length`"] += 1
-                continue
-            result.shortened += len(ids) > max_length
-            ids = ids[:max_length]
-            result.rows.append({"input_ids": ids, "labels": labels[:max_length]})
-            result.tokens += len(ids)
+        row = [_cut(record, max_length) for record in trained if record.prompt_ids.size < max_length]
+        if not row:
+            result.dropped["no answer within `max_length`"] += 1
+            continue
+        result.shortened += any(record.prompt_ids.size + record.output_ids.size > max_length for record in trained)
+        result.rows.append(row)
+        result.tokens += conversation_tree([row]).token_count
     return result
+
+
+def conversation_tree(rows: Iterable[Sequence[CompletionRecord]]) -> TokenTree:
+    """Return one token tree of the conversations of `sft_rows`."""
+    tree = TokenTree()
+    for index, records in enumerate(rows):
+        for record in records:
+            tree.insert(record, index)
+    return tree
 
 
 def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
@@ -165,17 +171,10 @@ def report_losses(rows: TokenRows) -> None:
         raise UserError(f"no example is left to train on ({reasons})", setting="dataset")
 
 
-def _chains(records: Sequence[CompletionRecord], trained: Sequence[bool]) -> list[tuple[list[int], list[int]]]:
-    """Return ids and labels of the records, joining those that extend each other; `trained` says which get labels."""
-    chains: list[tuple[list[int], list[int]]] = []
-    for record, is_trained in zip(records, trained, strict=True):
-        prompt, output = record.prompt_ids.tolist(), record.output_ids.tolist()
-        labels = [IGNORED] * len(prompt)
-        if chains and prompt[: len(chains[-1][0])] == chains[-1][0]:
-            earlier = chains.pop()[1]
-            labels[: len(earlier)] = earlier
-        chains.append((prompt + output, labels + (output if is_trained else [IGNORED] * len(output))))
-    return chains
+def _cut(record: CompletionRecord, max_length: int) -> CompletionRecord:
+    """Return a record of at most `max_length` tokens, cut at the end of its output."""
+    size = max_length - record.prompt_ids.size
+    return replace(record, output_ids=record.output_ids[:size], logprobs=record.logprobs[:size])
 
 
 def _with_messages(example: Example, columns: Mapping[str, str]) -> Example:

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from huggingface_hub import constants
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback, set_seed
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
 import datasets
 from datasets import Dataset
@@ -38,7 +38,6 @@ from ..metrics import EVAL, MetricsLogger, check_loggers, rows_until
 from ..policy import count_parameters, resolve_device
 from ..processes import deferred_interrupt, peak_memory_bytes
 from ..trainer import RecordedRun, RunState, open_run
-from .head_tiles import answers_in_tiles
 from .models import TrainedModel, load_causal, save_trained, write_no_cards
 from .rows import Example, TokenRows, report_losses
 from .run_folder import PostTrainingFolder, TrainingProgress, held_out_metrics
@@ -48,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 Rows: TypeAlias = Sequence[Example] | None
 """Examples given by the caller; None reads `settings.dataset`."""
-Callbacks: TypeAlias = Sequence[TrainerCallback]
 
 S = TypeVar("S", bound=PostTrainingSettings)
 
@@ -128,20 +126,84 @@ def quiet_libraries() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-EVALUATED_TRAINING_ROWS = 64
+_EVALUATED_TRAINING_ROWS: Final = 64
 """Training rows that the loss is measured on where nothing is held out."""
-_PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "trl")
 
 
-def run_method(
-    method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, callbacks: Callbacks
+@dataclass(frozen=True)
+class RunData:
+    """The examples of a run as token ids."""
+
+    rows: TokenRows
+    """Rows to train on."""
+    evaluated: list[Any]
+    """Held-out rows; where nothing is held out, the first training rows."""
+    has_held_out: bool
+    counts: dict[str, int]
+    """Number of examples, `train` and `held_out`."""
+
+
+def prepare(
+    settings: S,
+    form: Form,
+    tokenise: Callable[[ChatRenderer, Sequence[Example], S], TokenRows],
+    train_rows: Rows,
+    eval_rows: Rows,
+) -> tuple[PostTrainingFolder, RunData]:
+    """Check the settings of a run, and read and tokenise its examples.
+
+    Raises:
+        UserError: a setting cannot work, the output folder holds a model, or no example is left to train on.
+    """
+    check_loggers(settings.loggers)
+    folder = PostTrainingFolder(settings.output_dir)
+    folder.refuse_model(settings.model)
+    renderer = ChatRenderer(load_tokenizer(settings.model))
+    train, held_out = read_examples(settings, form, train_rows, eval_rows)
+    rows = tokenise(renderer, train, settings)
+    report_losses(rows)
+    held_out_rows = tokenise(renderer, held_out, settings).rows
+    evaluated = held_out_rows or rows.rows[:_EVALUATED_TRAINING_ROWS]
+    return folder, RunData(rows, evaluated, bool(held_out_rows), {"train": len(train), "held_out": len(held_out)})
+
+
+def run_summary(
+    method: str,
+    settings: PostTrainingSettings,
+    data: RunData,
+    *,
+    dataset: str | None,
+    steps: int,
+    epochs: float,
+    **more: Any,
 ) -> dict[str, Any]:
+    """Return the summary of a run; `more` are further entries."""
+    packages = ("mini-agentic-rl", "torch", "transformers", "peft", *(() if method == "sft" else ("trl",)))
+    return {
+        "method": method,
+        "model": settings.model,
+        "dataset": dataset,
+        "output_dir": str(settings.output_dir),
+        "examples": data.counts,
+        "shortened": data.rows.shortened,
+        "dropped": dict(data.rows.dropped),
+        "measured_on": "held-out examples" if data.has_held_out else "training examples",
+        **more,
+        "steps": steps,
+        "epochs": round(epochs, 3),
+        "tokens": round(data.rows.tokens * epochs),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "versions": {package: metadata.version(package) for package in packages},
+        "seed": settings.seed,
+    }
+
+
+def run_method(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows) -> dict[str, Any]:
     """Run the method and return its summary.
 
     Args:
         train_rows: examples in the method's form; None reads `settings.dataset`.
         eval_rows: held-out examples; None holds out `settings.eval_fraction` of the others.
-        callbacks: further callbacks for the trainer of transformers.
 
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
@@ -149,48 +211,33 @@ def run_method(
     """
     if importlib.util.find_spec("trl") is None:
         raise MissingPackageError("training on written rows", "trl", extra="trl")
-    check_loggers(settings.loggers)
     with quiet_libraries():
-        return _run(method, settings, train_rows, eval_rows, callbacks)
+        return _run(method, settings, train_rows, eval_rows)
 
 
-def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, callbacks: Callbacks) -> dict[str, Any]:
+def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows) -> dict[str, Any]:
     started = time.perf_counter()
     device = resolve_device(settings.device)
-    folder = PostTrainingFolder(settings.output_dir)
-    folder.refuse_model(settings.model)
-    renderer = ChatRenderer(load_tokenizer(settings.model))
-    train, held_out = read_examples(settings, method.form, train_rows, eval_rows)
-    rows = method.tokenise(renderer, train, settings)
-    report_losses(rows)
-    evaluated_rows = method.tokenise(renderer, held_out, settings).rows
-    has_held_out = bool(evaluated_rows)
-    if not has_held_out:
-        evaluated_rows = rows.rows[:EVALUATED_TRAINING_ROWS]
+    folder, data = prepare(settings, method.form, method.tokenise, train_rows, eval_rows)
     processes = PartialState(cpu=device.type == "cpu")
 
-    def load_and_train(run: RecordedRun) -> dict[str, Any]:
+    def train_and_measure(run: RecordedRun) -> dict[str, Any]:
         run.logger.phase("loading the model")
         loaded = method.load(settings)
-        with answers_in_tiles(loaded.device, loaded.model.config.get_text_config().hidden_size):
-            return train_and_measure(run, loaded)
-
-    def train_and_measure(run: RecordedRun, loaded: TrainedModel) -> dict[str, Any]:
-        out = run.logger
-        arguments = _training_arguments(settings, folder.checkpoints_path, loaded, evaluates=has_held_out)
+        arguments = _training_arguments(settings, folder.checkpoints_path, loaded, evaluates=data.has_held_out)
         trainer_class, configuration, options = method.parts(settings)
         set_seed(settings.seed)  # TRL 1.14 draws a new adapter before it sets the seed
         trainer = trainer_class(
             model=loaded.model,
             args=configuration(**{**arguments, **options}),
-            train_dataset=Dataset.from_list(rows.rows),
-            eval_dataset=Dataset.from_list(evaluated_rows),
+            train_dataset=Dataset.from_list(data.rows.rows),
+            eval_dataset=Dataset.from_list(data.evaluated),
             processing_class=loaded.tokenizer,
             peft_config=loaded.new_adapter,
         )
         write_no_cards(trainer)
         parameters = count_parameters(trainer.model)
-        out.note(str(parameters))
+        run.logger.note(str(parameters))
         for default in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(default)
 
@@ -199,15 +246,17 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
 
         stop = threading.Event()
         progress = TrainingProgress(
-            out, rows.tokens, lambda epoch: folder.save_epoch(epoch, save), stop, folder.drop_older_checkpoints
+            run.logger,
+            data.rows.tokens,
+            lambda epoch: folder.save_epoch(epoch, save),
+            stop,
+            folder.drop_older_checkpoints,
         )
         trainer.add_callback(progress)
         seconds = {"loading": time.perf_counter() - started}
-        before = _evaluate(trainer, out, "measuring before", seconds)
+        before = _evaluate(trainer, run.logger, "measuring before", seconds)
         if not run.is_resumed:
-            out.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
-        for callback in callbacks:
-            trainer.add_callback(callback)
+            run.logger.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
         if settings.early_stopping_patience is not None:
             trainer.add_callback(EarlyStoppingCallback(settings.early_stopping_patience))
         since = time.perf_counter()
@@ -217,42 +266,39 @@ def _run(method: Method[S], settings: S, train_rows: Rows, eval_rows: Rows, call
             except Exception as error:  # of pickles, archives and tensors, while a checkpoint is read
                 if run.checkpoint is None or progress.has_begun or isinstance(error, UserError):
                     raise
-                advice = "delete that checkpoint, and `resume` goes on from the one before"
-                raise DamagedFileError(damage(run.checkpoint[1], error, advice), setting="resume") from error
+                raise damaged_checkpoint(run.checkpoint[1], error) from error
         seconds["training"] = time.perf_counter() - since
         last_step = trainer.state.global_step
-        after = [row for row in trainer.state.log_history if row["step"] == last_step and "eval_loss" in row]
+        evaluations = [row for row in trainer.state.log_history if row["step"] == last_step and "eval_loss" in row]
         trained_here = run.checkpoint is None or run.checkpoint[0] != last_step
-        if after and trained_here and settings.early_stopping_patience is None:  # else other weights were evaluated
-            after_metrics = held_out_metrics(after[-1])
+        if evaluations and trained_here and settings.early_stopping_patience is None:  # else of other weights
+            after = held_out_metrics(evaluations[-1])
         else:
-            after_metrics = _evaluate(trainer, out, "measuring after", seconds)
-        summary: dict[str, Any] = {
-            "method": method.name,
-            "model": settings.model,
-            "dataset": settings.dataset if train_rows is None else None,
-            "output_dir": str(settings.output_dir),
-            "examples": {"train": len(train), "held_out": len(held_out)},
-            "shortened": rows.shortened,
-            "dropped": dict(rows.dropped),
-            "measured_on": "held-out examples" if has_held_out else "training examples",
-            "before": before,
-            "after": after_metrics,
-            **method.result(trainer, len(evaluated_rows)),
-            "steps": last_step,
-            "epochs": round(float(trainer.state.epoch), 3),
-            "tokens": round(rows.tokens * trainer.state.epoch),
-            "parameters": {"trained": parameters.trained, "all": parameters.total},
-            "peak_memory_bytes": peak_memory_bytes(),
-            "versions": {package: metadata.version(package) for package in _PACKAGES},
-            "seconds": {**seconds, "this process": time.perf_counter() - started},
-            "seed": settings.seed,
-        }
+            after = _evaluate(trainer, run.logger, "measuring after", seconds)
+        summary = run_summary(
+            method.name,
+            settings,
+            data,
+            dataset=settings.dataset if train_rows is None else None,
+            steps=last_step,
+            epochs=float(trainer.state.epoch),
+            before=before,
+            after=after,
+            parameters={"trained": parameters.trained, "all": parameters.total},
+            **method.result(trainer, len(data.evaluated)),
+            seconds={**seconds, "this process": time.perf_counter() - started},
+        )
         if processes.is_main_process:
             folder.save_trained(save)
         return summary
 
-    return record_in_processes(folder, settings, load_and_train, processes)
+    return record_in_processes(folder, settings, train_and_measure, processes)
+
+
+def damaged_checkpoint(path: Path, error: Exception) -> DamagedFileError:
+    """Return the error of a checkpoint that cannot be read."""
+    advice = "delete that checkpoint, and `resume` goes on from the one before"
+    return DamagedFileError(damage(path, error, advice), setting="resume")
 
 
 def record_in_processes(

@@ -130,11 +130,6 @@ class SFTSettings(PostTrainingSettings):
     """Supervised fine-tuning: imitate the assistant's turns of written conversations."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"output_dir": Path("outputs/sft")}
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {**PostTrainingSettings.panels, "Method": ("packing",)}
-
-    packing: bool = False
-    """Count several conversations of together at most `max_length` tokens as one example of a batch; none attends to
-    another."""
 
 
 class ReferenceSettings(PostTrainingSettings):
@@ -213,7 +208,7 @@ class ResultSettings(JsonSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": ("model", "device"),
         "Result": ("output_dir", "dtype", "max_shard_size", "overwrite"),
-        "Check": ("check", "check_prompt", "check_tokens"),
+        "Check": ("check", "check_tokens"),
         "Run": ("json_output",),
     }
 
@@ -243,8 +238,6 @@ class ResultSettings(JsonSettings):
     check: bool = True
     """Load the result, and compare its greedy tokens and logits with those of base and adapter; if they differ, nothing
     is written."""
-    check_prompt: list[str] = Field(default=[])
-    """Prompt for the check, may be repeated; by default a few built-in ones."""
     check_tokens: int = Field(default=24, ge=1)
     """Tokens to sample after each prompt of the check."""
 
@@ -257,8 +250,8 @@ class MergeSettings(ResultSettings):
         "Model": (*ResultSettings.panels["Model"], "adapter"),
     }
 
-    adapter: list[Path] = Field(default=[])
-    """Folder of an adapter, or of the run that trained it; may be repeated, to add several into one model."""
+    adapter: Path | None = None
+    """Folder of an adapter, or of the run that trained it. Required."""
 
 
 class ExportSettings(ResultSettings):
@@ -271,9 +264,8 @@ class ExportSettings(ResultSettings):
         "GGUF": ("converter", "outtype"),
     }
 
-    adapters: list[Path] = Field(default=[])
-    """Folder of an adapter, or of the run that trained it; may be repeated. Without one, `format=gguf` converts the
-    model itself."""
+    adapters: Path | None = None
+    """Folder of an adapter, or of the run that trained it. Without one, `format=gguf` converts the model itself."""
     merge_lora: Literal["true", "false"] | None = None
     """Merge adapters into their base: `true` is `format=merged`, `false` is `format=adapter`."""
     format: ExportFormat | None = None

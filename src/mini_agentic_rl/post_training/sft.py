@@ -13,10 +13,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -24,9 +23,9 @@ import torch.distributed as dist
 from accelerate import PartialState
 
 from ..algorithm import derive_seed, negative_log_likelihood
-from ..files import DamagedFileError, damage, read_json, write_json
+from ..files import read_json, write_json
 from ..gateway import ChatRenderer, load_tokenizer
-from ..metrics import EVAL, check_loggers
+from ..metrics import EVAL
 from ..policy import (
     EMBEDDED_NAMES,
     Learner,
@@ -43,23 +42,20 @@ from ..policy import (
     save_weights,
     write_state,
 )
-from ..processes import deferred_interrupt, peak_memory_bytes
-from ..tokens import CompletionRecord, TokenTree, pack
+from ..processes import deferred_interrupt
+from ..tokens import CompletionRecord, pack
 from ..trainer import RecordedRun
 from .models import refuse_reward_model, refuse_weights
-from .rows import IGNORED, report_losses, sft_rows
-from .run import EVALUATED_TRAINING_ROWS, Rows, quiet_libraries, read_examples, record_in_processes
+from .rows import TokenRows, conversation_tree, sft_rows
+from .run import Rows, RunData, damaged_checkpoint, prepare, quiet_libraries, record_in_processes, run_summary
 from .run_folder import STATE_FILE, PostTrainingFolder
 from .settings import SFTSettings
 
 _OPTIMIZER: Final = "optimizer.pt"
 _RANDOM: Final = "random.pt"
-_PACKAGES: Final = ("mini-agentic-rl", "torch", "transformers", "peft")
 
-Row = dict[str, Any]
-"""`input_ids` and `labels` of a conversation."""
-Example = list[Row]
-"""The conversations that count as one example of a batch: one, or with `packing` several."""
+Row: TypeAlias = list[CompletionRecord]
+"""The answers of a conversation."""
 
 
 def train_sft(settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows = None) -> dict[str, Any]:
@@ -72,35 +68,22 @@ def train_sft(settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
     """
-    check_loggers(settings.loggers)
     started = time.perf_counter()
     device = resolve_device(settings.device)
-    folder = PostTrainingFolder(settings.output_dir)
-    folder.refuse_model(settings.model)
-    renderer = ChatRenderer(load_tokenizer(settings.model))
     with quiet_libraries():
-        train, held_out = read_examples(settings, "sft", train_rows, eval_rows)
-    rows = sft_rows(renderer, train, settings.max_length)
-    report_losses(rows)
-    evaluated_rows = sft_rows(renderer, held_out, settings.max_length).rows
-    has_held_out = bool(evaluated_rows)
-    if not has_held_out:
-        evaluated_rows = rows.rows[:EVALUATED_TRAINING_ROWS]
+        folder, data = prepare(settings, "sft", _tokenise, train_rows, eval_rows)
     processes = PartialState(cpu=device.type == "cpu")
 
     def train_and_measure(run: RecordedRun) -> dict[str, Any]:
         run.logger.phase("loading the model")
-        examples = packed_examples(rows.rows, settings.max_length) if settings.packing else [[row] for row in rows.rows]
-        training = _Training(
-            settings, run, folder, processes, examples, evaluated_rows if has_held_out else [], tokens=rows.tokens
-        )
+        training = _Training(settings, run, folder, processes, data)
         parameters = count_parameters(training.model.base, training.learner.parameters)
         run.logger.note(str(parameters))
         seconds = {"loading": time.perf_counter() - started}
 
         def measure(phase: str) -> dict[str, float]:
             since = time.perf_counter()
-            metrics = training.evaluate(evaluated_rows, phase)
+            metrics = training.evaluate(data.evaluated, phase)
             seconds[phase] = time.perf_counter() - since
             return metrics
 
@@ -111,32 +94,27 @@ def train_sft(settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows
         training.run()
         seconds["training"] = time.perf_counter() - since
         after = training.last_evaluation or measure("measuring after")
-        epochs = training.step / training.steps_per_epoch
-        summary: dict[str, Any] = {
-            "method": "sft",
-            "model": settings.model,
-            "dataset": settings.dataset if train_rows is None else None,
-            "output_dir": str(settings.output_dir),
-            "examples": {"train": len(train), "held_out": len(held_out)},
-            "shortened": rows.shortened,
-            "dropped": dict(rows.dropped),
-            "measured_on": "held-out examples" if has_held_out else "training examples",
-            "before": before,
-            "after": after,
-            "steps": training.step,
-            "epochs": round(epochs, 3),
-            "tokens": round(rows.tokens * epochs),
-            "parameters": {"trained": parameters.trained, "all": parameters.total},
-            "peak_memory_bytes": peak_memory_bytes(),
-            "versions": {package: metadata.version(package) for package in _PACKAGES},
-            "seconds": {**seconds, "this process": time.perf_counter() - started},
-            "seed": settings.seed,
-        }
+        summary = run_summary(
+            "sft",
+            settings,
+            data,
+            dataset=settings.dataset if train_rows is None else None,
+            steps=training.step,
+            epochs=training.step / training.steps_per_epoch,
+            before=before,
+            after=after,
+            parameters={"trained": parameters.trained, "all": parameters.total},
+            seconds={**seconds, "this process": time.perf_counter() - started},
+        )
         if processes.is_main_process:
             folder.save_trained(training.save_model)
         return summary
 
     return record_in_processes(folder, settings, train_and_measure, processes)
+
+
+def _tokenise(renderer: ChatRenderer, examples: Sequence[Mapping[str, Any]], settings: SFTSettings) -> TokenRows:
+    return sft_rows(renderer, examples, settings.max_length)
 
 
 class _Training:
@@ -148,23 +126,15 @@ class _Training:
         run: RecordedRun,
         folder: PostTrainingFolder,
         processes: PartialState,
-        examples: Sequence[Example],
-        held_out: Sequence[Row],
-        *,
-        tokens: int,
+        data: RunData,
     ) -> None:
-        """
-        Args:
-            held_out: conversations that are evaluated during the training; may be empty.
-            tokens: number of token ids in all examples.
-        """
         self._settings = settings
         self._run = run
         self._folder = folder
         self._is_writer = processes.is_main_process
-        self._examples = examples
-        self._held_out = held_out
-        self._tokens = tokens
+        self._rows: Sequence[Row] = data.rows.rows
+        self._held_out = data.evaluated if data.has_held_out else []
+        self._tokens = data.rows.tokens
         self._batch = settings.batch_size
         self._tokenizer = load_tokenizer(settings.model)
         self.model = _load(settings)
@@ -174,8 +144,8 @@ class _Training:
             self._group = RankGroup(processes.process_index, processes.num_processes, self.model.device, all_ranks)
         self._rank, self._ranks = processes.process_index, processes.num_processes
 
-        self._examples_per_step = settings.batch_size * settings.gradient_accumulation_steps * self._ranks
-        self.steps_per_epoch = math.ceil(len(examples) / self._examples_per_step)
+        self._rows_per_step = settings.batch_size * settings.gradient_accumulation_steps * self._ranks
+        self.steps_per_epoch = math.ceil(len(self._rows) / self._rows_per_step)
         self._total_steps = settings.max_steps or settings.num_epochs * self.steps_per_epoch
         self.learner = Learner(
             self.model,
@@ -256,14 +226,13 @@ class _Training:
     def _train_step(self) -> dict[str, float]:
         epoch, step = divmod(self.step, self.steps_per_epoch)
         rng = np.random.default_rng(derive_seed(self._settings.seed, "sft", epoch))
-        order = rng.permutation(len(self._examples))[step * self._examples_per_step :][: self._examples_per_step]
-        examples = [self._examples[index] for index in order]
-        terms = sum(_trained_tokens(row) for example in examples for row in example)
+        order = rng.permutation(len(self._rows))[step * self._rows_per_step :][: self._rows_per_step]
+        rows = [self._rows[index] for index in order]
+        terms = sum(map(_trained_tokens, rows))
         sums = {"loss": 0.0, "entropy": 0.0}
-        own_examples = examples[self._rank :: self._ranks]
-        for start in range(0, len(own_examples), self._batch):
-            batch = [row for example in own_examples[start : start + self._batch] for row in example]
-            self._add_pass(sums, batch, terms, gradient=True)
+        share = rows[self._rank :: self._ranks]
+        for start in range(0, len(share), self._batch):
+            self._add_pass(sums, share[start : start + self._batch], terms, gradient=True)
         metrics = self._summed(sums)
         taken = self.learner.optim_step()
         self.step += 1
@@ -341,8 +310,7 @@ class _Training:
             self._best = None if state["best"] is None else (float(state["best"][0]), int(state["best"][1]))
             self._evaluations_since_best = int(state["evaluations_since_best"])
         except Exception as error:  # of pickles, archives and tensors
-            advice = "delete that checkpoint, and `resume` goes on from the one before"
-            raise DamagedFileError(damage(path, error, advice), setting="resume") from error
+            raise damaged_checkpoint(path, error) from error
 
 
 def _load(settings: SFTSettings) -> PolicyModel:
@@ -369,36 +337,5 @@ def _load(settings: SFTSettings) -> PolicyModel:
     )
 
 
-def conversation_tree(rows: Sequence[Row]) -> TokenTree:
-    """Return a tree of conversations, whose terms are the tokens with a label."""
-    tree = TokenTree()
-    for index, row in enumerate(rows):
-        ids = np.array(row["input_ids"], np.int64)
-        is_trained = np.array(row["labels"]) != IGNORED
-        is_trained[0] = False  # nothing predicts the first token
-        edges = np.flatnonzero(np.diff(is_trained, append=False)) + 1
-        for start, stop in edges.reshape(-1, 2).tolist():
-            tree.insert(CompletionRecord(ids[:start], ids[start:stop], np.zeros(stop - start, np.float32)), index)
-    return tree
-
-
-def packed_examples(rows: Sequence[Row], max_length: int) -> list[Example]:
-    """Return the rows in groups of at most `max_length` tokens, by best-fit decreasing."""
-    groups: list[Example] = []
-    free: list[int] = []
-    for row in sorted(rows, key=lambda row: -len(row["input_ids"])):
-        size = len(row["input_ids"])
-        fitting = [(left, index) for index, left in enumerate(free) if left >= size]
-        if fitting:
-            index = min(fitting)[1]
-        else:
-            index = len(groups)
-            groups.append([])
-            free.append(max_length)
-        groups[index].append(row)
-        free[index] -= size
-    return groups
-
-
 def _trained_tokens(row: Row) -> int:
-    return sum(label != IGNORED for label in row["labels"][1:])
+    return sum(record.trained_tokens for record in row)

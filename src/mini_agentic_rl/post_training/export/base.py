@@ -1,6 +1,6 @@
-"""A base model and its adapters in memory, in the precision to merge in, and the folder of the result.
+"""A base model and its adapter in memory, in the precision to merge in, and the folder of the result.
 
-Adapters are only added to unquantised weights. A base that is quantised in its checkpoint is dequantised first; of one
+An adapter is only added to unquantised weights. A base that is quantised in its checkpoint is dequantised first; of one
 that was loaded in 4 bits for training only, the original weights are loaded.
 
 A result is written completely or not at all, and replaces nothing unless `overwrite` is set.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,66 +55,52 @@ _SPARE = 1.3
 
 @dataclass(frozen=True)
 class Source:
-    """A base and the adapters to merge into it."""
+    """A base and the adapter to merge into it."""
 
     base: str
     """The base as the user named it."""
     path: str
     """Its folder or Hub id."""
-    adapters: tuple[Path, ...]
+    adapter: Path
     scores: bool
     """True for a reward model, False for a language model."""
 
     @property
     def tokenizer(self) -> str:
-        """Folder or id of the tokenizer: the one saved with the last adapter, else the base's."""
-        saved = [str(folder) for folder in self.adapters if (folder / "tokenizer_config.json").is_file()]
-        return saved[-1] if saved else self.path
+        """Folder or id of the tokenizer: the one saved with the adapter, else the base's."""
+        return str(self.adapter) if (self.adapter / "tokenizer_config.json").is_file() else self.path
 
 
-def find_source(model: str | None, adapters: Sequence[Path], setting: str) -> Source:
-    """Return the base and the adapters that the settings name.
+def find_source(model: str | None, adapter: Path | None, setting: str) -> Source:
+    """Return the base and the adapter that the settings name.
 
     Args:
-        model: the base; None takes the one that the adapters were trained on.
-        adapters: folders of adapters, or of runs that trained them.
-        setting: the field that holds `adapters`, for errors.
+        model: the base; None takes the one that the adapter was trained on.
+        adapter: folder of an adapter, or of the run that trained it.
+        setting: the field that holds `adapter`, for errors.
 
     Raises:
-        UserError: no adapter, adapters of different bases or kinds, or no such model.
+        UserError: no adapter, or no such model.
     """
-    folders = tuple(found_adapter(path, setting) for path in adapters)
-    if not folders:
-        raise UserError("give the folder of a trained adapter", setting=setting)
-    kinds = {task_of(folder) == "SEQ_CLS" for folder in folders}
-    if len(kinds) > 1:
-        raise UserError("a reward model and a language model cannot be merged into one", setting=setting)
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError("the same adapter is given twice", setting=setting)
-    bases = dict.fromkeys([model] if model else [base_model_of(folder) for folder in folders])
-    if len({Path(base).name for base in bases}) > 1:
-        raise UserError(
-            f"the adapters were trained on different models ({', '.join(bases)}): "
-            "merge them one by one, or name the one that all are to be added into as `model`",
-            setting=setting,
-        )
-    base = next(iter(bases))
+    folder = find_adapter(adapter, setting)
+    base = model or base_model_of(folder)
     if adapter_folder(base) is not None:
         raise UserError(f"{base} is an adapter itself: give the model that it was trained on", setting="model")
     path = resolve_model(base)
-    for folder in folders:
-        trained_on = _config_of(folder).get("base_model_name_or_path") or base
-        if Path(portable_name(path)).name != Path(portable_name(trained_on)).name:
-            logger.warning("the adapter %s was trained on %r, not on %r (`model`)", folder, trained_on, base)
-    return Source(base, path, folders, kinds.pop())
+    trained_on = _config_of(folder).get("base_model_name_or_path") or base
+    if Path(portable_name(path)).name != Path(portable_name(trained_on)).name:
+        logger.warning("the adapter %s was trained on %r, not on %r (`model`)", folder, trained_on, base)
+    return Source(base, path, folder, task_of(folder) == "SEQ_CLS")
 
 
-def found_adapter(path: Path, setting: str) -> Path:
+def find_adapter(path: Path | None, setting: str) -> Path:
     """Return the folder of the adapter at `path`.
 
     Raises:
         UserError: there is none.
     """
+    if path is None:
+        raise UserError("give the folder of a trained adapter", setting=setting)
     folder = adapter_folder(path)
     if folder is None and (path / "config.json").is_file():
         raise UserError(f"{path} is a whole model already, with nothing to be merged", setting=setting)
@@ -176,50 +162,38 @@ def load_base(source: Source, device: torch.device) -> tuple[Any, torch.dtype]:
     return model.to(device).eval(), saved
 
 
-def attach(model: Any, source: Source) -> tuple[PeftModel, list[str]]:
-    """Return the model with all adapters active, and their names.
+def attach(model: Any, source: Source) -> PeftModel:
+    """Return the model with the adapter active.
 
     Raises:
-        AdapterMismatchError: an adapter does not fit.
+        AdapterMismatchError: the adapter does not fit.
     """
-    wrapped: Any = None
-    names = [f"adapter{number}" for number in range(len(source.adapters))]
-    for name, folder in zip(names, source.adapters, strict=True):
-        weights = adapter_weights(folder)
-        refuse_non_finite(weights, folder, setting="adapter")
-        try:
-            config = saved_adapter_config(folder, weights)
-            if wrapped is None:
-                wrapped = PeftModel.from_pretrained(model, str(folder), adapter_name=name, config=config)
-            else:
-                wrapped.add_adapter(name, config)
-                wrapped.load_adapter(str(folder), adapter_name=name)
-        except UserError:
-            raise
-        except (RuntimeError, ValueError) as error:
-            raise _mismatch(folder, source, _first_line(error)) from error
-        except Exception as error:  # peft trusts the configuration
-            raise DamagedFileError(damage(folder, error), setting="adapter") from error
-        misplaced = set(get_peft_model_state_dict(wrapped, adapter_name=name)) ^ set(weights)
-        if misplaced:
-            raise _mismatch(folder, source, f"{len(misplaced)} of its matrices belong elsewhere")
-    heads = [folder for folder in source.adapters if _config_of(folder).get("modules_to_save")]
-    if len(source.adapters) > 1 and heads:
-        raise UserError(
-            f"{heads[0]} replaces whole layers, so it is not merged together with others", setting="adapter"
-        )
-    wrapped.base_model.set_adapter(names)
-    return wrapped.eval(), names
+    folder = source.adapter
+    weights = adapter_weights(folder)
+    refuse_non_finite(weights, folder, setting="adapter")
+    try:
+        config = saved_adapter_config(folder, weights)
+        wrapped = PeftModel.from_pretrained(model, str(folder), config=config)
+    except UserError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        raise _mismatch(source, _first_line(error)) from error
+    except Exception as error:  # peft trusts the configuration
+        raise DamagedFileError(damage(folder, error), setting="adapter") from error
+    misplaced = set(get_peft_model_state_dict(wrapped)) ^ set(weights)
+    if misplaced:
+        raise _mismatch(source, f"{len(misplaced)} of its matrices belong elsewhere")
+    return wrapped.eval()
 
 
-def merged(wrapped: PeftModel, names: Sequence[str]) -> PreTrainedModel:
-    """Return the bare model with the adapters added in.
+def merged(wrapped: PeftModel) -> PreTrainedModel:
+    """Return the bare model with the adapter added in.
 
     Raises:
         UserError: a merged weight is not finite.
     """
     try:
-        model: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True, adapter_names=list(names))
+        model: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True)
     except ValueError as error:
         raise UserError(f"the adapter cannot be merged: {_first_line(error)}") from error
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
@@ -233,11 +207,10 @@ def _config_of(folder: Path) -> dict[str, Any]:
         return read_json(folder / ADAPTER_CONFIG)
 
 
-def _mismatch(folder: Path, source: Source, detail: str) -> AdapterMismatchError:
-    trained_on = _config_of(folder).get("base_model_name_or_path") or "an unnamed model"
-    return AdapterMismatchError(
-        f"the adapter {folder} was trained on {trained_on}, and does not fit {source.base}: {detail}", setting="model"
-    )
+def _mismatch(source: Source, detail: str) -> AdapterMismatchError:
+    trained_on = _config_of(source.adapter).get("base_model_name_or_path") or "an unnamed model"
+    message = f"the adapter {source.adapter} was trained on {trained_on}, and does not fit {source.base}: {detail}"
+    return AdapterMismatchError(message, setting="model")
 
 
 def _first_line(error: BaseException) -> str:

@@ -28,7 +28,7 @@ from ...policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
 from ...processes import start_child
 from ..models import adapter_weights
 from ..settings import ExportSettings
-from .base import find_source, found_adapter, portable_name, publish, size_of, target_folder
+from .base import find_adapter, find_source, portable_name, publish, size_of, target_folder
 from .merged_model import carry_run_file, merge_into
 
 logger = logging.getLogger(__name__)
@@ -107,39 +107,26 @@ def export(settings: ExportSettings) -> dict[str, Any]:
         UserError: a setting cannot work; nothing was published.
     """
     if settings.wanted == "adapter":
-        return _export_adapters(settings)
+        return _export_adapter(settings)
     if settings.wanted == "gguf":
         return _export_gguf(settings)
     source = find_source(settings.model, settings.adapters, _ADAPTERS)
-    with target_folder(settings.output_dir, settings.adapters[-1], "-merged", overwrite=settings.overwrite) as target:
+    beside = settings.adapters or source.adapter
+    with target_folder(settings.output_dir, beside, "-merged", overwrite=settings.overwrite) as target:
         return merge_into(source, target, settings)
 
 
-def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
-    """Write one adapter into the folder itself, several into subfolders of their names."""
+def _export_adapter(settings: ExportSettings) -> dict[str, Any]:
     started = time.monotonic()
-    folders = [found_adapter(path, _ADAPTERS) for path in settings.adapters]
-    if not folders:
-        raise UserError("give the folder of a trained adapter", setting=_ADAPTERS)
-    names = [path.expanduser().absolute().name for path in settings.adapters]
-    if len(set(names)) < len(names):
-        raise UserError(
-            f"two adapters have folders of one name, {names[-1]}: export them one by one", setting=_ADAPTERS
-        )
-    written: list[dict[str, Any]] = []
-
-    def write(folder: Path) -> None:
-        for name, source in zip(names, folders, strict=True):
-            place = folder if len(folders) == 1 else folder / name
-            place.mkdir(exist_ok=True)
-            written.append({"name": name, **_write_adapter(source, place, settings)})
-
-    with target_folder(settings.output_dir, settings.adapters[-1], "-adapter", overwrite=settings.overwrite) as target:
-        publish(target, write)
+    source = find_adapter(settings.adapters, _ADAPTERS)
+    beside = settings.adapters or source
+    written: dict[str, Any] = {}
+    with target_folder(settings.output_dir, beside, "-adapter", overwrite=settings.overwrite) as target:
+        publish(target, lambda folder: written.update(_write_adapter(source, folder, settings)))
     return {
         "output_dir": str(target),
         "format": "adapter",
-        "adapters": written,
+        **written,
         "bytes": size_of(target),
         "seconds": time.monotonic() - started,
     }
@@ -148,10 +135,10 @@ def _export_adapters(settings: ExportSettings) -> dict[str, Any]:
 def _export_gguf(settings: ExportSettings) -> dict[str, Any]:
     started = time.monotonic()
     converter = find_converter(settings.converter)
-    if not settings.adapters and settings.model is None:
+    named = settings.adapters or settings.model
+    if named is None:
         raise UserError("give a trained adapter, or a whole model as `model`", setting=_ADAPTERS)
-    named = settings.adapters[-1] if settings.adapters else Path(settings.model or "")
-    beside = named.expanduser().absolute()
+    beside = Path(named).expanduser().absolute()
     summary: dict[str, Any] = {}
 
     def write(folder: Path) -> None:
@@ -190,7 +177,7 @@ _TOKENIZER_FILES = (
 
 
 def _write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict[str, Any]:
-    """Write the adapter in `source` into an empty folder; return the name of its base, and its size."""
+    """Write the adapter in `source` into an empty folder; return the name of its base, and its rank."""
     with reading(source / ADAPTER_CONFIG, setting="adapter"):
         config = read_json(source / ADAPTER_CONFIG)
     config["base_model_name_or_path"] = portable_name(
@@ -208,10 +195,9 @@ def _write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict
     for name in _TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
-    carry_run_file([source], folder)
+    carry_run_file(source, folder)
     return {
         "base": config["base_model_name_or_path"],
         "rank": config.get("r"),
         "matrices": len(weights),
-        "bytes": size_of(folder),
     }

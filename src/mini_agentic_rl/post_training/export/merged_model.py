@@ -1,6 +1,6 @@
-"""Merge adapters into their base, and check that the result behaves like base and adapters.
+"""Merge an adapter into its base, and check that the result behaves like base and adapter.
 
-The check: base and adapters sample greedily after a few prompts, and their logits are kept. The merged model then reads
+The check: base and adapter sample greedily after a few prompts, and their logits are kept. The merged model then reads
 the same tokens, once in memory and once as loaded from disk. Its greedy tokens must be the same, and its logits equal
 up to rounding.
 """
@@ -113,25 +113,27 @@ def _require_same(model: Any, observed: Sequence[Observed], what: str) -> None:
     Raises:
         UserError: it does not; `what` names the model in the message.
     """
-    found = compare(model, observed)
-    allowed = _ERROR[model.dtype] * max(1.0, found.largest_logit)
-    if found.max_logit_difference <= allowed and found.widest_gap <= 2 * allowed:
+    difference = compare(model, observed)
+    allowed = _ERROR[model.dtype] * max(1.0, difference.largest_logit)
+    if difference.max_logit_difference <= allowed and difference.widest_gap <= 2 * allowed:
         return
+    changed = difference.tokens - difference.tokens_equal
     raise UserError(
-        f"{what} is not the same model: {found.tokens - found.tokens_equal} of {found.tokens} greedy tokens differ, "
-        f"and logits by {found.max_logit_difference:.3g}, where rounding explains {allowed:.3g}. Nothing was written; "
+        f"{what} is not the same model: {changed} of {difference.tokens} greedy tokens differ, and logits by "
+        f"{difference.max_logit_difference:.3g}, where rounding explains {allowed:.3g}. Nothing was written; "
         "look at the adapter and its base (without `check` it is written all the same)"
     )
 
 
 def merge(settings: MergeSettings) -> dict[str, Any]:
-    """Merge the adapters into their base and return a summary: output folder, size, and the result of the check.
+    """Merge the adapter into its base and return a summary: output folder, size, and the result of the check.
 
     Raises:
         UserError: a setting cannot work, the adapter does not fit, or the merged model is not the same model.
     """
     source = find_source(settings.model, settings.adapter, "adapter")
-    with target_folder(settings.output_dir, settings.adapter[-1], "-merged", overwrite=settings.overwrite) as target:
+    beside = settings.adapter or source.adapter
+    with target_folder(settings.output_dir, beside, "-merged", overwrite=settings.overwrite) as target:
         return merge_into(source, target, settings)
 
 
@@ -147,15 +149,14 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
         progress.phase("merging", 5 if settings.check else 3)
         model, saved_dtype = load_base(source, device)
         dtype = saved_dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
-        wrapped, names = attach(model, source)
+        wrapped = attach(model, source)
         tokenizer = load_tokenizer(source.tokenizer)
         progress.advance()
         observed: list[Observed] = []
         effect: float | None = None
         if settings.check:
             renderer = ChatRenderer(tokenizer)
-            texts = settings.check_prompt or PROMPTS
-            prompts = [renderer.render([{"role": "user", "content": text}]) for text in texts]
+            prompts = [renderer.render([{"role": "user", "content": text}]) for text in PROMPTS]
             observed = observe(wrapped, prompts, 0 if source.scores else settings.check_tokens)
             with wrapped.disable_adapter():
                 effect = compare(wrapped, observed).max_logit_difference
@@ -163,7 +164,7 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
                 logger.warning("the adapter changes nothing: was it trained?")
             progress.advance()
         working_dtype = model.dtype
-        whole: PreTrainedModel | None = merged(wrapped, names)
+        whole: PreTrainedModel | None = merged(wrapped)
         del model, wrapped
         if settings.check:
             _require_same(whole, observed, "the merged model in memory")
@@ -178,7 +179,7 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
             _save(whole, folder, dtype, settings.max_shard_size)
             whole = None  # room for the model that is read back
             tokenizer.save_pretrained(folder)
-            carry_run_file(source.adapters, folder)
+            carry_run_file(source.adapter, folder)
             progress.advance()
             if settings.check:
                 architecture = AutoModelForSequenceClassification if source.scores else AutoModelForCausalLM
@@ -198,7 +199,7 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
         "output_dir": str(target),
         "format": "merged",
         "base": source.base,
-        "adapters": [str(folder) for folder in source.adapters],
+        "adapter": str(source.adapter),
         "reward_model": source.scores,
         "dtype": str(dtype).removeprefix("torch."),
         "bytes": size_of(target),
@@ -213,7 +214,7 @@ def _rounded(model: Any, dtype: torch.dtype, observed: Sequence[Observed]) -> li
     """Round the weights to the format that they are saved in, and return the model's logits then."""
     for parameter in model.parameters():  # not the buffers: those are computed anew when a model is loaded
         parameter.data.copy_(parameter.data.to(dtype))
-    return [replace(one, logits_SV=_logits(model, one.sequence, one.prompt_tokens)) for one in observed]
+    return [replace(item, logits_SV=_logits(model, item.sequence, item.prompt_tokens)) for item in observed]
 
 
 def _save(model: Any, folder: Path, dtype: torch.dtype, max_shard_size: str) -> None:
@@ -222,8 +223,8 @@ def _save(model: Any, folder: Path, dtype: torch.dtype, max_shard_size: str) -> 
     model.save_pretrained(folder, max_shard_size=max_shard_size)
 
 
-def carry_run_file(adapters: Sequence[Path], folder: Path) -> None:
-    """Copy the run configuration of the last adapter: the reward service reads from it where a score is taken."""
-    run_file = run_file_of(adapters[-1])
+def carry_run_file(adapter: Path, folder: Path) -> None:
+    """Copy the run configuration of an adapter: the reward service reads from it where a score is taken."""
+    run_file = run_file_of(adapter)
     if run_file is not None:
         shutil.copyfile(run_file, folder / RUN_FILE)
