@@ -392,7 +392,7 @@ if __name__ == "__main__":
 def test_a_script_in_the_style_of_agent_lightning_runs_after_changing_its_import(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(package="mini_agent_lighting"))
-    out, _ = run_python(script)
+    out, err = run_python(script)
     assert out.splitlines() == [
         "Dear {name} {'Hi {name}': 0.0, 'Dear {name}': 1.0}",
         "['succeeded', 'succeeded', 'succeeded', 'succeeded', 'succeeded']",

@@ -97,8 +97,8 @@ class ShownRun:
         self.name = name
         self.folder = None if folder is None else RunFolder(folder)
         if self.folder is not None:
-            self._metrics = CachedFile(self.folder.metrics_path, read_metrics, [])
-            self._intervals = CachedFile(self.folder.evaluations_path, intervals_of, [])
+            self._metrics = CachedFile[list[dict[str, Any]]](self.folder.metrics_path, read_metrics, [])
+            self._intervals = CachedFile[list[dict[str, Any]]](self.folder.evaluations_path, intervals_of, [])
         self._store = store
         self._owned = owned or store is None
         self._store_path = store.path if isinstance(store, SqlLightningStore) else None
