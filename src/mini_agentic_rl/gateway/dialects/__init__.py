@@ -10,7 +10,7 @@ its path and below each rollout's URL, with the same keys, limits and records. T
 """
 
 from .anthropic import AnthropicDialect
-from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup
+from .base import Caller, CallScope, Counting, Dialect, Exchange
 from .chat import ChatDialect, ChatRequest, FunctionDefinition, StreamOptions, parse_chat_request
 from .completions import CompletionsDialect
 from .parameters import AnswerForm
@@ -30,7 +30,6 @@ __all__ = [
     "Dialect",
     "Exchange",
     "FunctionDefinition",
-    "Lookup",
     "ResponsesDialect",
     "StreamOptions",
     "parse_chat_request",

@@ -66,18 +66,6 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True)
-class Lookup:
-    """A path of a dialect that reads or deletes a kept answer."""
-
-    method: str
-    path: str
-    """Contains `{id}`."""
-    answer: Callable[[str, CallScope, str, Mapping[str, str]], Json]
-    """Returns the body for an id, the scope of the URL, the client's API key and the query; raises a HttpError if the
-    answer is not kept, or belongs to somebody else."""
-
-
-@dataclass(frozen=True)
 class Counting:
     """A path of a dialect that counts the tokens of a prompt."""
 
@@ -99,7 +87,6 @@ class Dialect(ABC):
     """Fields of requests that are read beside those of `request`."""
     tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
     """Values of a tool's `type` that are served."""
-    lookups: Sequence[Lookup] = ()
     counting: Counting | None = None
 
     @abstractmethod
@@ -109,7 +96,7 @@ class Dialect(ABC):
         Args:
             body: the JSON object.
             scope: the attempt that sends it.
-            key: the client's API key; only this client can look up what is kept of the request.
+            key: the client's API key; only this client can continue the conversation.
 
         Raises:
             HttpError: the request cannot be served; a BadRequestError names the field in `param`.

@@ -28,15 +28,13 @@ from .base import (
     ItemExchange,
     ItemKind,
     Json,
-    Lookup,
     renamed,
     sent,
     served_tools,
 )
 from .parameters import passed_on
 from .reader import CallDelta
-from .response_memory import ResponseMemory
-from .responses_input import ID_PREFIXES, INPUT, chat_messages, input_items
+from .responses_input import INPUT, ResponseMemory, chat_messages
 
 # OpenAI serves these from its own state. To ignore one would be to answer another request.
 _NOT_SERVED: Final = {
@@ -76,14 +74,6 @@ class ReasoningOptions(Body):
 
     effort: str | None = None
     summary: str | None = None
-
-
-class ItemsPage(Body):
-    """The query of `GET /v1/responses/{id}/input_items`."""
-
-    order: Literal["asc", "desc"] = "desc"
-    limit: int = Field(default=20, ge=1, le=100)
-    after: str | None = None
 
 
 class ResponsesRequest(Body):
@@ -225,6 +215,8 @@ def _response_format(text_format: Mapping[str, Any] | None) -> Json | None:
     return {"type": "json_schema", "json_schema": kept}
 
 
+_ID_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+"""Beginning of an item's id by its type."""
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -260,7 +252,7 @@ class OutputItem(AnswerItem):
         """Entries of `logprobs.content` that belong to a message."""
         self._sent_logprobs = 0
         self._status = "in_progress"
-        item_id = f"{ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
+        item_id = f"{_ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
         self._place: Json = {"item_id": item_id, "output_index": index}
 
     def body(self) -> Json:
@@ -415,8 +407,7 @@ class ResponsesExchange(ItemExchange):
         body = self._body()
         if self._request.store is not False:
             conversation = [*self._conversation, self._message()]
-            items = input_items(self._request.input, self._response_id)
-            self._memory.keep(self._owner, body, self._request.previous_response_id, conversation, items)
+            self._memory.keep(self._owner, self._response_id, self._request.previous_response_id, conversation)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
 
     @property
@@ -490,8 +481,7 @@ class ResponsesExchange(ItemExchange):
 
 
 class ResponsesDialect(Dialect):
-    """`POST /v1/responses`, `GET` and `DELETE` of a response, `GET` of its input items, and
-    `POST /v1/responses/input_tokens`."""
+    """`POST /v1/responses`, and `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"
     request = ResponsesRequest
@@ -500,12 +490,6 @@ class ResponsesDialect(Dialect):
 
     def __init__(self) -> None:
         self._memory = ResponseMemory()
-        response_path = f"{self.path}/{{id}}"
-        self.lookups = (
-            Lookup("GET", f"{response_path}/input_items", self._input_items),
-            Lookup("GET", response_path, lambda id_, scope, key, query: self._memory.response((key, scope), id_)),
-            Lookup("DELETE", response_path, self._delete),
-        )
         self.counting = Counting(
             f"{self.path}/input_tokens",
             lambda body, scope, key: self.open(body, scope, key).chat,
@@ -538,21 +522,4 @@ class ResponsesDialect(Dialect):
         return renamed(error, CHAT_FIELDS).body()
 
     def forget(self, scope: CallScope, key: str) -> None:
-        self._memory.forget_all((key, scope))
-
-    def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
-        page = checked(ItemsPage, dict(query))
-        items = self._memory.input_items((key, scope), response_id)
-        if page.order == "desc":
-            items.reverse()
-        start = 0
-        if page.after is not None:
-            start = next((at for at, item in enumerate(items, 1) if item["id"] == page.after), len(items))
-        shown = items[start : start + page.limit]
-        first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-        more = len(items) > start + page.limit
-        return {"object": "list", "data": shown, "has_more": more, "first_id": first, "last_id": last}
-
-    def _delete(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
-        self._memory.forget((key, scope), response_id)
-        return {"id": response_id, "object": "response", "deleted": True}
+        self._memory.forget((key, scope))

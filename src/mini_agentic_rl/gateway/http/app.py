@@ -241,13 +241,6 @@ def create_app(
 
     for dialect in backend.dialects:
         add("POST", dialect.path, answering(dialect), dialect)
-        for lookup in dialect.lookups:
-
-            async def look_up(request: Request, lookup: Any = lookup) -> Response:
-                key, caller = await identify(request)
-                return json_response(lookup.answer(request.path_params["id"], caller.scope, key, request.query_params))
-
-            add(lookup.method, lookup.path, look_up, dialect)
         if dialect.counting is not None and backend.count is not None:
 
             async def count(request: Request, counting: Any = dialect.counting, count: Any = backend.count) -> Response:
