@@ -15,7 +15,7 @@ from ...tokens import CompletionRecord, Delivery, SamplingParams, TokenRequest
 from ..constraints.compiler import ConstraintCompiler
 from ..constraints.rules import answer_rule
 from ..dialects import Caller, CallScope, ChatRequest
-from ..errors import TooManyMessagesError, UnknownModelError
+from ..errors import BeyondContextError, UnknownModelError
 from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
@@ -262,7 +262,7 @@ class Preparation:
 
     def _check_count(self, request: ChatRequest) -> None:
         if len(request.messages) > self.sampler.context_length:  # each has at least one token
-            raise TooManyMessagesError(len(request.messages), self.sampler.context_length)
+            raise BeyondContextError(self.sampler.context_length, messages=len(request.messages))
 
     def _adapter(self, model: str) -> str | None:
         if model == self.model_name:

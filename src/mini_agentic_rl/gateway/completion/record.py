@@ -336,9 +336,8 @@ def _span(answer: RecordedAnswer, end_time: float) -> Span:
     if answer.token_ids and len(answer.logprobs) == len(answer.token_ids):
         attributes[Attr.RESPONSE_LOGPROBS] = list(answer.logprobs)
     else:
-        attributes[Attr.UNTRAINABLE] = (
-            f"the model's server told {len(answer.token_ids)} token ids and {len(answer.logprobs)} log-probabilities"
-        )
+        ids, logprobs = len(answer.token_ids), len(answer.logprobs)
+        attributes[Attr.UNTRAINABLE] = f"the model's server reported {ids} token ids and {logprobs} log-probabilities"
     if caller.agent is not None:
         attributes[Attr.AGENT_NAME] = caller.agent
     if answer.forced:

@@ -266,7 +266,7 @@ class ChatCall:
         if choice.finish_reason == "cancelled":
             await self._record_cancelled(choice)
             if choice.failure:
-                raise BadRequestError(f"the answer cannot take the form that was asked for: {choice.failure}")
+                raise BadRequestError(f"the answer cannot take the requested form: {choice.failure}")
             raise UnavailableError("the model stopped before the answer was complete; try again")
         await self._record(choice)
         message = prepared.message(choice)

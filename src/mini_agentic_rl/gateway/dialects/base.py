@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import isclass
 from io import StringIO
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
-from ...http import ANYBODY, Body, HttpError, encode
+from ...http import ANYBODY, BadRequestError, Body, HttpError, encode
 from ..errors import UnavailableError
 from .parameters import unknown_fields
 from .reader import CallDelta, ChatReader
@@ -65,17 +65,6 @@ class Exchange(Protocol):
         """Return the events that end a stream with an error."""
 
 
-@dataclass(frozen=True)
-class Counting:
-    """A path of a dialect that counts the tokens of a prompt."""
-
-    path: str
-    chat: Callable[[Json, CallScope, str], Json]
-    """Returns the chat request for a body, a scope and an API key; raises a HttpError if it is malformed."""
-    answer: Callable[[int], Json]
-    """Returns the body of the answer."""
-
-
 class Dialect(ABC):
     """A wire format. Used from one event loop; its memory is bounded."""
 
@@ -87,7 +76,12 @@ class Dialect(ABC):
     """Fields of requests that are read beside those of `request`."""
     tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
     """Values of a tool's `type` that are served."""
-    counting: Counting | None = None
+    counting_path: ClassVar[str] = ""
+    """The path that counts the tokens of a prompt; empty if there is none."""
+    counting_fields: ClassVar[Json] = {}
+    """Required fields of a request that have no effect on the count."""
+    counting_answer: ClassVar[Json] = {}
+    """Fields of the answer beside the count."""
 
     @abstractmethod
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> Exchange:
@@ -139,6 +133,42 @@ def served_tools(tools: Sequence[Json] | None, kinds: Collection[str | None]) ->
     the validation reports them."""
     placed = [(f"tools[{index}]", tool) for index, tool in enumerate(tools or ())]
     return [(place, tool) for place, tool in placed if tool.get("type") in kinds] or placed
+
+
+def joined_text(content: Any, where: str, fields: Mapping[str, str], between: str = "") -> str:
+    """Return the text of a content: text, or a list of parts of text.
+
+    Args:
+        content: the content.
+        where: its place in the request, for errors.
+        fields: the field that has the text, for each type of part.
+        between: text between two parts.
+
+    Raises:
+        BadRequestError: it is neither; `param` names the place.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequestError(f"{where}: expected text or a list of parts", param=where)
+    return between.join(text_of_part(part, f"{where}[{index}]", fields) for index, part in enumerate(content))
+
+
+def text_of_part(part: Any, where: str, fields: Mapping[str, str]) -> str:
+    """Return the text of a part; see `joined_text`."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    field = fields.get(kind) if isinstance(kind, str) else None
+    text = part.get(field) if field else None
+    if not isinstance(text, str):
+        raise BadRequestError(f"{where}: expected a part that is text, not {kind!r}", param=where)
+    return text
+
+
+def chat_request(model: str, messages: Sequence[Json], options: Mapping[str, Any], stream: bool | None) -> Json:
+    """Return the body of a chat request with those options that are not None."""
+    chat: Json = {"model": model, "messages": list(messages)}
+    chat |= {name: value for name, value in options.items() if value is not None}
+    return chat | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
 
 
 def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
@@ -226,14 +256,24 @@ class ItemExchange(ABC):
     """
 
     counts_first: ClassVar[bool] = False
+    id_prefix: ClassVar[str]
+    """Prefix of the id of an answer; the rest is that of the recorded chat completion."""
 
     def __init__(self, chat: Json) -> None:
+        self._id = ""
         self.chat = chat
         self.reader = ChatReader()
         self.items: list[AnswerItem] = []
         self.calls: dict[int, AnswerItem] = {}
         """The calls among the items, by their number in the chat completion."""
         self._open: AnswerItem | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the answer."""
+        if not self._id:
+            self._id = self.id_prefix + (self.reader.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
+        return self._id
 
     @abstractmethod
     def begin(self) -> list[Json]:

@@ -11,10 +11,9 @@ for the input is added to the function's description. It does not constrain the 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -23,11 +22,11 @@ from ..render.messages import assistant_message
 from .base import (
     AnswerItem,
     CallScope,
-    Counting,
     Dialect,
     ItemExchange,
     ItemKind,
     Json,
+    chat_request,
     renamed,
     sent,
     served_tools,
@@ -141,10 +140,7 @@ def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequ
     }
     if request.wants_logprobs:
         options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-    if request.stream:
-        options |= {"stream": True, "stream_options": {"include_usage": True}}
-    chat: Json = {"model": request.model, "messages": list(messages)}
-    return chat | {name: value for name, value in options.items() if value is not None}
+    return chat_request(request.model, messages, options, request.stream)
 
 
 def _tool(tool: Mapping[str, Any], place: str) -> Json:
@@ -330,6 +326,8 @@ class ResponsesExchange(ItemExchange):
         owner: owner of the response.
     """
 
+    id_prefix = "resp_"
+
     def __init__(
         self,
         chat: Json,
@@ -345,7 +343,6 @@ class ResponsesExchange(ItemExchange):
         self._owner = owner
         self._logprobs: list[Json] = []
         self._sent_events = 0
-        self._id = ""
         self._status = "in_progress"
         self._error: Json | None = None
 
@@ -375,7 +372,7 @@ class ResponsesExchange(ItemExchange):
 
     def new_item(self, kind: ItemKind, call: CallDelta | None) -> OutputItem:
         custom = call is not None and call.name in self._request.custom_tools
-        return OutputItem(kind, len(self.items), call, custom=custom, response_id=self._response_id)
+        return OutputItem(kind, len(self.items), call, custom=custom, response_id=self.id)
 
     def read_logprobs(self, entries: Sequence[Json]) -> None:
         if self._request.wants_logprobs:
@@ -407,15 +404,8 @@ class ResponsesExchange(ItemExchange):
         body = self._body()
         if self._request.store is not False:
             conversation = [*self._conversation, self._message()]
-            self._memory.keep(self._owner, self._response_id, self._request.previous_response_id, conversation)
+            self._memory.keep(self._owner, self.id, self._request.previous_response_id, conversation)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
-
-    @property
-    def _response_id(self) -> str:
-        """The id of the response; it has the same ending as the id of the recorded chat completion."""
-        if not self._id:
-            self._id = "resp_" + (self.reader.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
-        return self._id
 
     def _body(self) -> Json:
         """Return the response object."""
@@ -423,7 +413,7 @@ class ResponsesExchange(ItemExchange):
         reason = _INCOMPLETE.get(reader.first.finish_reason or "")
         ended = self._status in ("completed", "incomplete")
         body: Json = {
-            "id": self._response_id,
+            "id": self.id,
             "object": "response",
             "created_at": reader.created,
             "status": self._status,
@@ -487,14 +477,11 @@ class ResponsesDialect(Dialect):
     request = ResponsesRequest
     further = (*_NOT_SERVED, *_IGNORED)
     tool_kinds = TOOL_KINDS
+    counting_path = f"{path}/input_tokens"
+    counting_answer: ClassVar[Json] = {"object": "response.input_tokens"}
 
     def __init__(self) -> None:
         self._memory = ResponseMemory()
-        self.counting = Counting(
-            f"{self.path}/input_tokens",
-            lambda body, scope, key: self.open(body, scope, key).chat,
-            lambda tokens: {"object": "response.input_tokens", "input_tokens": tokens},
-        )
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ResponsesExchange:
         for name, instead in _NOT_SERVED.items():

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from ...http import BadRequestError, encode
-from .base import Json
+from .base import Json, joined_text, text_of_part
 
 INPUT: Final = "input"
 """The only argument of the function that stands for a custom tool."""
@@ -54,7 +54,7 @@ class _History:
         if kind == "message":
             self._message(item, where)
         elif kind == "reasoning":
-            self._reasoning += _text(item.get("content") or [], f"{where}.content")
+            self._reasoning += joined_text(item.get("content") or [], f"{where}.content", _TEXT_PARTS)
         elif kind == "function_call":
             if not isinstance(item.get("arguments"), str):
                 raise BadRequestError(f"{where}.arguments: expected JSON text", param=f"{where}.arguments")
@@ -64,7 +64,7 @@ class _History:
                 raise BadRequestError(f"{where}.input: expected text", param=f"{where}.input")
             self._call(item, where, json.dumps({INPUT: item["input"]}, ensure_ascii=False))
         elif kind in ("function_call_output", "custom_tool_call_output"):
-            content = _text(item.get("output"), f"{where}.output")
+            content = joined_text(item.get("output"), f"{where}.output", _TEXT_PARTS)
             self._add({"role": "tool", "tool_call_id": _call_id(item, where), "content": content})
         else:
             raise BadRequestError(
@@ -80,7 +80,7 @@ class _History:
         if role != "assistant":
             self._add({"role": _ROLES[role], "content": _content(item.get("content"), f"{where}.content")})
             return
-        text = _text(item.get("content"), f"{where}.content")
+        text = joined_text(item.get("content"), f"{where}.content", _TEXT_PARTS)
         answer = self._last_answer()
         if answer is None or not answer.get("tool_calls"):
             self._add_answer(text)
@@ -129,32 +129,15 @@ def _call_id(item: Mapping[str, Any], where: str) -> str:
 def _content(content: Any, where: str) -> str | list[Json]:
     """Return text, or parts of chat completions if there are images."""
     if not isinstance(content, list):
-        return _text(content, where)
+        return joined_text(content, where, _TEXT_PARTS)
     parts: list[Json] = []
     for index, part in enumerate(content):
         if isinstance(part, Mapping) and part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
             detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"], **detail}})
         else:
-            parts.append({"type": "text", "text": _part_text(part, f"{where}[{index}]")})
+            parts.append({"type": "text", "text": text_of_part(part, f"{where}[{index}]", _TEXT_PARTS)})
     return parts if any(part["type"] == "image_url" for part in parts) else "".join(part["text"] for part in parts)
-
-
-def _text(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise BadRequestError(f"{where}: expected text or a list of parts", param=where)
-    return "".join(_part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
-
-
-def _part_text(part: Any, where: str) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
-    text = part.get(field) if field else None
-    if not isinstance(text, str):
-        raise BadRequestError(f"{where}: expected a part that is text, not {kind!r}", param=where)
-    return text
 
 
 _ENTRY_BYTES: Final = 1024

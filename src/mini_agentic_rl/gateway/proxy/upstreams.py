@@ -191,7 +191,7 @@ class UpstreamRefusedError(HttpError):
             text = message if isinstance(message, str) else content.decode("utf-8", "replace")
             text = upstream.without_key(text)[:_SHOWN_CHARACTERS]
             message = (
-                f"{upstream.shown_url} refused what it was asked for {upstream.name!r} of the model list with status "
+                f"{upstream.shown_url} refused a request for {upstream.name!r} of the model list with status "
                 f"{answer.status_code}" + (f": {text}" if text else "")
             )
         param, code, kind = (_text(upstream, error.get(name)) for name in ("param", "code", "type"))
@@ -411,7 +411,7 @@ class Upstreams:
     def silent(self, server: Upstream) -> UpstreamError:
         """Return the error for a server that sent nothing for its whole timeout."""
         seconds = server.timeout or self._timeout
-        problem = f"said nothing for {seconds:g} seconds (timeout) for model {server.name!r}"
+        problem = f"sent nothing for {seconds:g} seconds (timeout) for model {server.name!r}"
         return UpstreamError(server, problem, 504, "upstream_timeout")
 
     async def close(self) -> None:

@@ -42,6 +42,8 @@ _MARK: Final = "\ufdd0"
 _NAME: Final = "\ufdd1"
 """First character of the private name of a special token."""
 _FIRST: Final = 0x100000
+_MARKER = re.compile(r"[\W_].+[\W_]", re.DOTALL)
+"""A name like `<|user|>`, not a word."""
 _REPLACED: Final = {ord(_MARK): "\ufffd", ord(_NAME): "\ufffd"}
 # JSON or Python source may have the mark as an escape.
 _MARKED = re.compile(
@@ -64,7 +66,9 @@ class Content:
         self._plain: PlainTokenizer | None = None
         added = [token for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
         names = {token.content for token in added if token.special}
-        names |= {token.content for token in added if token.content in turns and _is_marker(token.content)} - set(tags)
+        names |= {
+            token.content for token in added if token.content in turns and _MARKER.fullmatch(token.content)
+        } - set(tags)
         if tokenizer.eos_token:
             names.add(tokenizer.eos_token)
         self._names = sorted(names)
@@ -242,11 +246,6 @@ def _pattern_of(node: dict[str, Any]) -> str:
         return ""
     joined = branches[0] if len(branches) == 1 and "" not in node else f"(?:{'|'.join(branches)})"
     return f"{joined}?" if "" in node else joined
-
-
-def _is_marker(name: str) -> bool:
-    """Return True for a name like `<|user|>`, False for a word."""
-    return len(name) > 2 and not name[0].isalnum() and not name[-1].isalnum()
 
 
 def _index(match: re.Match[str]) -> int:
