@@ -209,13 +209,7 @@ class ServedPolicy:
             store: records the calls.
             host: address to listen on; None takes the address at which the runners reach this process, or the loopback
                 address.
-            port: port to listen on; 0 selects a free one.
-            public_url: URL for agents on other machines; see `MiniLLMServer`.
-            api_keys: keys of clients.
-            limits: limits of requests and rollouts.
-            tool_format: how tool calls are written.
-            thinking: treatment of thoughts.
-            sessions: settings of sessions of deployed agents.
+            port, public_url, api_keys, limits, tool_format, thinking, sessions: as for `MiniLLMServer`.
         """
         if tool_format != "auto":
             keep_tool_format(self.tokenizer, tool_format)

@@ -111,6 +111,7 @@ def test_anthropics_budget_for_thinking_chooses_the_effort(serve, asked, effort)
         (RESPONSES, {"text": {"verbosity": "low"}}, "text.verbosity"),
         (RESPONSES, {"reasoning": {"generate_summary": "auto"}}, "reasoning.generate_summary"),
         (RESPONSES, {"truncation": "auto"}, "truncation"),
+        (RESPONSES, {"include": ["message.output_text.logprobs"]}, "include (message.output_text.logprobs)"),
         (CHAT, {"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
         (
             CHAT,

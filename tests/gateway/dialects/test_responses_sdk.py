@@ -196,19 +196,6 @@ def test_an_answer_cut_short_is_incomplete_and_says_why(serve):
     assert answer.output[-1].status == "incomplete"
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_stand_beside_the_text(serve, stream):
-    server, _ = serve(["ok 🙂"])
-    asked = {"model": "tiny", "input": "12+30?", "top_logprobs": 2, "include": ["message.output_text.logprobs"]}
-    if stream:
-        answer = list(client_of(server).responses.create(**asked, stream=True))[-1].response
-    else:
-        answer = client_of(server).responses.create(**asked)
-    entries = answer.output[0].content[0].logprobs
-    assert [entry.logprob for entry in entries] == [-0.5 * (at + 1) for at in range(answer.usage.output_tokens)]
-    assert all(len(entry.top_logprobs) == 2 for entry in entries)
-
-
 async def test_parse_reads_calls_and_structured_text(serve):
     class Result(BaseModel):
         value: int

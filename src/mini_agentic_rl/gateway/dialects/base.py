@@ -293,7 +293,6 @@ class ItemExchange(ABC):
         events = self.begin()
         if delta.reasoning:
             events += self._add_text("reasoning", delta.reasoning)
-        self.read_logprobs(delta.logprobs)
         if delta.text:
             events += self._add_text("text", delta.text)
         for part in delta.calls:
@@ -305,9 +304,6 @@ class ItemExchange(ABC):
                 raise UnavailableError("the model's server mixed the parts of several tool calls")
             events += call.add(part.arguments)
         return events
-
-    def read_logprobs(self, entries: Sequence[Json]) -> None:  # noqa: B027  # most dialects report none
-        """Take entries of `logprobs.content`, which belong to the next text."""
 
     def _add_text(self, kind: ItemKind, text: str) -> list[Json]:
         events = [] if self._open is not None and self._open.kind == kind else self.add_item(kind)

@@ -52,7 +52,6 @@ CHAT_FIELDS: Final = {
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
-    "logprobs": "top_logprobs",
     "tools[].function": "tools[]",
     "tools[].function.name": "tools[].name",
     "tools[].function.description": "tools[].description",
@@ -91,7 +90,6 @@ class ResponsesRequest(Body):
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     include: Annotated[list[str], Field(fail_fast=True)] | None = None
     reasoning: ReasoningOptions | None = None
     metadata: dict[str, str] | None = None
@@ -100,11 +98,6 @@ class ResponsesRequest(Body):
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
     return_token_ids: bool | None = None
-
-    @property
-    def wants_logprobs(self) -> bool:
-        """True if the answer reports log-probabilities."""
-        return bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
 
     @cached_property
     def custom_tools(self) -> frozenset[Any]:
@@ -138,8 +131,6 @@ def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequ
         "stop": request.stop,
         **passed_on(body),
     }
-    if request.wants_logprobs:
-        options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
     return chat_request(request.model, messages, options, request.stream)
 
 
@@ -244,9 +235,6 @@ class OutputItem(AnswerItem):
             self.type = "custom_tool_call" if custom else "function_call"
         else:
             self.type = "message" if kind == "text" else "reasoning"
-        self.logprobs: list[Json] = []
-        """Entries of `logprobs.content` that belong to a message."""
-        self._sent_logprobs = 0
         self._status = "in_progress"
         item_id = f"{_ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
         self._place: Json = {"item_id": item_id, "output_index": index}
@@ -270,8 +258,7 @@ class OutputItem(AnswerItem):
 
     def grown(self, text: str) -> list[Json]:
         if self.kind == "text":
-            new, self._sent_logprobs = self.logprobs[self._sent_logprobs :], len(self.logprobs)
-            return [self._event("output_text.delta", content_index=0, delta=text, logprobs=new)]
+            return [self._event("output_text.delta", content_index=0, delta=text, logprobs=[])]
         if self.kind == "reasoning":
             return [self._event("reasoning_text.delta", content_index=0, delta=text)]
         plain = self.type == "function_call" and text
@@ -291,7 +278,7 @@ class OutputItem(AnswerItem):
                 self._event("custom_tool_call_input.done", input=text),
             ]
         part = self._part()
-        logprobs = {"logprobs": self.logprobs} if self.kind == "text" else {}
+        logprobs: Json = {"logprobs": []} if self.kind == "text" else {}
         return [
             self._event(f"{part['type']}.done", content_index=0, text=self.text, **logprobs),
             self._event("content_part.done", content_index=0, part=part),
@@ -300,19 +287,13 @@ class OutputItem(AnswerItem):
     def _part(self) -> Json:
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": self.text}
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
 
     def _event(self, event: str, **fields: object) -> Json:
         return {"type": f"response.{event}", **self._place, **fields}
 
     def _whole(self, event: str, item: Json) -> Json:
         return {"type": f"response.output_item.{event}", "output_index": self.index, "item": item}
-
-
-def _logprob(entry: Json) -> Json:
-    """Return an entry of `logprobs.content`; unlike in chat completions `bytes` may not be null."""
-    top = [{**item, "bytes": item.get("bytes") or []} for item in entry.get("top_logprobs") or ()]
-    return {**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top}
 
 
 class ResponsesExchange(ItemExchange):
@@ -341,7 +322,6 @@ class ResponsesExchange(ItemExchange):
         self._conversation = conversation
         self._memory = memory
         self._owner = owner
-        self._logprobs: list[Json] = []
         self._sent_events = 0
         self._status = "in_progress"
         self._error: Json | None = None
@@ -373,25 +353,6 @@ class ResponsesExchange(ItemExchange):
     def new_item(self, kind: ItemKind, call: CallDelta | None) -> OutputItem:
         custom = call is not None and call.name in self._request.custom_tools
         return OutputItem(kind, len(self.items), call, custom=custom, response_id=self.id)
-
-    def read_logprobs(self, entries: Sequence[Json]) -> None:
-        if self._request.wants_logprobs:
-            self._logprobs += [_logprob(entry) for entry in entries]
-
-    def _add_text(self, kind: ItemKind, text: str) -> list[Json]:
-        events = [] if self._open is not None and self._open.kind == kind else self.add_item(kind)
-        self._flush_logprobs()
-        return events + self.items[-1].add(text)
-
-    def close_item(self, status: str) -> list[Json]:
-        self._flush_logprobs()
-        return super().close_item(status)
-
-    def _flush_logprobs(self) -> None:
-        """Add the log-probabilities that arrived since the last text to the open message."""
-        if isinstance(self._open, OutputItem) and self._open.kind == "text":
-            self._open.logprobs += self._logprobs
-            self._logprobs = []
 
     def _finish(self) -> list[Json]:
         """Complete and keep the response; return the last events."""
@@ -433,7 +394,7 @@ class ResponsesExchange(ItemExchange):
             "text": {"format": (request.text and request.text.format) or {"type": "text"}},
             "tool_choice": request.tool_choice or "auto",
             "tools": request.tools or [],
-            "top_logprobs": request.top_logprobs or 0,
+            "top_logprobs": 0,
             "top_p": 1.0 if request.top_p is None else request.top_p,
             "truncation": "disabled",
             "usage": self._usage() if ended else None,
@@ -500,6 +461,8 @@ class ResponsesDialect(Dialect):
     def left_out(self, body: Json) -> list[str]:
         tools = body.get("tools")
         ignored = ["truncation"] if body.get("truncation") == "auto" else []
+        if isinstance(body.get("include"), list) and _LOGPROBS in body["include"]:
+            ignored.append(f"include ({_LOGPROBS})")
         for index, tool in enumerate(tools if isinstance(tools, list) else ()):
             if isinstance(tool, dict) and _grammar(tool) is not None:
                 ignored.append(f"tools[{index}].format")
