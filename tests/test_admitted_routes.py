@@ -227,7 +227,7 @@ def test_a_server_that_others_reach_needs_a_key(host):
         assert raised.value.setting == "host"
 
 
-def test_a_response_is_continued_with_its_own_key_only():
+def test_a_response_is_read_continued_and_deleted_with_its_own_key_only():
     tokenizer = small_tokenizer()
     sampler = ScriptedSampler(tokenizer, ["ok"])
     server = MiniLLMServer(sampler, tokenizer, model_name="tiny", api_keys=["alice", "bob"])
@@ -235,8 +235,16 @@ def test_a_response_is_continued_with_its_own_key_only():
         alice, bob = {"authorization": "Bearer alice"}, {"authorization": "Bearer bob"}
         body = {"model": "tiny", "input": "the vault is ochre"}
         made = client.post("/v1/responses", json=body, headers=alice).json()
+        path = f"/v1/responses/{made['id']}"
         follow_up = {"model": "tiny", "input": "?", "previous_response_id": made["id"]}
-        refused = client.post("/v1/responses", json=follow_up, headers=bob)
-        assert refused.status_code == 400
-        assert "ochre" not in refused.text
-        assert client.post("/v1/responses", json=follow_up, headers=alice).status_code == 200
+        tries = [
+            client.get(path, headers=bob),
+            client.delete(path, headers=bob),
+            client.get(f"{path}/input_items", headers=bob),
+            client.get(path),
+            client.post("/v1/responses", json=follow_up, headers=bob),
+        ]
+        assert [answer.status_code for answer in tries] == [404, 404, 404, 401, 400]
+        assert not any("ochre" in answer.text for answer in tries)
+        assert client.get(path, headers=alice).json()["id"] == made["id"]
+        assert client.delete(path, headers=alice).json()["deleted"] is True

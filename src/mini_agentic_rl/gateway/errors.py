@@ -9,7 +9,7 @@ from ..http import BadRequestError, HttpError
 
 
 class NotFoundError(HttpError):
-    """There is no such model, rollout or attempt."""
+    """There is no such model, rollout, attempt or response."""
 
     status = 404
     kind = "invalid_request_error"

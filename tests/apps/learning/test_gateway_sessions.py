@@ -65,6 +65,7 @@ def test_one_header_makes_a_session_of_calls_in_every_dialect(gateway: MiniLLMSe
         openai.responses.create(
             model="tiny", input="More", previous_response_id=first.id, max_output_tokens=16, extra_headers=headers
         )
+        assert openai.responses.retrieve(first.id, extra_headers=headers).id == first.id
     with Anthropic(base_url=gateway.endpoint.removesuffix("/v1"), api_key="alice") as anthropic:
         anthropic.messages.create(
             model="tiny", messages=[{"role": "user", "content": "Hello!"}], max_tokens=4, extra_headers=headers

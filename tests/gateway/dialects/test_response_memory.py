@@ -1,4 +1,4 @@
-"""The conversations that `previous_response_id` continues, and their bounds."""
+"""The kept responses and their conversations, and their bounds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 
 from mini_agentic_rl.gateway.dialects.responses_input import ResponseMemory
+from mini_agentic_rl.gateway.errors import NotFoundError
 from mini_agentic_rl.http import BadRequestError
 
 SCOPE = ("rollout", "attempt")
@@ -14,7 +15,7 @@ SCOPE = ("rollout", "attempt")
 
 def keep(memory, name, previous=None, text="x" * 100):
     earlier = memory.conversation(SCOPE, previous) if previous else ()
-    memory.keep(SCOPE, name, previous, [*earlier, {"role": "assistant", "content": text}])
+    memory.keep(SCOPE, {"id": name}, previous, [*earlier, {"role": "assistant", "content": text}])
 
 
 def test_the_least_recently_used_conversation_is_dropped_first():
@@ -47,20 +48,33 @@ def test_small_conversations_take_no_more_memory_than_is_counted():
     memory = ResponseMemory(max_bytes=bound)
     tracemalloc.start()
     for number in range(1500):
-        memory.keep(SCOPE, str(number), None, [{"role": "user", "content": "a"} for _ in range(20)])
+        memory.keep(SCOPE, {"id": str(number)}, None, [{"role": "user", "content": "a"} for _ in range(20)])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(memory) < 1500
     assert bound / 2 < held < bound
 
 
+def test_a_conversation_goes_on_when_the_response_before_it_is_deleted():
+    memory = ResponseMemory()
+    keep(memory, "a")
+    keep(memory, "b", previous="a")
+    memory.delete(SCOPE, "a")
+    with pytest.raises(NotFoundError):
+        memory.response(SCOPE, "a")
+    assert len(memory.conversation(SCOPE, "b")) == 2
+
+
 def test_an_owner_sees_and_forgets_its_own_conversations_only():
     memory = ResponseMemory()
     keep(memory, "a")
-    memory.keep(None, "b", None, [{"role": "user", "content": "hi"}])
+    memory.keep(None, {"id": "b"}, None, [{"role": "user", "content": "hi"}])
     for scope, name in ((None, "a"), (("rollout", "other"), "a"), (SCOPE, "b")):
         with pytest.raises(BadRequestError):
             memory.conversation(scope, name)
+        for look_up in (memory.response, memory.input_items, memory.delete):
+            with pytest.raises(NotFoundError):
+                look_up(scope, name)
     memory.forget(SCOPE)
     with pytest.raises(BadRequestError):
         memory.conversation(SCOPE, "a")

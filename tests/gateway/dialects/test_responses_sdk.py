@@ -221,6 +221,18 @@ def test_only_the_allowed_tools_are_shown(ok, tokenizer):
     assert "look_up" not in prompt
 
 
+def test_a_response_can_be_fetched_and_deleted(ok):
+    server, _ = ok
+    client = client_of(server)
+    answer = client.responses.create(model="tiny", input="12+30?")
+    assert client.responses.retrieve(answer.id).to_dict() == answer.to_dict()
+    client.responses.delete(answer.id)
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.retrieve(answer.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.delete(answer.id)
+
+
 async def test_a_previous_response_that_is_not_kept_is_openais_error(serve, store):
     server, sampler = serve(["ok"], store=store)
     _, url = await rollout_url(server, store)
@@ -286,3 +298,31 @@ def test_a_stream_that_fails_on_its_way_ends_in_response_failed(serve, monkeypat
     assert events[-1].type == "response.failed"
     assert events[-1].response.status == "failed"
     assert events[-1].response.error.code == "server_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_items_that_a_response_was_given_can_be_read(serve, stream):
+    server, _ = serve(["ok"])
+    client = client_of(server)
+    given = [
+        {"role": "user", "content": "12+30?"},
+        {"type": "function_call", "call_id": "c", "name": "calculate", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "42"},
+        {"type": "message", "role": "user", "id": "msg_own", "content": [{"type": "input_text", "text": "Sure?"}]},
+    ]
+    answer = client.responses.create(model="tiny", input=given, stream=stream)
+    if stream:
+        answer = list(answer)[-1].response
+    items = list(client.responses.input_items.list(answer.id, order="asc"))
+    assert [item.type for item in items] == ["message", "function_call", "function_call_output", "message"]
+    assert items[0].content[0].text == "12+30?"
+    assert items[3].id == "msg_own"
+    assert len({item.id for item in items}) == 4
+    assert list(client.responses.input_items.list(answer.id)) == items[::-1]
+    assert list(client.responses.input_items.list(answer.id, order="asc", limit=1)) == items
+    text = client.responses.create(model="tiny", input="hi")
+    assert [item.content[0].text for item in client.responses.input_items.list(text.id)] == ["hi"]
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.input_items.list("resp_none")
+    with pytest.raises(openai.BadRequestError, match="order"):
+        client.responses.input_items.list(answer.id, order="random")

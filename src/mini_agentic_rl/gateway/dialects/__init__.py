@@ -14,6 +14,7 @@ from .base import Caller as Caller
 from .base import CallScope as CallScope
 from .base import Dialect as Dialect
 from .base import Exchange as Exchange
+from .base import Lookup as Lookup
 from .chat import ChatDialect as ChatDialect
 from .chat import ChatRequest as ChatRequest
 from .chat import FunctionDefinition as FunctionDefinition

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import isclass
@@ -26,6 +26,9 @@ Json: TypeAlias = dict[str, Any]
 ItemKind = Literal["reasoning", "text", "call"]
 CallScope: TypeAlias = tuple[str, str] | None
 """(rollout id, attempt id) that a call belongs to; None outside of rollouts."""
+Lookup: TypeAlias = Callable[[str, CallScope, str, Mapping[str, str]], Json]
+"""Reads or deletes a kept answer. Returns the body, given the id of the answer, the scope, the client's API key and the
+query; raises a HttpError if the answer is not kept, or belongs to another client."""
 
 _MAX_ITEMS: Final = 1000
 """Items (text, reasoning, calls) of one answer."""
@@ -76,6 +79,8 @@ class Dialect(ABC):
     """Fields of requests that are read beside those of `request`."""
     tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
     """Values of a tool's `type` that are served."""
+    lookups: Mapping[tuple[str, str], Lookup] = {}
+    """Lookups of kept answers by method and path; the path contains `{id}`."""
     counting_path: ClassVar[str] = ""
     """The path that counts the tokens of a prompt; empty if there is none."""
     counting_fields: ClassVar[Json] = {}
@@ -90,7 +95,7 @@ class Dialect(ABC):
         Args:
             body: the JSON object.
             scope: the attempt that sends it.
-            key: the client's API key; only this client can continue the conversation.
+            key: the client's API key; only this client can look up or continue what is kept of the request.
 
         Raises:
             HttpError: the request cannot be served; a BadRequestError names the field in `param`.

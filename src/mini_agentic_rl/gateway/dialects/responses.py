@@ -33,7 +33,7 @@ from .base import (
 )
 from .parameters import passed_on
 from .reader import CallDelta
-from .responses_input import INPUT, ResponseMemory, chat_messages
+from .responses_input import ID_PREFIXES, INPUT, ResponseMemory, chat_messages, input_items
 
 # OpenAI serves these from its own state. To ignore one would be to answer another request.
 _NOT_SERVED: Final = {
@@ -72,6 +72,14 @@ class ReasoningOptions(Body):
 
     effort: str | None = None
     summary: str | None = None
+
+
+class ItemsPage(Body):
+    """The query of `GET /v1/responses/{id}/input_items`."""
+
+    order: Literal["asc", "desc"] = "desc"
+    limit: int = Field(default=20, ge=1, le=100)
+    after: str | None = None
 
 
 class ResponsesRequest(Body):
@@ -202,8 +210,6 @@ def _response_format(text_format: Mapping[str, Any] | None) -> Json | None:
     return {"type": "json_schema", "json_schema": kept}
 
 
-_ID_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
-"""Beginning of an item's id by its type."""
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -236,7 +242,7 @@ class OutputItem(AnswerItem):
         else:
             self.type = "message" if kind == "text" else "reasoning"
         self._status = "in_progress"
-        item_id = f"{_ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
+        item_id = f"{ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
         self._place: Json = {"item_id": item_id, "output_index": index}
 
     def body(self) -> Json:
@@ -365,7 +371,8 @@ class ResponsesExchange(ItemExchange):
         body = self._body()
         if self._request.store is not False:
             conversation = [*self._conversation, self._message()]
-            self._memory.keep(self._owner, self.id, self._request.previous_response_id, conversation)
+            items = input_items(self._request.input, self.id)
+            self._memory.keep(self._owner, body, self._request.previous_response_id, conversation, items)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
 
     def _body(self) -> Json:
@@ -432,7 +439,8 @@ class ResponsesExchange(ItemExchange):
 
 
 class ResponsesDialect(Dialect):
-    """`POST /v1/responses`, and `POST /v1/responses/input_tokens`."""
+    """`POST /v1/responses`, `GET` and `DELETE` of a response, `GET` of its input items, and
+    `POST /v1/responses/input_tokens`."""
 
     path = "/v1/responses"
     request = ResponsesRequest
@@ -443,6 +451,12 @@ class ResponsesDialect(Dialect):
 
     def __init__(self) -> None:
         self._memory = ResponseMemory()
+        path = f"{self.path}/{{id}}"
+        self.lookups = {
+            ("GET", path): lambda id_, scope, key, query: self._memory.response((key, scope), id_),
+            ("DELETE", path): self._delete,
+            ("GET", f"{path}/input_items"): self._input_items,
+        }
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ResponsesExchange:
         for name, instead in _NOT_SERVED.items():
@@ -473,3 +487,25 @@ class ResponsesDialect(Dialect):
 
     def forget(self, scope: CallScope, key: str) -> None:
         self._memory.forget((key, scope))
+
+    def _delete(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
+        self._memory.delete((key, scope), response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
+        page = checked(ItemsPage, dict(query))
+        items = self._memory.input_items((key, scope), response_id)
+        if page.order == "desc":
+            items.reverse()
+        if page.after is not None:
+            start = next((at for at, item in enumerate(items, 1) if item["id"] == page.after), len(items))
+            items = items[start:]
+        shown = items[: page.limit]
+        first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+        return {
+            "object": "list",
+            "data": shown,
+            "has_more": len(items) > len(shown),
+            "first_id": first,
+            "last_id": last,
+        }

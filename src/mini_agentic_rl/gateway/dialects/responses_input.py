@@ -1,4 +1,4 @@
-"""The conversation of a responses request: its input as chat messages, and the memory for `previous_response_id`.
+"""The conversation of a responses request: its input as chat messages, and the memory of responses.
 
 The reasoning, text and calls of one answer are separate items. They are joined to one assistant message again, as it
 was recorded.
@@ -11,9 +11,10 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...http import BadRequestError, encode
+from ..errors import NotFoundError
 from .base import Json, joined_text, text_of_part
 
 INPUT: Final = "input"
@@ -40,6 +41,33 @@ def chat_messages(given: str | Sequence[Mapping[str, Any]] | None) -> list[Json]
     for index, item in enumerate(given):
         history.take(item, f"input[{index}]")
     return history.messages
+
+
+ID_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "cto",
+}
+"""Beginning of an item's id by its type."""
+
+
+def input_items(given: str | Sequence[Mapping[str, Any]] | None, response_id: str) -> list[Json]:
+    """Return the items of `input`, each with its type and an id."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    items: list[Json] = []
+    for index, item in enumerate(given or ()):
+        kind = item.get("type") or "message"
+        default_id = f"{ID_PREFIXES.get(kind, 'item')}_{response_id.removeprefix('resp_')}_in{index}"
+        whole = {**item, "type": kind, "id": item.get("id") or default_id}
+        if kind == "message" and isinstance(item.get("content"), str):
+            part = "output_text" if item.get("role") == "assistant" else "input_text"
+            whole["content"] = [{"type": part, "text": item["content"]}]
+        items.append(whole)
+    return items
 
 
 class _History:
@@ -141,24 +169,36 @@ def _content(content: Any, where: str) -> str | list[Json]:
 
 
 _ENTRY_BYTES: Final = 1024
-"""Memory of a conversation beside its texts: objects, ids and table entries."""
+"""Memory of a response beside its texts: objects, ids and table entries."""
+
+
+class _KeptResponse(NamedTuple):
+    """A response as JSON, which takes an eighth of the memory of its objects."""
+
+    messages: tuple[bytes, ...]
+    """The conversation including the answer, without `instructions`."""
+    body: bytes
+    """The response object."""
+    items: bytes
+    """The items of the input."""
+    size: int
+    """Bytes of memory. Messages that conversations share are counted for each."""
 
 
 class ResponseMemory:
-    """Conversations by their owner and the id of the response that ends them. Thread-safe.
+    """Responses and their conversations, by owner and id. Thread-safe.
 
-    The least recently used is dropped first. Messages are kept as JSON, in an eighth of the memory of their objects.
+    The least recently used is dropped first.
 
     Args:
-        max_responses: maximum number of conversations.
-        max_bytes: maximum memory. Messages that conversations share are counted for each.
+        max_responses: maximum number of responses.
+        max_bytes: maximum memory.
     """
 
     def __init__(self, *, max_responses: int = 16_384, max_bytes: int = 256 * 1024 * 1024) -> None:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[Hashable, str], tuple[tuple[bytes, ...], int]] = OrderedDict()
-        """The messages of each conversation, and its memory in bytes."""
+        self._kept: OrderedDict[tuple[Hashable, str], _KeptResponse] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -167,50 +207,85 @@ class ResponseMemory:
 
     def conversation(self, owner: Hashable, response_id: str) -> tuple[Json, ...]:
         """Return the messages up to and including a response; raises BadRequestError if it is not kept."""
-        messages = self._messages(owner, response_id)
-        if messages is None:
+        kept = self._find(owner, response_id)
+        if kept is None:
             raise BadRequestError(
                 f"Previous response with id {response_id!r} not found. It may have been dropped; send the whole "
                 "conversation as input instead.",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return tuple(json.loads(message) for message in messages)
+        return tuple(json.loads(message) for message in kept.messages)
 
-    def keep(self, owner: Hashable, response_id: str, previous_id: str | None, messages: Sequence[Json]) -> None:
-        """Keep a conversation, unless it alone exceeds `max_bytes`.
+    def response(self, owner: Hashable, response_id: str) -> Json:
+        """Return the response object; raises NotFoundError if it is not kept."""
+        response: Json = json.loads(self._found(owner, response_id).body)
+        return response
+
+    def input_items(self, owner: Hashable, response_id: str) -> list[Json]:
+        """Return the items of a response's input; raises NotFoundError if it is not kept."""
+        items: list[Json] = json.loads(self._found(owner, response_id).items)
+        return items
+
+    def keep(
+        self,
+        owner: Hashable,
+        response: Json,
+        previous_id: str | None,
+        messages: Sequence[Json],
+        items: Sequence[Json] = (),
+    ) -> None:
+        """Keep a response, unless it alone exceeds `max_bytes`.
 
         Args:
-            owner: the only one who can continue it.
-            response_id: the response that ends it.
+            owner: the only one who can read and continue it.
+            response: the response object.
             previous_id: the response that it continues; the messages up to there are shared.
             messages: the whole conversation.
+            items: those of the input.
         """
-        shared = () if previous_id is None else self._messages(owner, previous_id) or ()
+        previous = None if previous_id is None else self._find(owner, previous_id)
+        shared = () if previous is None else previous.messages
         encoded = (*shared, *(encode(message) for message in messages[len(shared) :]))
-        size = sum(map(sys.getsizeof, encoded)) + sys.getsizeof(encoded) + _ENTRY_BYTES
+        body, encoded_items = encode(response), encode(list(items))
+        size = sum(map(sys.getsizeof, (*encoded, encoded, body, encoded_items))) + _ENTRY_BYTES
         if size > self._max_bytes:
             return
+        key = (owner, response["id"])
         with self._lock:
-            self._drop((owner, response_id))
-            self._kept[owner, response_id] = (encoded, size)
+            self._drop(key)
+            self._kept[key] = _KeptResponse(encoded, body, encoded_items, size)
             self._bytes += size
             while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
                 self._drop(next(iter(self._kept)))
 
+    def delete(self, owner: Hashable, response_id: str) -> None:
+        """Drop a response; raises NotFoundError if it is not kept."""
+        self._found(owner, response_id)
+        with self._lock:
+            self._drop((owner, response_id))
+
     def forget(self, owner: Hashable) -> None:
-        """Drop all conversations of an owner."""
+        """Drop all responses of an owner."""
         with self._lock:
             for key in [key for key in self._kept if key[0] == owner]:
                 self._drop(key)
 
-    def _messages(self, owner: Hashable, response_id: str) -> tuple[bytes, ...] | None:
+    def _found(self, owner: Hashable, response_id: str) -> _KeptResponse:
+        kept = self._find(owner, response_id)
+        if kept is None:
+            raise NotFoundError(
+                f"Response with id {response_id!r} not found. It was not stored here, or has been dropped."
+            )
+        return kept
+
+    def _find(self, owner: Hashable, response_id: str) -> _KeptResponse | None:
         with self._lock:
-            if (owner, response_id) not in self._kept:
-                return None
-            self._kept.move_to_end((owner, response_id))
-            return self._kept[owner, response_id][0]
+            kept = self._kept.get((owner, response_id))
+            if kept is not None:
+                self._kept.move_to_end((owner, response_id))
+            return kept
 
     def _drop(self, key: tuple[Hashable, str]) -> None:
         if key in self._kept:
-            self._bytes -= self._kept.pop(key)[1]
+            self._bytes -= self._kept.pop(key).size

@@ -45,7 +45,7 @@ from ...http import (
 )
 from ...plugins import load_part
 from ...store import LightningStore
-from ..dialects import Caller, CallScope, ChatRequest, Dialect, Exchange, parse_chat_request
+from ..dialects import Caller, CallScope, ChatRequest, Dialect, Exchange, Lookup, parse_chat_request
 from ..errors import BeyondContextError, UnknownModelError, UnnamedCallError
 from ..settings import GatewayLimits, SessionSettings
 
@@ -239,6 +239,14 @@ def create_app(
 
         return answer
 
+    def looking_up(lookup: Lookup) -> Endpoint:
+        async def look_up(request: Request) -> Response:
+            key, caller = await identify(request)
+            ids, query = request.path_params, request.query_params
+            return await asyncio.to_thread(lambda: json_response(lookup(ids["id"], caller.scope, key, query)))
+
+        return look_up
+
     def counting(dialect: Dialect, count_tokens: Callable[[ChatRequest], Awaitable[int]]) -> Endpoint:
         async def count(request: Request) -> Response:
             key, caller = await identify(request)
@@ -253,6 +261,8 @@ def create_app(
 
     for dialect in backend.dialects:
         add("POST", dialect.path, answering(dialect), dialect)
+        for (method, path), lookup in dialect.lookups.items():
+            add(method, path, looking_up(lookup), dialect)
         if dialect.counting_path and backend.count is not None:
             add("POST", dialect.counting_path, counting(dialect, backend.count), dialect)
 
