@@ -32,31 +32,12 @@ def _until(condition, seconds=10.0):
         time.sleep(0.005)
 
 
-def test_each_of_several_keys_lets_in_and_the_first_is_told_to_agents(serve):
-    server, _ = serve(["ok"], api_key="one", api_keys=["two", "three"])
-    assert [_post(server, key).status_code for key in ("one", "two", "three", "four", None)] == [200] * 3 + [401] * 2
-    assert httpx.get(f"{server.endpoint}/models", headers={"x-api-key": "three"}).status_code == 200
-    assert httpx.get(f"{server.endpoint}/models", headers={"x-api-key": "four"}).status_code == 401
-    assert httpx.get(f"{server.root}/health").status_code == 200
-    assert server.as_resource().api_key == "one"
-
-
-def test_a_key_that_used_up_its_minute_is_told_when_to_come_again(serve):
-    server, _ = serve(["ok"], api_keys=["one", "two"], limits=GatewayLimits(max_requests_per_minute=2))
-    answers = [_post(server, "one") for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert 0 < float(answers[2].headers["retry-after"]) <= 30
-    assert answers[2].json()["error"]["code"] == "rate_limit_exceeded"
-    assert _post(server, "two").status_code == 200
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_key_has_no_more_requests_inside_than_it_may(serve, stream):
+def test_a_key_has_no_more_requests_inside_than_it_may(serve):
     server, sampler = serve(["word " * 10], delay=0.01, limits=GatewayLimits(max_concurrent_requests=2))
     with ThreadPoolExecutor(2) as pool:
-        first = [pool.submit(_post, server, stream=stream) for _ in range(2)]
+        first = [pool.submit(_post, server, stream=True) for _ in range(2)]
         _until(lambda: sampler.active == 2)
-        refused = _post(server, stream=stream)
+        refused = _post(server, stream=True)
         assert refused.status_code == 429
         assert "max_concurrent_requests" in refused.json()["error"]["message"]
         assert [future.result().status_code for future in first] == [200, 200]

@@ -1,4 +1,4 @@
-"""Two hundred streaming clients, half of which hang up at random: the others are served to the end, and afterwards
+"""A hundred streaming clients, half of which hang up at random: the others are served to the end, and afterwards
 blocks, tasks and memory are back where they were. One that asks for the whole cache leaves its neighbours their share.
 """
 
@@ -17,7 +17,7 @@ from mini_agentic_rl.policy.machine import release_free_memory
 
 from .tiny_server import tiny_server
 
-CLIENTS = 200
+CLIENTS = 100
 MIB = 2**20
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import threading
 import time
@@ -10,7 +9,6 @@ import time
 import httpx
 import pytest
 
-from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.http import OverloadedError
 from mini_agentic_rl.http.server import ServerStartError
@@ -35,15 +33,6 @@ def test_an_address_that_cannot_be_had_names_the_setting(tokenizer, host, port, 
     with pytest.raises(ServerStartError) as raised:
         server.start()
     assert raised.value.setting == setting
-
-
-def test_a_chosen_port_is_kept_and_a_free_one_is_found(serve):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    server, _ = serve(["ok"], port=port)
-    assert server.port == port
-    other, _ = serve(["ok"])
-    assert other.port not in (0, port)
 
 
 def _new_server_threads(before):
@@ -80,22 +69,6 @@ def test_a_call_that_takes_too_long_is_cancelled_when_the_server_stops(serve):
     assert sampler.active == 0
 
 
-async def test_a_browser_is_shown_what_is_served_and_needs_no_key(serve):
-    server, _ = serve(["ok"], api_key="secret")
-    proxy = LLMProxy()
-    await proxy.start()
-    try:
-        for address in (server.root, proxy.endpoint.removesuffix("/v1")):
-            page = httpx.get(f"{address}/docs").text
-            assert "base_url" in page
-            for path in ("/v1/chat/completions", "/v1/messages", "/v1/models/{model}", "/metrics"):
-                assert [path in line.split() for line in page.splitlines()].count(True) == 1
-            assert "tiny" not in page
-            assert httpx.get(address).text == page
-    finally:
-        await proxy.stop()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_busy_sampler_answers_429_with_the_time_to_wait(serve, stream):
     server, _ = serve(["ok"], failure=OverloadedError(retry_after=2.5))
@@ -114,16 +87,6 @@ def test_a_sampler_that_breaks_gives_a_500_without_its_insides_and_is_logged(ser
     assert "KeyError" in caplog.text
     assert server.service.counters.failed == 1
     assert server.service.counters.active == 0
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405)]
-)
-def test_other_paths_answer_in_the_same_error_shape(serve, method, path, status):
-    server, _ = serve(["ok"])
-    answer = httpx.request(method, f"http://127.0.0.1:{server.port}{path}")
-    assert answer.status_code == status
-    assert path in answer.json()["error"]["message"]
 
 
 def test_health_tells_of_requests_and_conversations(serve):

@@ -122,14 +122,3 @@ def test_requests_are_counted_by_their_outcome(served: _Server) -> None:
     while [served.counted(outcome) for outcome in ("ok", "refused")] != wanted:
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def test_a_server_can_be_started_again_and_refuses_while_it_drains() -> None:
-    made = _Server()
-    with made.server:
-        assert made.post(b"{}").status_code == 200
-        made.server.admission.drain(0)
-        refused = made.post(b"{}")
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-    with made.server:
-        assert made.post(b"{}").status_code == 200

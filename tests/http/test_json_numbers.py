@@ -26,7 +26,7 @@ def test_what_is_answered_never_holds_nan_or_infinity():
 
 
 @pytest.mark.parametrize("pad", ["", " " * 70_000])
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1E999", "9" * 400 + ".0"])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400", "9" * 400 + ".0"])
 @pytest.mark.parametrize(
     ("frame", "place"),
     [

@@ -9,7 +9,7 @@ from ..http import BadRequestError, HttpError
 
 
 class NotFoundError(HttpError):
-    """There is no such model, rollout or attempt."""
+    """There is no such model, rollout, attempt or response."""
 
     status = 404
     kind = "invalid_request_error"
@@ -26,25 +26,24 @@ class UnknownModelError(NotFoundError):
         )
 
 
-class BodyBeyondContextError(BadRequestError):
-    """The body is longer than any prompt that fits into the context; it was not read."""
+class BeyondContextError(BadRequestError):
+    """The request is longer than any that fits into the context; it is not rendered.
 
-    def __init__(self, limit: int, context_length: int) -> None:
-        super().__init__(
-            f"This model's maximum context length is {context_length} tokens, so that requests of more than {limit} "
-            "bytes are not read. Shorten the messages, or serve a model with a longer context.",
-            param="messages",
-            code="context_length_exceeded",
+    Args:
+        context_length: in tokens.
+        messages: number of messages, if that is more.
+        max_bytes: bytes of the longest body that is read, if the body is longer.
+    """
+
+    def __init__(self, context_length: int, *, messages: int = 0, max_bytes: int = 0) -> None:
+        reason = (
+            f"so that requests of more than {max_bytes} bytes are not read. Shorten the messages"
+            if max_bytes
+            else f"but there are {messages} messages. Send fewer"
         )
-
-
-class TooManyMessagesError(BadRequestError):
-    """There are more messages than tokens in the context."""
-
-    def __init__(self, messages: int, context_length: int) -> None:
         super().__init__(
-            f"This model's maximum context length is {context_length} tokens, but there are {messages} messages. "
-            "Send fewer, or serve a model with a longer context.",
+            f"This model's maximum context length is {context_length} tokens, {reason}, or serve a model with a longer "
+            "context.",
             param="messages",
             code="context_length_exceeded",
         )

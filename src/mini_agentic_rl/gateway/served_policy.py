@@ -75,11 +75,6 @@ def _base_name(name: str) -> str:
     return f"{name}-base"
 
 
-def _usual_name(source: str) -> str:
-    folder = Path(source).expanduser()
-    return folder.resolve().name if source and folder.is_dir() else source
-
-
 def _tokenizer_of_adapter(folder: str | Path) -> str | None:
     adapter = adapter_folder(folder)
     return str(adapter) if adapter is not None and (adapter / "tokenizer_config.json").is_file() else None
@@ -173,7 +168,8 @@ class ServedPolicy:
             options: options of `load_model`.
         """
         source = model if isinstance(model, str) else model.name_or_path
-        name = name or _usual_name(source) or type(model).__name__
+        folder = Path(source).expanduser()
+        name = name or (folder.resolve().name if source and folder.is_dir() else source) or type(model).__name__
         policy = make(model, engine=engine, **options)
         try:
             loaded = load_tokenizer(model, tokenizer, options.get("adapter"))
@@ -213,13 +209,7 @@ class ServedPolicy:
             store: records the calls.
             host: address to listen on; None takes the address at which the runners reach this process, or the loopback
                 address.
-            port: port to listen on; 0 selects a free one.
-            public_url: URL for agents on other machines; see `MiniLLMServer`.
-            api_keys: keys of clients.
-            limits: limits of requests and rollouts.
-            tool_format: how tool calls are written.
-            thinking: treatment of thoughts.
-            sessions: settings of sessions of deployed agents.
+            port, public_url, api_keys, limits, tool_format, thinking, sessions: as for `MiniLLMServer`.
         """
         if tool_format != "auto":
             keep_tool_format(self.tokenizer, tool_format)

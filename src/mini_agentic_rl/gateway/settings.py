@@ -40,8 +40,8 @@ class ServerSettings(AddressSettings):
     """The address that a server listens on, and whom it lets in."""
 
     api_key: list[str] = Field(default=[], repr=False)
-    """Key that clients must send; give it several times for several clients. Without any key everybody who reaches the
-    port may ask."""
+    """Key that clients must send; give it several times for several clients. Without a key everybody who reaches the
+    port may use it."""
     api_key_file: Path | None = None
     """File with one such key on each line: other users of this computer cannot read it off the command line."""
 
@@ -61,7 +61,7 @@ _REQUESTS: JsonDict = {"panel": "Limits of requests"}
 
 
 class RolloutLimits(Settings):
-    """Bounds on what one attempt of a rollout may ask of the model; a further attempt begins anew."""
+    """Bounds on the model calls of each attempt of a rollout."""
 
     max_rollout_calls: int | None = Field(default=None, ge=1, json_schema_extra=_ROLLOUTS)
     """At most this many LLM calls in one attempt of a rollout; the next one is refused. Without it there is no
@@ -84,4 +84,4 @@ class GatewayLimits(RolloutLimits, RequestLimits, GrammarLimits):
     """All bounds of a gateway: `MiniLLMServer(limits=…)`, `LLMProxy(limits=…)`, `MiniGRPO(limits=…)`."""
 
     when_paused: Literal["wait", "refuse"] = "wait"
-    """Treatment of a request that arrives while the weights are updated: it waits, or is told to come again."""
+    """Treatment of a request that arrives while the weights are updated: it waits, or gets status 429."""

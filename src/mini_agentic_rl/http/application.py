@@ -368,7 +368,7 @@ class RequestMetrics:
         counters: Callable[[], Iterable[MetricFamily]] = lambda: (),
     ) -> None:
         """Add families whose values are read at each scrape."""
-        self.registry.register(_WhenAsked(self.prefix, gauges, counters))
+        self.registry.register(_ScrapedFamilies(self.prefix, gauges, counters))
 
     def observe(self, name: str, watch: RequestWatch, *, streamed: bool = False) -> None:
         """Count a request that has ended."""
@@ -384,7 +384,7 @@ class RequestMetrics:
         return generate_latest(self.registry)
 
 
-class _WhenAsked(Collector):
+class _ScrapedFamilies(Collector):
     def __init__(
         self,
         prefix: str,

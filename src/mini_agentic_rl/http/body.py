@@ -22,7 +22,7 @@ from .json_text import json_object
 
 T = TypeVar("T")
 
-_UNSAID: Final = ("", "application/x-www-form-urlencoded")
+_UNSPECIFIED: Final = ("", "application/x-www-form-urlencoded")
 """Content types without information; the second is the default of `curl -d`. A form of a web page has it too, but also
 an `Origin`."""
 _PASSED_OVER: Final = 32 * 1024 * 1024
@@ -80,7 +80,7 @@ async def read_json(
         HttpError: as `read_body`, `json_object` and `read` do.
         UnsupportedEncodingError: the content type is not JSON.
     """
-    if not is_json(request.headers) and _media_type(request.headers) not in _UNSAID:
+    if not is_json(request.headers) and _media_type(request.headers) not in _UNSPECIFIED:
         raise UnsupportedEncodingError("send the body as Content-Type: application/json")
     body = await read_body(request, limit, within_seconds=within_seconds)
     return await off_loop(len(body), lambda: read(json_object(body, finite=True)))

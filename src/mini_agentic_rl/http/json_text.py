@@ -329,31 +329,22 @@ FINITE: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 """Reads JSON, and raises `NotFiniteError` for NaN and infinities."""
 
 
-def place_of_infinite(value: Any) -> str:
-    """Return the path to the first NaN or infinity in a value, for example `metadata.scores[0]`; empty without one."""
-    path: list[int | str] = []
-    rest = [_items(value)]
-    while rest:
-        name, item = next(rest[-1], (None, None))
-        if name is None:
-            rest.pop()
-            del path[-1:]
-        elif isinstance(item, dict | list):
-            path.append(name)
-            rest.append(_items(item))
-        elif isinstance(item, float) and not math.isfinite(item):
-            return _shortened("".join(map(_step, [*path, name])).removeprefix("."), _LONGEST_PLACE)
+def place_of_infinite(value: Any, path: str = "") -> str:
+    """Return the path to the first NaN or infinity in a value, for example `metadata.scores[0]`; empty without one.
+
+    Args:
+        value: a value of JSON's types, with at most `MAX_DEPTH` levels.
+        path: the path to the value.
+    """
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else _shortened(path.removeprefix("."), _LONGEST_PLACE)
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        if isinstance(item, dict | list) or (isinstance(item, float) and not math.isfinite(item)):
+            step = f"[{name}]" if isinstance(name, int) else f".{_shortened(name, _LONGEST_PLACE)}"
+            if place := place_of_infinite(item, path + step):
+                return place
     return ""
-
-
-def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
-    if isinstance(value, dict):
-        return iter(value.items())
-    return enumerate(value) if isinstance(value, list) else iter(())
-
-
-def _step(name: int | str) -> str:
-    return f"[{name}]" if isinstance(name, int) else f".{_shortened(name, _LONGEST_PLACE)}"
 
 
 def _shortened(text: str, most: int) -> str:
@@ -376,7 +367,7 @@ def size_of(value: Any, most: int) -> int:
         if isinstance(item, str):
             size += len(item)
         elif isinstance(item, dict):
-            size += 16 * len(item)
+            size += 16 * len(item) + sum(map(len, map(str, item)))
             if size <= most:
                 rest += item.values()
         elif isinstance(item, list | tuple):

@@ -206,7 +206,7 @@ class _Server(uvicorn.Server):
         """Serve; after an error, such as lack of memory, start again on the same port."""
         ends: list[float] = []
         try:
-            while self._ended_unasked(listener):
+            while self._ended_by_error(listener):
                 ends = [*(end for end in ends if time.monotonic() - end < 60), time.monotonic()]
                 if len(ends) > _RESTARTS_A_MINUTE:
                     logger.error("the %s keeps stopping: this process is asked to end", self._name)
@@ -219,7 +219,7 @@ class _Server(uvicorn.Server):
             listener.close()
             self.ready.set()
 
-    def _ended_unasked(self, listener: socket.socket) -> bool:
+    def _ended_by_error(self, listener: socket.socket) -> bool:
         """Serve until a stop is requested; return True if an error ended it after the start."""
         try:
             with listener.dup() as accepting:

@@ -49,7 +49,7 @@ def feed(choice, ids, size=1):
     return parts
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("text", ["naïve 🙂🙂 Ünïcödé 漢字", "plain", "  lead", "tail\n\n"])
 @pytest.mark.parametrize("make", [small_tokenizer, spaces_as_marks])
 def test_pieces_are_whole_characters_and_join_to_the_text(make, text, size):

@@ -138,7 +138,7 @@ def test_memory_is_bounded_in_attempts_calls_and_tokens(tokenizer):
     assert continues(memory, recorded[4], [*QUESTION, answers[4]], scope=("rollout", "4"))
     assert not continues(memory, recorded[0], [*QUESTION, answers[0]], scope=("rollout", "4"))
     prompt_of(memory, [*QUESTION, {"role": "assistant", "content": "x"}], scope=("rollout", "0"))
-    assert reasons(memory) == {"edited": 1, "forgotten": 1}
+    assert reasons(memory) == {"edited": 1}
     small = ConversationMemory(renderer, max_tokens=len(recorded[0]) * 2)
     for number in range(5):
         serve_call(small, QUESTION, answers[number], scope=("rollout", str(number)))

@@ -62,12 +62,11 @@ async def until(condition):
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("schema", [patterns(30), {"type": "integer", "multipleOf": 1_000_003}])
-async def test_a_schema_that_takes_too_long_is_refused_by_the_bound_and_leaves_nothing_behind(schema):
+async def test_a_schema_that_takes_too_long_is_refused_by_the_bound_and_leaves_nothing_behind():
     compiler = small(max_grammar_seconds=0.2)
     memory = psutil.Process().memory_info().rss
     with pytest.raises(BadRequestError, match=r"more than 0\.2 s of processor time \(max_grammar_seconds\)") as caught:
-        await compiler.compile(form(schema))
+        await compiler.compile(form(patterns(30)))
     assert caught.value.param == "response_format"
     assert psutil.Process().memory_info().rss - memory < 64 * 2**20
     assert not forks()
@@ -91,13 +90,10 @@ async def test_a_refusal_is_repeated_without_another_try(monkeypatch):
         assert (second.value.message, second.value.param) == (first.value.message, first.value.param)
 
 
-@pytest.mark.parametrize("promised", [False, True])
-async def test_arguments_of_a_tool_are_bounded_as_answers_are(promised):
+async def test_arguments_of_a_tool_are_bounded_as_answers_are():
     odd = tool({"properties": {"a": patterns(30)}})
     with pytest.raises(BadRequestError, match="max_grammar_seconds"):
-        await small(max_grammar_seconds=0.1).compile(
-            rule_of(tools=[strict(odd) if promised else odd], tool_choice="required")
-        )
+        await small(max_grammar_seconds=0.05).compile(rule_of(tools=[odd], tool_choice="required"))
 
 
 async def test_one_who_leaves_ends_the_try_and_one_who_stays_is_answered():
@@ -143,7 +139,7 @@ async def test_a_process_that_died_is_replaced():
     compiler = small()
     await compiler.compile(form({"type": "null"}))
     compiler.close()
-    for number in range(6):
+    for number in range(2):
         before = {child.pid for child in psutil.Process().children()}
         await compiler.compile(form({"const": number}))
         (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
@@ -155,7 +151,7 @@ async def test_a_process_that_died_is_replaced():
 async def test_a_form_whose_process_dies_is_tried_again_in_a_new_one():
     compiler = small(max_grammar_seconds=60, max_grammar_mib=2048)
     await compiler.compile(form({"type": "null"}))
-    asked = asyncio.ensure_future(compiler.compile(form(patterns(12))))
+    asked = asyncio.ensure_future(compiler.compile(form(patterns(10))))
     await until(lambda: forks() or asked.done())
     assert not asked.done(), "the process must die while the form is tried"
     for worker in {fork.parent() for fork in forks()}:
@@ -255,7 +251,7 @@ async def test_the_first_token_costs_the_copies_of_a_grammar_nothing():
     ]
     begin = await ConstraintCompiler(TOKENIZER, [END]).compile(form({"anyOf": objects}))
     times = []
-    for _ in range(5):  # a loaded machine makes a try slow, not all of them
+    for _ in range(3):  # a loaded machine makes a try slow, not all of them
         began = time.thread_time()
         for _ in range(20):
             assert ids_of(begin().allowed(VOCABULARY))

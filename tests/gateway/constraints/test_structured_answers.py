@@ -24,11 +24,10 @@ from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tokens import TokenTree, pack
 from tiny import tiny_model, tiny_tokenizer
 
-from .test_grammars import PLACE, SHORT, strict
+from .test_grammars import PLACE, SHORT
 
 QUESTION = [{"role": "user", "content": "12+30?"}]
 IDS = {"return_token_ids": True}
-NAMED = {"type": "function", "function": {"name": "look_up"}}
 BLOCKS = EngineSettings(block_size=4, cache_mib=4, max_batch_tokens=256)
 
 
@@ -84,11 +83,11 @@ def test_each_seed_gives_another_answer_of_the_form(client):
 
     said = set()
     with ThreadPoolExecutor(12) as pool:
-        for answer in pool.map(ask, range(25)):
+        for answer in pool.map(ask, range(12)):
             assert answer.choices[0].finish_reason == "stop"
             assert isinstance(answer.choices[0].message.parsed, Plan)
             said.add(answer.choices[0].message.content)
-    assert len(said) == 25
+    assert len(said) == 12
 
 
 NUMBER = {
@@ -145,15 +144,11 @@ def test_a_schema_beside_the_type_holds(server, wanted):
     body = {"model": "tiny", "temperature": 2, "max_tokens": 90, "messages": QUESTION, "response_format": wanted}
     answer = httpx.post(f"{server.endpoint}/chat/completions", json=body).json()
     assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"n"}
-    asked = {"model": "tiny", "temperature": 2, "input": "hi", "text": {"format": {"type": "json_object"}}}
-    asked["text"]["format"]["schema"] = NUMBER
+    asked = {"model": "tiny", "temperature": 2, "input": "hi"}
+    asked["text"] = {"format": {"type": "json_object", "schema": NUMBER}}
     answer = httpx.post(f"{server.endpoint}/responses", json=asked).json()
     assert set(json.loads(answer["output"][0]["content"][0]["text"])) == {"n"}
-
-
-def test_anthropics_first_name_for_a_schema_holds_too(server):
-    wanted = {"type": "json_schema", "schema": NUMBER}
-    body = {"model": "tiny", "temperature": 2, "max_tokens": 90, "messages": QUESTION, "output_format": wanted}
+    body |= {"response_format": None, "output_format": {"type": "json_schema", "schema": NUMBER}}
     answer = httpx.post(f"{server.endpoint}/messages", json=body).json()
     assert set(json.loads(answer["content"][0]["text"])) == {"n"}
 
@@ -215,42 +210,6 @@ def test_json_cut_off_by_the_length_bound_says_so(client):
     )
     assert answer.choices[0].finish_reason in ("length", "stop")
     assert answer.choices[0].message.content.startswith("{")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("choice", "names"), [("required", {"calculate", "look_up"}), (NAMED, {"look_up"})])
-def test_a_demanded_call_is_made_whatever_the_seed(client, choice, names, stream):
-    called = set()
-    for seed in range(15):
-        if seed > 4 and called == names:
-            break
-        asked = {
-            "model": "tiny",
-            "messages": QUESTION,
-            "tools": [strict(SHORT), PLACE],
-            "tool_choice": choice,
-            "parallel_tool_calls": False,
-            "seed": seed,
-            "max_tokens": 450,
-        }
-        if stream:
-            with client.chat.completions.stream(**asked) as events:
-                for _ in events:
-                    pass
-                (answer,) = events.get_final_completion().choices
-        else:
-            (answer,) = client.chat.completions.create(**asked).choices
-        assert answer.finish_reason == "tool_calls"
-        assert not answer.message.content
-        for call in answer.message.tool_calls:
-            called.add(call.function.name)
-            arguments = json.loads(call.function.arguments)
-            if call.function.name == "look_up":
-                assert arguments["city"] in ("Rome", "Oslo")
-                assert 1 <= arguments.get("days", 1) <= 9
-            else:
-                assert set(arguments) == {"expression"}
-    assert called == names
 
 
 async def test_what_is_recorded_is_what_the_learner_computes_and_trains(server, store, policy, tokenizer):

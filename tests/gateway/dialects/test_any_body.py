@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from mini_agentic_rl.gateway.dialects import shared_dialects
 from mini_agentic_rl.gateway.dialects.chat import parse_chat_request
 from mini_agentic_rl.gateway.render.messages import plain_messages
-from mini_agentic_rl.http import BadRequestError, HttpError, encode, json_object
+from mini_agentic_rl.http import HttpError, encode, json_object
 
 DIALECTS = {dialect.path: dialect for dialect in shared_dialects()}
 
@@ -40,7 +39,7 @@ _REQUESTS = st.fixed_dictionaries({}, optional=dict.fromkeys(_OPTIONS.split(), _
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(body=_REQUESTS | st.dictionaries(_FIELDS, _VALUES, max_size=4))
 def test_any_object_is_a_chat_request_or_an_error_of_the_client(path, body):
     dialect = DIALECTS[path]
@@ -58,24 +57,3 @@ def _error_of(dialect, sent):
     except HttpError as error:
         return error
     return None
-
-
-@settings(max_examples=50, deadline=None)
-@given(content=st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
-def test_any_bytes_are_an_object_or_an_error_of_the_client(content):
-    body = None
-    with contextlib.suppress(BadRequestError):
-        body = json_object(content)
-    assert body is None or isinstance(body, dict)
-
-
-def test_half_a_surrogate_pair_becomes_a_character_that_can_be_encoded():
-    body = json_object(rb'{"a": "\ud800x", "\udfff": "\ud83d\ude42", "b": "\\ud800"}')
-    assert body == {"a": "\ufffdx", "\ufffd": "\U0001f642", "b": "\\ud800"}
-
-
-@pytest.mark.parametrize("depth", [101, 300, 100_000])
-def test_a_body_that_is_nested_too_deeply_is_refused(depth):
-    assert json_object(b'{"a":' * 99 + b"1" + b"}" * 99)
-    with pytest.raises(BadRequestError, match="levels deep"):
-        json_object(b'{"a":' * depth + b"1" + b"}" * depth)

@@ -70,9 +70,8 @@ def test_a_response_has_text_usage_and_the_exact_tokens(serve, tokenizer):
     assert answer.usage.output_tokens_details.reasoning_tokens == 0
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("resend", [True, False], ids=["whole history", "previous_response_id"])
-@pytest.mark.parametrize("said", [f"Let me see.\n{CALL_TEXT}", TWO_CALLS, f"{CALL_TEXT}\nWait."])
+@pytest.mark.parametrize(("stream", "resend"), [(False, True), (True, False)])
+@pytest.mark.parametrize("said", [TWO_CALLS, f"{CALL_TEXT}\nWait."])
 async def test_a_tool_loop_is_one_branch_of_the_tree(serve, store, stream, resend, said):
     server, _ = serve([said, "The answer is 42.", "Yes."], store=store)
     rollout_id, url = await rollout_url(server, store)
@@ -141,7 +140,7 @@ def test_the_input_of_a_custom_tool_is_told_in_events(serve, choice, says):
     assert "Begin" in told
 
 
-@pytest.mark.parametrize("said", ["The answer is 42.", TWO_CALLS, "<tool_call>{broken</tool_call>", "naïve 🙂", ""])
+@pytest.mark.parametrize("said", [TWO_CALLS, "naïve 🙂", ""])
 @pytest.mark.parametrize("options", [{}, {"max_output_tokens": 7}])
 async def test_a_stream_ends_in_the_response_that_is_given_in_one_piece(serve, said, options):
     server, _ = serve([said], tokens_per_delta=2)
@@ -189,31 +188,12 @@ def test_the_events_come_in_openais_order(serve):
     assert events[0].response.output == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_cut_short_is_incomplete_and_says_why(serve, stream):
+def test_an_answer_cut_short_is_incomplete_and_says_why(serve):
     server, _ = serve(["word " * 50])
-    async with openai_client(server.endpoint) as client:
-        asked = {"model": "tiny", "input": "12+30?", "max_output_tokens": 3}
-        if stream:
-            answer = [event async for event in await client.responses.create(**asked, stream=True)][-1].response
-        else:
-            answer = await client.responses.create(**asked)
+    answer = client_of(server).responses.create(model="tiny", input="12+30?", max_output_tokens=3)
     assert answer.status == "incomplete"
     assert answer.incomplete_details.reason == "max_output_tokens"
     assert answer.output[-1].status == "incomplete"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_stand_beside_the_text(serve, stream):
-    server, _ = serve(["ok 🙂"])
-    asked = {"model": "tiny", "input": "12+30?", "top_logprobs": 2, "include": ["message.output_text.logprobs"]}
-    if stream:
-        answer = list(client_of(server).responses.create(**asked, stream=True))[-1].response
-    else:
-        answer = client_of(server).responses.create(**asked)
-    entries = answer.output[0].content[0].logprobs
-    assert [entry.logprob for entry in entries] == [-0.5 * (at + 1) for at in range(answer.usage.output_tokens)]
-    assert all(len(entry.top_logprobs) == 2 for entry in entries)
 
 
 async def test_parse_reads_calls_and_structured_text(serve):

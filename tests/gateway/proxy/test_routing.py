@@ -85,7 +85,7 @@ async def test_retry_after_is_honoured_and_the_answer_comes_in_the_end(upstream,
     assert len(server.bodies) == 2
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 503])
 async def test_a_refusal_that_stays_comes_back_with_its_own_status_and_words(upstream, proxying, status):
     server = upstream(_busy(*[status] * 9, **{"Retry-After": "0"}))
     proxy = await proxying({"base_url": server.url}, num_retries=2)
@@ -118,7 +118,7 @@ async def test_a_refusal_that_is_no_error_object_is_told_as_text_that_names_the_
     answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
     told = answer.json()["error"]["message"]
     assert answer.status_code == 410
-    assert told.startswith(f"{server.url} refused what it was asked for 'policy' of the model list with status 410")
+    assert told.startswith(f"{server.url} refused a request for 'policy' of the model list with status 410")
     assert told.endswith(page)
 
 
@@ -151,7 +151,7 @@ async def test_a_silent_server_is_named_after_its_own_timeout_and_not_asked_agai
 
     server = upstream(nothing)
     proxy = await proxying({"base_url": server.url, "timeout": 0.3}, num_retries=3)
-    with pytest.raises(openai.InternalServerError, match=rf"{server.url} said nothing for 0.3 seconds") as error:
+    with pytest.raises(openai.InternalServerError, match=rf"{server.url} sent nothing for 0.3 seconds") as error:
         await _ask(proxy.endpoint)
     assert error.value.status_code == 504
     assert len(server.bodies) == 1
@@ -160,15 +160,6 @@ async def test_a_silent_server_is_named_after_its_own_timeout_and_not_asked_agai
 @pytest.mark.parametrize("said", [Response("hello"), [1, 2]])
 async def test_an_answer_that_is_none_is_a_bad_gateway_that_names_the_server(upstream, proxying, said):
     server = upstream(lambda body: said if isinstance(said, Response) else JSONResponse(said))
-    proxy = await proxying({"base_url": server.url})
-    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
-    assert answer.status_code == 502
-    assert server.url in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("choice", [{"index": "one"}, {"token_ids": ["a"]}, {"logprobs": {"content": [1]}}])
-async def test_a_malformed_completion_is_a_bad_gateway(upstream, proxying, choice):
-    server = upstream(lambda body: completion() | {"choices": [choice]})
     proxy = await proxying({"base_url": server.url})
     answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
     assert answer.status_code == 502
@@ -227,22 +218,6 @@ async def test_a_rollout_that_used_up_its_tokens_is_stopped_and_marked(upstream,
     assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies)
     assert len(server.bodies) == 2
     assert len(await store.query_spans(rollout.rollout_id, name=AGL_EXCEPTION)) == 1
-
-
-async def test_a_stopping_proxy_finishes_what_is_inside_and_sends_others_away(upstream, proxying):
-    server = upstream(lambda body: [chunk("4")] * 20, delay=0.02)
-    proxy = await proxying({"base_url": server.url})
-    reading = asyncio.create_task(_chunks(proxy.endpoint))
-    while not server.bodies:
-        await asyncio.sleep(0.01)
-    stopping = asyncio.create_task(proxy.stop(timeout=10))
-    while not proxy.admission.draining:
-        await asyncio.sleep(0.01)
-    with pytest.raises(openai.InternalServerError, match="stopping"):
-        await _ask(proxy.endpoint)
-    assert len(await reading) == 20
-    await stopping
-    assert not proxy.is_running()
 
 
 async def test_prometheus_is_told_of_the_servers_and_of_the_tokens_that_they_tell(upstream, proxying):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mini_agentic_rl.gateway.tool_formats import DEEPSEEK, KIMI
 
-from ..small_tokenizer import CHATML, GEMMA, small_tokenizer
+from ..small_tokenizer import GEMMA, small_tokenizer
 
 LLAMA2 = (
     "{% set ns = namespace(system='') %}{% set turns = messages %}"
@@ -154,14 +154,6 @@ PHI3 = (
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
 )
 
-PHI4 = (
-    "{% for message in messages %}"
-    "{% if message.role == 'system' and message.tools %}"
-    "{{ '<|system|>' + message.content + '<|tool|>' + message.tools + '<|/tool|><|end|>' }}"
-    "{% else %}{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
-
 DEEPSEEK_DISTILL = (
     "{{ bos_token }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
     "{% for message in messages %}{% if message.role == 'user' %}{{ '<|User|>' + message.content }}"
@@ -223,7 +215,7 @@ QWEN35 = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
 )
 
-_GLM_NEW = (
+GLM45 = (
     "{{ '[gMASK]<sop>' }}{% if tools %}{{ '<|system|>\n# Tools\n<tools>\n' }}"
     "{% for tool in tools %}{{ (tool | tojson) + '\n' }}{% endfor %}{{ '</tools>' }}{% endif %}"
     "{% set ns = namespace(query=-1) %}{% for message in messages %}"
@@ -233,9 +225,9 @@ _GLM_NEW = (
     "{% if loop.index0 > ns.query and message.reasoning_content %}"
     "{{ '\n<think>' + message.reasoning_content | trim + '</think>' }}{% else %}{{ '\n<think></think>' }}{% endif %}"
     "{% if message.content | trim %}{{ '\n' + message.content | trim }}{% endif %}"
-    "{% for call in message.tool_calls %}{{ BEFORE + call.function.name + NAMED }}"
-    "{% for key, value in call.function.arguments.items() %}{{ '<arg_key>' + key + '</arg_key>' + KEYED }}"
-    "{{ '<arg_value>' + (value if value is string else value | tojson) + '</arg_value>' + VALUED }}{% endfor %}"
+    "{% for call in message.tool_calls %}{{ '\n<tool_call>' + call.function.name + '\n' }}"
+    "{% for key, value in call.function.arguments.items() %}{{ '<arg_key>' + key + '</arg_key>\n' }}"
+    "{{ '<arg_value>' + (value if value is string else value | tojson) + '</arg_value>\n' }}{% endfor %}"
     "{{ '</tool_call>' }}{% endfor %}"
     "{% elif message.role == 'tool' %}"
     "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|observation|>' }}{% endif %}"
@@ -243,16 +235,6 @@ _GLM_NEW = (
     "{% elif message.role == 'system' %}{{ '<|system|>\n' + message.content }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-_IN_LINES = {"BEFORE": "'\n<tool_call>'", "NAMED": "'\n'", "KEYED": "'\n'", "VALUED": "'\n'"}
-_IN_A_ROW = {"BEFORE": "'<tool_call>'", "NAMED": "''", "KEYED": "''", "VALUED": "''"}
-
-
-def _glm(spaces: dict[str, str]) -> str:
-    template = _GLM_NEW
-    for place, text in spaces.items():
-        template = template.replace(place, text)
-    return template
-
 
 _LFM = (
     "{{ bos_token }}{% set ns = namespace(system='', turns=messages) %}"
@@ -383,8 +365,6 @@ FAMILIES = {
     "mistral tekken": Family(TEKKEN, "</s>", "mistral", special=_TEKKEN_TOKENS),
     "gemma 2": Family(GEMMA, "<end_of_turn>", "hermes"),
     "phi 3": Family(PHI3, "<|endoftext|>", "hermes", special=_PHI_TOKENS),
-    "phi 4": Family(PHI4, "<|endoftext|>", "hermes", special=_PHI_TOKENS),
-    "smollm 2": Family(CHATML, "<|im_end|>", "hermes"),
     "smollm 3": Family(SMOLLM3, "<|im_end|>", "hermes", added=_CHATML_THINK, thinks=True, exact=False),
     "deepseek r1 distill": Family(
         DEEPSEEK_DISTILL,
@@ -395,32 +375,15 @@ FAMILIES = {
         thinks=True,
         forks=[1, 2, 3, 4],
     ),
-    "chatml": Family(
-        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        "<|im_end|>",
-        "hermes",
-    ),
     "granite 3": Family(GRANITE, "<|end_of_text|>", "json", special=_GRANITE_TOKENS),
     "glm 4": Family(GLM4, "<|endoftext|>", "hermes", special=_GLM_TOKENS, extra_eos=["<|user|>", "<|observation|>"]),
     "qwen 3.5": Family(QWEN35, "<|im_end|>", "xml", added=_CHATML_THINK, thinks=True, forks=[2, 4]),
     "glm 4.5": Family(
-        _glm(_IN_LINES),
+        GLM45,
         "<|endoftext|>",
         "xml",
         special=_GLM_TOKENS,
         added=_GLM_NEW_TOKENS,
-        thinks=True,
-        forks=[2, 4],
-        extra_eos=["<|user|>", "<|observation|>"],
-        exact=False,
-    ),
-    "glm 4.7": Family(
-        _glm(_IN_A_ROW),
-        "<|endoftext|>",
-        "xml",
-        special=[*_GLM_TOKENS, *_GLM_NEW_TOKENS[2:]],
-        added=_GLM_NEW_TOKENS[:2],
         thinks=True,
         forks=[2, 4],
         extra_eos=["<|user|>", "<|observation|>"],

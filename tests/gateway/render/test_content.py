@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from mini_agentic_rl.gateway.render.content import Content
+from mini_agentic_rl.gateway.http.app import _BYTES_PER_TOKEN, _OTHER_BYTES
+from mini_agentic_rl.gateway.render import content
+from mini_agentic_rl.gateway.render.content import LONGEST, Content
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.gateway.tool_formats import HERMES
+from mini_agentic_rl.http import BadRequestError
+from mini_agentic_rl.samplers import ContextLengthError
 
 from ..samples import CALCULATOR
 from ..small_tokenizer import CHATML, CHATML_TOOLS, SPECIAL, small_tokenizer
@@ -217,10 +221,41 @@ def test_a_written_answer_is_trained_on_as_text():
 
 def test_thousands_of_special_tokens_cost_no_more_than_a_few():
     tokenizer = small_tokenizer(special=[f"<|reserved_special_token_{number}|>" for number in range(3000)])
-    content = Content(tokenizer, "")
+    marks = Content(tokenizer, "")
     text = "<|reserved_special_token_1234|> <b>" + "<|reserved_" * 20_000
     began = time.process_time()
-    marked = content.mark(text)
+    marked = marks.mark(text)
     assert time.process_time() - began < 2
     assert not marked.startswith("<|reserved_special_token_1234|>")
-    assert decoded(tokenizer, content.encode(marked[:60])).startswith("<|reserved_special_token_1234|> <b><|res")
+    assert decoded(tokenizer, marks.encode(marked[:60])).startswith("<|reserved_special_token_1234|> <b><|res")
+
+
+def test_a_long_text_is_encoded_as_a_short_one_and_names_in_it_are_text():
+    said = "It is the answer, isn't it? 你好，世界。\r\n\n    naïve " * 2000
+    ids = CHAT.render([{"role": "user", "content": said}])
+    rendered = TOKENIZER.apply_chat_template(
+        [{"role": "user", "content": said}], add_generation_prompt=True, tokenize=False
+    )
+    assert ids == TOKENIZER.encode(rendered, add_special_tokens=False)
+    forged = CHAT.render([{"role": "user", "content": f"<|im_end|>{said}<|im_start|>"}])
+    assert specials_of(TOKENIZER, forged) == specials_of(TOKENIZER, ids)
+
+
+@pytest.mark.parametrize("name", ["", "<|im_end|>"])
+def test_a_text_that_takes_too_much_memory_to_encode_is_refused(monkeypatch, name):
+    monkeypatch.setattr(content, "LONGEST", 200_000)
+    assert CHAT.render([{"role": "user", "content": name + "你" * 60_000}])
+    with pytest.raises(BadRequestError, match="more than 200000 bytes"):
+        CHAT.render([{"role": "user", "content": name + "你" * 70_000}])
+
+
+def test_a_context_of_usual_length_lets_in_no_text_that_is_refused():
+    assert 131_072 * _BYTES_PER_TOKEN + _OTHER_BYTES < LONGEST
+
+
+def test_more_tokens_than_fit_are_counted_and_refused():
+    messages = [{"role": "user", "content": "It is the answer. " * 10}]
+    count = CHAT.count(messages)
+    assert len(CHAT.render(messages, most=count)) == count
+    with pytest.raises(ContextLengthError, match=f"{count} tokens"):
+        CHAT.render(messages, most=count - 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mini_agentic_rl import emit_message, emit_reward, operation
 from mini_agentic_rl.gateway import Caller
-from mini_agentic_rl.gateway.completion.record import CallContext, RecordedAnswer, record_answer
+from mini_agentic_rl.gateway.completion.record import RecordedAnswer, record_answer
 from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.tracer import DummyTracer, OtelTracer, Tracer
 
@@ -60,20 +60,23 @@ async def call(
 ) -> None:
     start = time.time()
     time.sleep(0.002)
-    context = CallContext(
+    told = RecordedAnswer(
         caller=Caller((rollout_id, attempt_id), **how),
         response_id=f"chatcmpl-{len(messages)}",
         model="policy",
         messages=list(messages),
         tools=[CALCULATOR],
-        prompt_ids=list(range(10 * len(messages))),
-        start_time=start,
         settings={"gen_ai.request.temperature": 0.7, "gen_ai.request.max_tokens": 32, "gen_ai.request.seed": 3},
+        start_time=start,
+        index=0,
+        message=dict(answer),
+        finish_reason=reason,
+        prompt_ids=list(range(10 * len(messages))),
+        token_ids=[1, 2, 3],
+        logprobs=[-0.1, -0.2, -0.3],
+        version=4,
     )
-    told = RecordedAnswer(
-        index=0, message=dict(answer), finish_reason=reason, token_ids=[1, 2, 3], logprobs=[-0.1, -0.2, -0.3], version=4
-    )
-    await record_answer(store, context, told, time.time())
+    await record_answer(store, told)
 
 
 def tracers() -> list[type[Tracer]]:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...http import LARGE, BadRequestError, off_loop
+from ...http import LARGE, BadRequestError, off_loop, size_of
 from ...samplers import ContextLengthError, Sampler
 from ...store import LightningStore
 from ...tokens import CompletionRecord, Delivery, SamplingParams, TokenRequest
 from ..constraints.compiler import ConstraintCompiler
 from ..constraints.rules import answer_rule
 from ..dialects import Caller, CallScope, ChatRequest
-from ..errors import TooManyMessagesError, UnknownModelError
+from ..errors import BeyondContextError, UnknownModelError
 from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
@@ -25,8 +25,6 @@ from .record import RolloutAttempts
 from .remember import ConversationMemory, Prompt
 
 _MAX_ID = 2**31
-_ITEM_CHARACTERS = 16
-"""Estimate of the characters that a template writes around each item of a list and each field."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +260,7 @@ class Preparation:
 
     def _check_count(self, request: ChatRequest) -> None:
         if len(request.messages) > self.sampler.context_length:  # each has at least one token
-            raise TooManyMessagesError(len(request.messages), self.sampler.context_length)
+            raise BeyondContextError(self.sampler.context_length, messages=len(request.messages))
 
     def _adapter(self, model: str) -> str | None:
         if model == self.model_name:
@@ -320,13 +318,4 @@ def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, 
 
 def _size(request: ChatRequest, tools: list[dict[str, Any]]) -> int:
     """Return the approximate number of characters to render; counting stops soon after `LARGE`."""
-    size, rest = len(request.raw_prompt or ()), [request.messages, tools, request.template_settings]
-    while rest and size <= LARGE:
-        value = rest.pop()
-        if isinstance(value, str):
-            size += len(value)
-        elif isinstance(value, dict | list):
-            size += _ITEM_CHARACTERS * len(value)
-            if size <= LARGE:
-                rest += value if isinstance(value, list) else (*value, *value.values())
-    return size
+    return len(request.raw_prompt or ()) + size_of([request.messages, tools, request.template_settings], LARGE)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -235,8 +236,8 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2
 
 
 @dataclass(frozen=True)
-class CallContext:
-    """The part of a recorded call that its answers share."""
+class RecordedAnswer:
+    """One answer to a call, as it is recorded."""
 
     caller: Caller
     """The sender; it has a scope. The span becomes part of the trace in its `traceparent`."""
@@ -244,21 +245,16 @@ class CallContext:
     model: str
     messages: Sequence[dict[str, Any]]
     tools: Sequence[dict[str, Any]]
-    prompt_ids: Sequence[int]
-    start_time: float
-    """Seconds since the epoch."""
     settings: Mapping[str, float | int]
     """Sampling settings, under their names in the OpenTelemetry conventions for generative AI."""
-
-
-@dataclass(frozen=True)
-class RecordedAnswer:
-    """One answer of a recorded call."""
-
+    start_time: float
+    """Seconds since the epoch."""
     index: int
+    """Index among the answers to the call."""
     message: dict[str, Any]
     """The answer as the agent receives it."""
     finish_reason: str
+    prompt_ids: Sequence[int]
     token_ids: Sequence[int]
     """Empty if the server does not report them; then the call cannot be trained."""
     logprobs: Sequence[float]
@@ -291,47 +287,47 @@ def sampling_attributes(sampling: SamplingParams) -> dict[str, float | int]:
     return settings
 
 
-async def record_answer(store: LightningStore, call: CallContext, answer: RecordedAnswer, end_time: float) -> None:
-    """Store the span of one answer, in one write, with the next sequence id of the attempt.
+async def record_answer(store: LightningStore, answer: RecordedAnswer) -> None:
+    """Store the span of an answer that ends now, in one write, with the next sequence id of the attempt.
 
     Raises:
         NotFoundError: there is no such rollout or attempt.
         RecordingError: the store failed.
     """
     try:
-        size = size_of([call.messages, call.tools, answer.message], LARGE)
-        await store.add_span(await off_loop(size, lambda: _span(call, answer, end_time)))
+        size = size_of([answer.messages, answer.tools, answer.message], LARGE)
+        end_time = time.time()
+        await store.add_span(await off_loop(size, lambda: _span(answer, end_time)))
     except ValueError as error:
         raise _unknown_attempt(error) from error
     except Exception as error:  # stores raise anything; the agent must see it
-        log_failure(
-            logger, error, "could not record a call of rollout {}, attempt {}".format(*(call.caller.scope or ()))
-        )
+        rollout_id, attempt_id = answer.caller.scope or (None, None)
+        log_failure(logger, error, f"could not record a call of rollout {rollout_id}, attempt {attempt_id}")
         raise _not_recorded(error) from error
 
 
-def _span(call: CallContext, answer: RecordedAnswer, end_time: float) -> Span:
-    caller = call.caller
+def _span(answer: RecordedAnswer, end_time: float) -> Span:
+    caller = answer.caller
     assert caller.scope is not None
     rollout_id, attempt_id = caller.scope
     parent = _TRACEPARENT.fullmatch(caller.traceparent) if caller.traceparent else None
     attributes: dict[str, Any] = {
         Attr.SYSTEM: "mini-agentic-rl",
         Attr.OPERATION: "chat",
-        Attr.REQUEST_MODEL: call.model,
-        **call.settings,
-        Attr.RESPONSE_ID: call.response_id,
-        Attr.RESPONSE_MODEL: call.model,
+        Attr.REQUEST_MODEL: answer.model,
+        **answer.settings,
+        Attr.RESPONSE_ID: answer.response_id,
+        Attr.RESPONSE_MODEL: answer.model,
         Attr.FINISH_REASONS: [answer.finish_reason],
-        Attr.INPUT_MESSAGES: encode_in_steps(call.messages).decode(),
+        Attr.INPUT_MESSAGES: encode_in_steps(answer.messages).decode(),
         Attr.OUTPUT_MESSAGES: encode_in_steps(answer.message).decode(),
         Attr.CHOICE_INDEX: answer.index,
     }
     if answer.token_ids:
         attributes |= {
-            Attr.INPUT_TOKENS: len(call.prompt_ids),
+            Attr.INPUT_TOKENS: len(answer.prompt_ids),
             Attr.OUTPUT_TOKENS: len(answer.token_ids),
-            Attr.PROMPT_TOKEN_IDS: list(call.prompt_ids),
+            Attr.PROMPT_TOKEN_IDS: list(answer.prompt_ids),
             Attr.RESPONSE_TOKEN_IDS: list(answer.token_ids),
             Attr.POLICY_VERSION: answer.version,
         }
@@ -340,15 +336,14 @@ def _span(call: CallContext, answer: RecordedAnswer, end_time: float) -> Span:
     if answer.token_ids and len(answer.logprobs) == len(answer.token_ids):
         attributes[Attr.RESPONSE_LOGPROBS] = list(answer.logprobs)
     else:
-        attributes[Attr.UNTRAINABLE] = (
-            f"the model's server told {len(answer.token_ids)} token ids and {len(answer.logprobs)} log-probabilities"
-        )
+        ids, logprobs = len(answer.token_ids), len(answer.logprobs)
+        attributes[Attr.UNTRAINABLE] = f"the model's server reported {ids} token ids and {logprobs} log-probabilities"
     if caller.agent is not None:
         attributes[Attr.AGENT_NAME] = caller.agent
     if answer.forced:
         attributes[Attr.RESPONSE_FORCED_POSITIONS] = list(answer.forced)
-    if call.tools:
-        attributes[Attr.TOOL_DEFINITIONS] = encode_in_steps(call.tools).decode()
+    if answer.tools:
+        attributes[Attr.TOOL_DEFINITIONS] = encode_in_steps(answer.tools).decode()
     resource = {
         LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
         LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
@@ -360,7 +355,7 @@ def _span(call: CallContext, answer: RecordedAnswer, end_time: float) -> Span:
         name=Attr.SPAN_NAME,
         trace_id=parent.group(1) if parent else None,
         parent_id=parent.group(2) if parent else None,
-        start_time=call.start_time,
+        start_time=answer.start_time,
         end_time=end_time,
         status=TraceStatus(status_code="OK"),
         resource=OtelResource(attributes=resource),

@@ -21,14 +21,13 @@ from ..render.messages import squashed, without_thought
 from ..render.renderer import ChatRenderer, has_thought
 from ..tool_formats import Tool, parse_arguments
 
-ForkReason = Literal["edited", "tools", "template", "thinking", "forgotten"]
+ForkReason = Literal["edited", "tools", "template", "thinking"]
 """Reason why a prompt with recorded answers in its history does not continue from all of their recorded ids:
 
 - edited: the client changed the history.
 - tools: the client offers other tools than before.
 - template: the chat template renders earlier turns differently now, e.g. without their thinking.
 - thinking: the policy `thinking="drop"` removes thoughts from the history.
-- forgotten: the recorded ids were evicted.
 """
 
 
@@ -75,8 +74,6 @@ class _Attempt:
     """Number of calls by answer."""
     tools: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     """Digests of the sets of tools, the latest last."""
-    evicted: bool = False
-    """True if calls were evicted."""
 
     def keep(self, key: bytes, call: _RememberedCall, tools_key: bytes) -> None:
         self.tools[tools_key] = None
@@ -119,7 +116,6 @@ class ConversationMemory:
         self._max_calls = max_calls
         self._max_tokens = max_tokens
         self._attempts: OrderedDict[CallScope, _Attempt] = OrderedDict()
-        self._evicted: OrderedDict[CallScope, None] = OrderedDict()
         self._tokens = 0
         self._prompts: Counter[str] = Counter()
 
@@ -170,10 +166,7 @@ class ConversationMemory:
         keys = _chain(messages, tools_key)
         attempt = self._attempts.get(scope)
         reason: ForkReason | None = None
-        if attempt is None:
-            if scope in self._evicted and _thoughts(messages):
-                reason = "forgotten"
-        else:
+        if attempt is not None:
             with suppress(KeyError):  # evicted meanwhile
                 self._attempts.move_to_end(scope)
             recorded_ids, reason, known = self._continued(renderer, attempt, messages, tools, keys, most)
@@ -200,7 +193,6 @@ class ConversationMemory:
         ended = bool(output_ids) and output_ids[-1] == self._renderer.end_of_turn_id
         attempt = self._attempts.setdefault(scope, _Attempt())
         self._attempts.move_to_end(scope)
-        self._evicted.pop(scope, None)
         self._tokens -= attempt.drop(key)
         ids = array("i", prompt_ids)
         ids.extend(output_ids)
@@ -209,13 +201,9 @@ class ConversationMemory:
         self._tokens += len(ids)
         while len(attempt.calls) > self._max_calls:
             self._tokens -= attempt.drop(next(iter(attempt.calls)))
-            attempt.evicted = True
         while len(self._attempts) > self._max_attempts or (self._tokens > self._max_tokens and len(self._attempts) > 1):
-            evicted, dropped = self._attempts.popitem(last=False)
+            _, dropped = self._attempts.popitem(last=False)
             self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
-            self._evicted[evicted] = None
-            if len(self._evicted) > 4 * self._max_attempts:
-                self._evicted.popitem(last=False)
 
     def forget(self, scope: CallScope) -> None:
         """Drop all calls of an attempt."""
@@ -274,9 +262,7 @@ def _fork_reason(attempt: _Attempt, messages: Sequence[dict[str, Any]], tools_ke
             others = _chain(messages, other)
             if any(others[count] in attempt.calls for count in answers):
                 return "tools"
-    if _has_recorded_answer(attempt, messages):
-        return "edited"
-    return "forgotten" if answers and attempt.evicted else None
+    return "edited" if _has_recorded_answer(attempt, messages) else None
 
 
 def _has_recorded_answer(attempt: _Attempt, messages: Sequence[dict[str, Any]]) -> bool:

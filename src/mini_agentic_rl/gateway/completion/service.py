@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,7 +31,7 @@ from ..render.renderer import ChatRenderer
 from ..tool_formats import ToolCall
 from .choice import Choice
 from .prepare import Preparation, PreparedChat
-from .record import TOKENS_HELP, CallContext, RecordedAnswer, record_answer, sampling_attributes
+from .record import TOKENS_HELP, RecordedAnswer, record_answer, sampling_attributes
 
 logger = logging.getLogger(__name__)
 
@@ -267,7 +266,7 @@ class ChatCall:
         if choice.finish_reason == "cancelled":
             await self._record_cancelled(choice)
             if choice.failure:
-                raise BadRequestError(f"the answer cannot take the form that was asked for: {choice.failure}")
+                raise BadRequestError(f"the answer cannot take the requested form: {choice.failure}")
             raise UnavailableError("the model stopped before the answer was complete; try again")
         await self._record(choice)
         message = prepared.message(choice)
@@ -290,28 +289,25 @@ class ChatCall:
         prepared, store = self._prepared, self._service.store
         if prepared.scope is None or store is None:
             return
-        sampling = prepared.token_requests[choice.index].sampling
-        call = CallContext(
+        answer = RecordedAnswer(
             caller=prepared.caller,
             response_id=prepared.response_id,
             model=prepared.request.model,
             messages=prepared.request.messages,
             tools=prepared.tools,
-            prompt_ids=prepared.prompt_ids,
+            settings=sampling_attributes(prepared.token_requests[choice.index].sampling),
             start_time=prepared.start_time,
-            settings=sampling_attributes(sampling),
-        )
-        answer = RecordedAnswer(
             index=choice.index,
             message=choice.message(),
             finish_reason=choice.finish_reason or "cancelled",
+            prompt_ids=prepared.prompt_ids,
             token_ids=choice.token_ids,
             logprobs=choice.logprobs,
             version=choice.version,
             versions=choice.versions,
             forced=choice.forced,
         )
-        await record_answer(store, call, answer, time.time())
+        await record_answer(store, answer)
 
     def _emit(self, choice: Choice, parts: list[AnswerPart], complete: bool = False) -> None:
         """Put the new parts of a choice into the stream; `complete` is True once the choice is recorded."""

@@ -208,7 +208,7 @@ def answer_rule(
         rule = AnswerRule(calls=calls, joint=_joint(request, tool_format), opening=_opening(calls, tool_format))
     for name, length in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
         if rule is not None and length:
-            raise BadRequestError(f"{name}: the form that {rule.field} asks for says where the answer ends", param=name)
+            raise BadRequestError(f"{name}: the form set by {rule.field} determines where the answer ends", param=name)
     return None if rule is None else replace(rule, thought=thought, thought_begun=thought_begun)
 
 

@@ -9,33 +9,21 @@ its path and below each rollout's URL, with the same keys, limits and records. T
 (`tests/gateway/dialects/test_any_body.py`, `tests/gateway/test_fuzz.py`) include it.
 """
 
-from .anthropic import AnthropicDialect
-from .base import Caller, CallScope, Counting, Dialect, Exchange, Lookup
-from .chat import ChatDialect, ChatRequest, FunctionDefinition, StreamOptions, parse_chat_request
-from .completions import CompletionsDialect
-from .parameters import AnswerForm
-from .reader import ChatReader
-from .responses import ResponsesDialect
-
-__all__ = [
-    "AnswerForm",
-    "AnthropicDialect",
-    "CallScope",
-    "Caller",
-    "ChatDialect",
-    "ChatReader",
-    "ChatRequest",
-    "CompletionsDialect",
-    "Counting",
-    "Dialect",
-    "Exchange",
-    "FunctionDefinition",
-    "Lookup",
-    "ResponsesDialect",
-    "StreamOptions",
-    "parse_chat_request",
-    "shared_dialects",
-]
+from .anthropic import AnthropicDialect as AnthropicDialect
+from .base import Caller as Caller
+from .base import CallScope as CallScope
+from .base import Dialect as Dialect
+from .base import Exchange as Exchange
+from .base import Lookup as Lookup
+from .chat import ChatDialect as ChatDialect
+from .chat import ChatRequest as ChatRequest
+from .chat import FunctionDefinition as FunctionDefinition
+from .chat import StreamOptions as StreamOptions
+from .chat import parse_chat_request as parse_chat_request
+from .completions import CompletionsDialect as CompletionsDialect
+from .parameters import AnswerForm as AnswerForm
+from .reader import ChatReader as ChatReader
+from .responses import ResponsesDialect as ResponsesDialect
 
 
 def shared_dialects() -> list[Dialect]:

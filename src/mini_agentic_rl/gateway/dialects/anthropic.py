@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -20,15 +19,17 @@ from ..tool_formats import parse_arguments
 from .base import (
     AnswerItem,
     CallScope,
-    Counting,
     Dialect,
     ItemExchange,
     ItemKind,
     Json,
+    chat_request,
+    joined_text,
     renamed,
     sent,
     served_tools,
     server_sent,
+    text_of_part,
 )
 from .chat import Thinking
 from .parameters import passed_on
@@ -122,6 +123,7 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
     choice = request.tool_choice
     demanded = choice is not None and choice.type in ("any", "tool")
     options = {
+        "max_tokens": request.max_tokens,
         "tools": tools or None,
         "tool_choice": _tool_choice(choice) if choice is not None and (tools or demanded) else None,
         "parallel_tool_calls": False if tools and choice is not None and choice.disable_parallel_tool_use else None,
@@ -136,10 +138,7 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
     }
     if messages[-1]["role"] == "assistant":  # the answer continues it
         options |= {"continue_final_message": True, "add_generation_prompt": False}
-    if request.stream:
-        options |= {"stream": True, "stream_options": {"include_usage": True}}
-    chat: Json = {"model": request.model, "messages": list(messages), "max_tokens": request.max_tokens}
-    return chat | {name: value for name, value in options.items() if value is not None}
+    return chat_request(request.model, messages, options, request.stream)
 
 
 def _effort(request: MessagesRequest) -> str | None:
@@ -192,6 +191,8 @@ _MEDIUM: Final = 4_096
 _HIGH: Final = 16_384
 """Thinking budgets in tokens from which on the effort is medium and high."""
 
+_TEXT: Final = {"text": "text"}
+"""The type of text blocks, and the field that has their text."""
 INVALID_JSON: Final = "INVALID_JSON"
 """The field of a tool's input for arguments that are not a JSON object, as in Anthropic's guides."""
 
@@ -204,7 +205,7 @@ def chat_messages(request: MessagesRequest) -> list[Json]:
     """
     messages: list[Json] = []
     if request.system:
-        messages.append({"role": "system", "content": _text(request.system, "system", "\n")})
+        messages.append({"role": "system", "content": joined_text(request.system, "system", _TEXT, "\n")})
     for index, given in enumerate(request.messages):
         where = f"messages[{index}].content"
         if given.role == "user":
@@ -212,7 +213,7 @@ def chat_messages(request: MessagesRequest) -> list[Json]:
         elif given.role == "assistant":
             messages.append(_from_assistant(given, where))
         else:
-            messages.append({"role": "system", "content": _text(given.content, where, "\n")})
+            messages.append({"role": "system", "content": joined_text(given.content, where, _TEXT, "\n")})
     return messages
 
 
@@ -229,7 +230,7 @@ def _from_user(given: GivenMessage, where: str) -> list[Json]:
         elif block.get("type") == "image":
             parts.append(_image(block, at))
         else:
-            parts.append({"type": "text", "text": _text_of(block, at)})
+            parts.append({"type": "text", "text": text_of_part(block, at, _TEXT)})
     content: str | list[Json] = parts
     if all(part["type"] == "text" for part in parts):
         content = "\n".join(part["text"] for part in parts)
@@ -249,7 +250,7 @@ def _from_assistant(given: GivenMessage, where: str) -> Json:
         elif kind == "thinking" and isinstance(block.get("thinking"), str):
             reasoning += block["thinking"]
         elif kind != "redacted_thinking":
-            text += _text_of(block, at)
+            text += text_of_part(block, at, _TEXT)
     return assistant_message(text, reasoning or None, calls)
 
 
@@ -267,7 +268,7 @@ def _result(block: Mapping[str, Any], where: str) -> Json:
     if not isinstance(call_id, str):
         raise BadRequestError(f"{where}.tool_use_id: expected the id of a call", param=f"{where}.tool_use_id")
     content = block.get("content")
-    text = "" if content is None else _text(content, f"{where}.content", "\n")
+    text = "" if content is None else joined_text(content, f"{where}.content", _TEXT, "\n")
     if block.get("is_error") is True:  # chat completions have no such field
         text = f"error: {text}"
     return {"role": "tool", "tool_call_id": call_id, "content": text}
@@ -282,22 +283,6 @@ def _image(block: Mapping[str, Any], where: str) -> Json:
         url = f"data:{source.get('media_type')};base64,{source['data']}"
         return {"type": "image_url", "image_url": {"url": url}}
     raise BadRequestError(f"{where}.source: expected a url or base64 data", param=f"{where}.source")
-
-
-def _text(content: Any, where: str, between: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence):
-        raise BadRequestError(f"{where}: expected text or a list of blocks", param=where)
-    return between.join(_text_of(block, f"{where}[{index}]") for index, block in enumerate(content))
-
-
-def _text_of(block: Any, where: str) -> str:
-    kind = block.get("type") if isinstance(block, Mapping) else None
-    if kind != "text" or not isinstance(block.get("text"), str):
-        raise BadRequestError(f"{where}: expected a block of text, not {kind!r}", param=where)
-    text: str = block["text"]
-    return text
 
 
 _STOP_REASONS: Final = {"tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
@@ -360,11 +345,11 @@ class MessagesExchange(ItemExchange):
     """One request and the message that answers it."""
 
     counts_first = True
+    id_prefix = "msg_"
 
     def __init__(self, chat: Json, request: MessagesRequest) -> None:
         super().__init__(chat)
         self._request = request
-        self._id = ""
         self._begun = False
 
     def answer(self, completion: Json) -> Json:
@@ -422,10 +407,8 @@ class MessagesExchange(ItemExchange):
         }
 
     def _head(self) -> Json:
-        if not self._id:
-            self._id = "msg_" + (self.reader.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
         model = self.reader.model or self._request.model
-        head: Json = {"id": self._id, "type": "message", "role": "assistant", "model": model}
+        head: Json = {"id": self.id, "type": "message", "role": "assistant", "model": model}
         with_ids = self._request.return_token_ids
         return {**head, "prompt_token_ids": self.reader.prompt_ids} if with_ids else head
 
@@ -436,14 +419,8 @@ class AnthropicDialect(Dialect):
     path = "/v1/messages"
     request = MessagesRequest
     tool_kinds = TOOL_KINDS
-
-    def __init__(self) -> None:
-        self.counting = Counting(
-            f"{self.path}/count_tokens",
-            # A request that is only counted needs no max_tokens.
-            lambda body, scope, key: self.open({**body, "max_tokens": 2**31}, scope, key).chat,
-            lambda tokens: {"input_tokens": tokens},
-        )
+    counting_path = f"{path}/count_tokens"
+    counting_fields: ClassVar[Json] = {"max_tokens": 2**31}
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> MessagesExchange:
         request = checked(MessagesRequest, body)

@@ -17,7 +17,7 @@ from inspect import isclass
 from io import StringIO
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
-from ...http import ANYBODY, Body, HttpError, encode
+from ...http import ANYBODY, BadRequestError, Body, HttpError, encode
 from ..errors import UnavailableError
 from .parameters import unknown_fields
 from .reader import CallDelta, ChatReader
@@ -26,6 +26,9 @@ Json: TypeAlias = dict[str, Any]
 ItemKind = Literal["reasoning", "text", "call"]
 CallScope: TypeAlias = tuple[str, str] | None
 """(rollout id, attempt id) that a call belongs to; None outside of rollouts."""
+Lookup: TypeAlias = Callable[[str, CallScope, str, Mapping[str, str]], Json]
+"""Reads or deletes a kept answer. Returns the body, given the id of the answer, the scope, the client's API key and the
+query; raises a HttpError if the answer is not kept, or belongs to another client."""
 
 _MAX_ITEMS: Final = 1000
 """Items (text, reasoning, calls) of one answer."""
@@ -65,29 +68,6 @@ class Exchange(Protocol):
         """Return the events that end a stream with an error."""
 
 
-@dataclass(frozen=True)
-class Lookup:
-    """A path of a dialect that reads or deletes a kept answer."""
-
-    method: str
-    path: str
-    """Contains `{id}`."""
-    answer: Callable[[str, CallScope, str, Mapping[str, str]], Json]
-    """Returns the body for an id, the scope of the URL, the client's API key and the query; raises a HttpError if the
-    answer is not kept, or belongs to somebody else."""
-
-
-@dataclass(frozen=True)
-class Counting:
-    """A path of a dialect that counts the tokens of a prompt."""
-
-    path: str
-    chat: Callable[[Json, CallScope, str], Json]
-    """Returns the chat request for a body, a scope and an API key; raises a HttpError if it is malformed."""
-    answer: Callable[[int], Json]
-    """Returns the body of the answer."""
-
-
 class Dialect(ABC):
     """A wire format. Used from one event loop; its memory is bounded."""
 
@@ -99,8 +79,14 @@ class Dialect(ABC):
     """Fields of requests that are read beside those of `request`."""
     tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
     """Values of a tool's `type` that are served."""
-    lookups: Sequence[Lookup] = ()
-    counting: Counting | None = None
+    lookups: Mapping[tuple[str, str], Lookup] = {}
+    """Lookups of kept answers by method and path; the path contains `{id}`."""
+    counting_path: ClassVar[str] = ""
+    """The path that counts the tokens of a prompt; empty if there is none."""
+    counting_fields: ClassVar[Json] = {}
+    """Required fields of a request that have no effect on the count."""
+    counting_answer: ClassVar[Json] = {}
+    """Fields of the answer beside the count."""
 
     @abstractmethod
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> Exchange:
@@ -109,7 +95,7 @@ class Dialect(ABC):
         Args:
             body: the JSON object.
             scope: the attempt that sends it.
-            key: the client's API key; only this client can look up what is kept of the request.
+            key: the client's API key; only this client can look up or continue what is kept of the request.
 
         Raises:
             HttpError: the request cannot be served; a BadRequestError names the field in `param`.
@@ -152,6 +138,42 @@ def served_tools(tools: Sequence[Json] | None, kinds: Collection[str | None]) ->
     the validation reports them."""
     placed = [(f"tools[{index}]", tool) for index, tool in enumerate(tools or ())]
     return [(place, tool) for place, tool in placed if tool.get("type") in kinds] or placed
+
+
+def joined_text(content: Any, where: str, fields: Mapping[str, str], between: str = "") -> str:
+    """Return the text of a content: text, or a list of parts of text.
+
+    Args:
+        content: the content.
+        where: its place in the request, for errors.
+        fields: the field that has the text, for each type of part.
+        between: text between two parts.
+
+    Raises:
+        BadRequestError: it is neither; `param` names the place.
+    """
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequestError(f"{where}: expected text or a list of parts", param=where)
+    return between.join(text_of_part(part, f"{where}[{index}]", fields) for index, part in enumerate(content))
+
+
+def text_of_part(part: Any, where: str, fields: Mapping[str, str]) -> str:
+    """Return the text of a part; see `joined_text`."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    field = fields.get(kind) if isinstance(kind, str) else None
+    text = part.get(field) if field else None
+    if not isinstance(text, str):
+        raise BadRequestError(f"{where}: expected a part that is text, not {kind!r}", param=where)
+    return text
+
+
+def chat_request(model: str, messages: Sequence[Json], options: Mapping[str, Any], stream: bool | None) -> Json:
+    """Return the body of a chat request with those options that are not None."""
+    chat: Json = {"model": model, "messages": list(messages)}
+    chat |= {name: value for name, value in options.items() if value is not None}
+    return chat | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
 
 
 def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
@@ -239,14 +261,24 @@ class ItemExchange(ABC):
     """
 
     counts_first: ClassVar[bool] = False
+    id_prefix: ClassVar[str]
+    """Prefix of the id of an answer; the rest is that of the recorded chat completion."""
 
     def __init__(self, chat: Json) -> None:
+        self._id = ""
         self.chat = chat
         self.reader = ChatReader()
         self.items: list[AnswerItem] = []
         self.calls: dict[int, AnswerItem] = {}
         """The calls among the items, by their number in the chat completion."""
         self._open: AnswerItem | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the answer."""
+        if not self._id:
+            self._id = self.id_prefix + (self.reader.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
+        return self._id
 
     @abstractmethod
     def begin(self) -> list[Json]:
@@ -266,7 +298,6 @@ class ItemExchange(ABC):
         events = self.begin()
         if delta.reasoning:
             events += self._add_text("reasoning", delta.reasoning)
-        self.read_logprobs(delta.logprobs)
         if delta.text:
             events += self._add_text("text", delta.text)
         for part in delta.calls:
@@ -278,9 +309,6 @@ class ItemExchange(ABC):
                 raise UnavailableError("the model's server mixed the parts of several tool calls")
             events += call.add(part.arguments)
         return events
-
-    def read_logprobs(self, entries: Sequence[Json]) -> None:  # noqa: B027  # most dialects report none
-        """Take entries of `logprobs.content`, which belong to the next text."""
 
     def _add_text(self, kind: ItemKind, text: str) -> list[Json]:
         events = [] if self._open is not None and self._open.kind == kind else self.add_item(kind)

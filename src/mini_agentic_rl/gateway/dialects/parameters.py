@@ -83,7 +83,7 @@ class StructuredOutputs(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _asked(cls, value: Any) -> Any:
+    def _without_unset(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
         return {name: item for name, item in value.items() if item is not None and item is not False}
@@ -128,11 +128,13 @@ class FormFields(Body):
             if self.structured_outputs.json_object:
                 within.append(AnswerForm("json", None, True, "structured_outputs.json_object"))
             if not within:
-                raise BadRequestError("structured_outputs: it asks for no form", param="structured_outputs")
+                raise BadRequestError("structured_outputs: no form of the answer is set", param="structured_outputs")
             forms += within
         if len(forms) > 1:
             fields = [form.field for form in forms]
-            raise BadRequestError(f"{' and '.join(fields)} ask for one form each: send one of them", param=fields[-1])
+            raise BadRequestError(
+                f"{' and '.join(fields)} each set the form of the answer: send one of them", param=fields[-1]
+            )
         self._form = forms[0] if forms else None
         return self
 

@@ -50,8 +50,6 @@ class AnswerDelta:
     reasoning: str = ""
     text: str = ""
     calls: tuple[CallDelta, ...] = ()
-    logprobs: tuple[dict[str, Any], ...] = ()
-    """Entries of OpenAI's `logprobs.content`."""
 
 
 @dataclass
@@ -185,12 +183,12 @@ class ChatReader:
             ids = _ids([row[1] for row in meta_info.get("output_token_logprobs") or ()])
         self.room.take("tokens", len(ids))
         choice.token_ids += ids
-        logprobs, entries = item.get("logprobs"), []
+        logprobs = item.get("logprobs")
         if isinstance(logprobs, dict):
             entries = list(logprobs.get("content") or ())
             self.room.take("logprobs", len(entries))
             choice.logprobs += [_logprob(entry["logprob"]) for entry in entries]
-        return AnswerDelta(reasoning, text, calls, tuple(entries))
+        return AnswerDelta(reasoning, text, calls)
 
     @property
     def first(self) -> ReadChoice:

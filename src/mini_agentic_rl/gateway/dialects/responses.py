@@ -11,10 +11,9 @@ for the input is added to the function's description. It does not constrain the 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -23,20 +22,18 @@ from ..render.messages import assistant_message
 from .base import (
     AnswerItem,
     CallScope,
-    Counting,
     Dialect,
     ItemExchange,
     ItemKind,
     Json,
-    Lookup,
+    chat_request,
     renamed,
     sent,
     served_tools,
 )
 from .parameters import passed_on
 from .reader import CallDelta
-from .response_memory import ResponseMemory
-from .responses_input import ID_PREFIXES, INPUT, chat_messages, input_items
+from .responses_input import ID_PREFIXES, INPUT, ResponseMemory, chat_messages, input_items
 
 # OpenAI serves these from its own state. To ignore one would be to answer another request.
 _NOT_SERVED: Final = {
@@ -55,7 +52,6 @@ CHAT_FIELDS: Final = {
     "max_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
-    "logprobs": "top_logprobs",
     "tools[].function": "tools[]",
     "tools[].function.name": "tools[].name",
     "tools[].function.description": "tools[].description",
@@ -102,7 +98,6 @@ class ResponsesRequest(Body):
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     include: Annotated[list[str], Field(fail_fast=True)] | None = None
     reasoning: ReasoningOptions | None = None
     metadata: dict[str, str] | None = None
@@ -111,11 +106,6 @@ class ResponsesRequest(Body):
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
     return_token_ids: bool | None = None
-
-    @property
-    def wants_logprobs(self) -> bool:
-        """True if the answer reports log-probabilities."""
-        return bool(self.top_logprobs) or _LOGPROBS in (self.include or ())
 
     @cached_property
     def custom_tools(self) -> frozenset[Any]:
@@ -149,12 +139,7 @@ def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequ
         "stop": request.stop,
         **passed_on(body),
     }
-    if request.wants_logprobs:
-        options |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-    if request.stream:
-        options |= {"stream": True, "stream_options": {"include_usage": True}}
-    chat: Json = {"model": request.model, "messages": list(messages)}
-    return chat | {name: value for name, value in options.items() if value is not None}
+    return chat_request(request.model, messages, options, request.stream)
 
 
 def _tool(tool: Mapping[str, Any], place: str) -> Json:
@@ -256,9 +241,6 @@ class OutputItem(AnswerItem):
             self.type = "custom_tool_call" if custom else "function_call"
         else:
             self.type = "message" if kind == "text" else "reasoning"
-        self.logprobs: list[Json] = []
-        """Entries of `logprobs.content` that belong to a message."""
-        self._sent_logprobs = 0
         self._status = "in_progress"
         item_id = f"{ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
         self._place: Json = {"item_id": item_id, "output_index": index}
@@ -282,8 +264,7 @@ class OutputItem(AnswerItem):
 
     def grown(self, text: str) -> list[Json]:
         if self.kind == "text":
-            new, self._sent_logprobs = self.logprobs[self._sent_logprobs :], len(self.logprobs)
-            return [self._event("output_text.delta", content_index=0, delta=text, logprobs=new)]
+            return [self._event("output_text.delta", content_index=0, delta=text, logprobs=[])]
         if self.kind == "reasoning":
             return [self._event("reasoning_text.delta", content_index=0, delta=text)]
         plain = self.type == "function_call" and text
@@ -303,7 +284,7 @@ class OutputItem(AnswerItem):
                 self._event("custom_tool_call_input.done", input=text),
             ]
         part = self._part()
-        logprobs = {"logprobs": self.logprobs} if self.kind == "text" else {}
+        logprobs: Json = {"logprobs": []} if self.kind == "text" else {}
         return [
             self._event(f"{part['type']}.done", content_index=0, text=self.text, **logprobs),
             self._event("content_part.done", content_index=0, part=part),
@@ -312,19 +293,13 @@ class OutputItem(AnswerItem):
     def _part(self) -> Json:
         if self.kind == "reasoning":
             return {"type": "reasoning_text", "text": self.text}
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
 
     def _event(self, event: str, **fields: object) -> Json:
         return {"type": f"response.{event}", **self._place, **fields}
 
     def _whole(self, event: str, item: Json) -> Json:
         return {"type": f"response.output_item.{event}", "output_index": self.index, "item": item}
-
-
-def _logprob(entry: Json) -> Json:
-    """Return an entry of `logprobs.content`; unlike in chat completions `bytes` may not be null."""
-    top = [{**item, "bytes": item.get("bytes") or []} for item in entry.get("top_logprobs") or ()]
-    return {**entry, "bytes": entry.get("bytes") or [], "top_logprobs": top}
 
 
 class ResponsesExchange(ItemExchange):
@@ -337,6 +312,8 @@ class ResponsesExchange(ItemExchange):
         memory: keeps the response, unless the request has `store: false`.
         owner: owner of the response.
     """
+
+    id_prefix = "resp_"
 
     def __init__(
         self,
@@ -351,9 +328,7 @@ class ResponsesExchange(ItemExchange):
         self._conversation = conversation
         self._memory = memory
         self._owner = owner
-        self._logprobs: list[Json] = []
         self._sent_events = 0
-        self._id = ""
         self._status = "in_progress"
         self._error: Json | None = None
 
@@ -383,26 +358,7 @@ class ResponsesExchange(ItemExchange):
 
     def new_item(self, kind: ItemKind, call: CallDelta | None) -> OutputItem:
         custom = call is not None and call.name in self._request.custom_tools
-        return OutputItem(kind, len(self.items), call, custom=custom, response_id=self._response_id)
-
-    def read_logprobs(self, entries: Sequence[Json]) -> None:
-        if self._request.wants_logprobs:
-            self._logprobs += [_logprob(entry) for entry in entries]
-
-    def _add_text(self, kind: ItemKind, text: str) -> list[Json]:
-        events = [] if self._open is not None and self._open.kind == kind else self.add_item(kind)
-        self._flush_logprobs()
-        return events + self.items[-1].add(text)
-
-    def close_item(self, status: str) -> list[Json]:
-        self._flush_logprobs()
-        return super().close_item(status)
-
-    def _flush_logprobs(self) -> None:
-        """Add the log-probabilities that arrived since the last text to the open message."""
-        if isinstance(self._open, OutputItem) and self._open.kind == "text":
-            self._open.logprobs += self._logprobs
-            self._logprobs = []
+        return OutputItem(kind, len(self.items), call, custom=custom, response_id=self.id)
 
     def _finish(self) -> list[Json]:
         """Complete and keep the response; return the last events."""
@@ -415,16 +371,9 @@ class ResponsesExchange(ItemExchange):
         body = self._body()
         if self._request.store is not False:
             conversation = [*self._conversation, self._message()]
-            items = input_items(self._request.input, self._response_id)
+            items = input_items(self._request.input, self.id)
             self._memory.keep(self._owner, body, self._request.previous_response_id, conversation, items)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
-
-    @property
-    def _response_id(self) -> str:
-        """The id of the response; it has the same ending as the id of the recorded chat completion."""
-        if not self._id:
-            self._id = "resp_" + (self.reader.id.removeprefix("chatcmpl-") or uuid.uuid4().hex)
-        return self._id
 
     def _body(self) -> Json:
         """Return the response object."""
@@ -432,7 +381,7 @@ class ResponsesExchange(ItemExchange):
         reason = _INCOMPLETE.get(reader.first.finish_reason or "")
         ended = self._status in ("completed", "incomplete")
         body: Json = {
-            "id": self._response_id,
+            "id": self.id,
             "object": "response",
             "created_at": reader.created,
             "status": self._status,
@@ -452,7 +401,7 @@ class ResponsesExchange(ItemExchange):
             "text": {"format": (request.text and request.text.format) or {"type": "text"}},
             "tool_choice": request.tool_choice or "auto",
             "tools": request.tools or [],
-            "top_logprobs": request.top_logprobs or 0,
+            "top_logprobs": 0,
             "top_p": 1.0 if request.top_p is None else request.top_p,
             "truncation": "disabled",
             "usage": self._usage() if ended else None,
@@ -497,20 +446,17 @@ class ResponsesDialect(Dialect):
     request = ResponsesRequest
     further = (*_NOT_SERVED, *_IGNORED)
     tool_kinds = TOOL_KINDS
+    counting_path = f"{path}/input_tokens"
+    counting_answer: ClassVar[Json] = {"object": "response.input_tokens"}
 
     def __init__(self) -> None:
         self._memory = ResponseMemory()
-        response_path = f"{self.path}/{{id}}"
-        self.lookups = (
-            Lookup("GET", f"{response_path}/input_items", self._input_items),
-            Lookup("GET", response_path, lambda id_, scope, key, query: self._memory.response((key, scope), id_)),
-            Lookup("DELETE", response_path, self._delete),
-        )
-        self.counting = Counting(
-            f"{self.path}/input_tokens",
-            lambda body, scope, key: self.open(body, scope, key).chat,
-            lambda tokens: {"object": "response.input_tokens", "input_tokens": tokens},
-        )
+        path = f"{self.path}/{{id}}"
+        self.lookups = {
+            ("GET", path): lambda id_, scope, key, query: self._memory.response((key, scope), id_),
+            ("DELETE", path): self._delete,
+            ("GET", f"{path}/input_items"): self._input_items,
+        }
 
     def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ResponsesExchange:
         for name, instead in _NOT_SERVED.items():
@@ -529,6 +475,8 @@ class ResponsesDialect(Dialect):
     def left_out(self, body: Json) -> list[str]:
         tools = body.get("tools")
         ignored = ["truncation"] if body.get("truncation") == "auto" else []
+        if isinstance(body.get("include"), list) and _LOGPROBS in body["include"]:
+            ignored.append(f"include ({_LOGPROBS})")
         for index, tool in enumerate(tools if isinstance(tools, list) else ()):
             if isinstance(tool, dict) and _grammar(tool) is not None:
                 ignored.append(f"tools[{index}].format")
@@ -538,21 +486,26 @@ class ResponsesDialect(Dialect):
         return renamed(error, CHAT_FIELDS).body()
 
     def forget(self, scope: CallScope, key: str) -> None:
-        self._memory.forget_all((key, scope))
+        self._memory.forget((key, scope))
+
+    def _delete(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
+        self._memory.delete((key, scope), response_id)
+        return {"id": response_id, "object": "response", "deleted": True}
 
     def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
         page = checked(ItemsPage, dict(query))
         items = self._memory.input_items((key, scope), response_id)
         if page.order == "desc":
             items.reverse()
-        start = 0
         if page.after is not None:
             start = next((at for at, item in enumerate(items, 1) if item["id"] == page.after), len(items))
-        shown = items[start : start + page.limit]
+            items = items[start:]
+        shown = items[: page.limit]
         first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-        more = len(items) > start + page.limit
-        return {"object": "list", "data": shown, "has_more": more, "first_id": first, "last_id": last}
-
-    def _delete(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
-        self._memory.forget((key, scope), response_id)
-        return {"id": response_id, "object": "response", "deleted": True}
+        return {
+            "object": "list",
+            "data": shown,
+            "has_more": len(items) > len(shown),
+            "first_id": first,
+            "last_id": last,
+        }

@@ -1,4 +1,4 @@
-"""The input of a responses request, items or text, as chat messages.
+"""The conversation of a responses request: its input as chat messages, and the memory of responses.
 
 The reasoning, text and calls of one answer are separate items. They are joined to one assistant message again, as it
 was recorded.
@@ -7,11 +7,15 @@ was recorded.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from ...http import BadRequestError
-from .base import Json
+from ...http import BadRequestError, encode
+from ..errors import NotFoundError
+from .base import Json, joined_text, text_of_part
 
 INPUT: Final = "input"
 """The only argument of the function that stands for a custom tool."""
@@ -78,7 +82,7 @@ class _History:
         if kind == "message":
             self._message(item, where)
         elif kind == "reasoning":
-            self._reasoning += _text(item.get("content") or [], f"{where}.content")
+            self._reasoning += joined_text(item.get("content") or [], f"{where}.content", _TEXT_PARTS)
         elif kind == "function_call":
             if not isinstance(item.get("arguments"), str):
                 raise BadRequestError(f"{where}.arguments: expected JSON text", param=f"{where}.arguments")
@@ -88,7 +92,7 @@ class _History:
                 raise BadRequestError(f"{where}.input: expected text", param=f"{where}.input")
             self._call(item, where, json.dumps({INPUT: item["input"]}, ensure_ascii=False))
         elif kind in ("function_call_output", "custom_tool_call_output"):
-            content = _text(item.get("output"), f"{where}.output")
+            content = joined_text(item.get("output"), f"{where}.output", _TEXT_PARTS)
             self._add({"role": "tool", "tool_call_id": _call_id(item, where), "content": content})
         else:
             raise BadRequestError(
@@ -104,7 +108,7 @@ class _History:
         if role != "assistant":
             self._add({"role": _ROLES[role], "content": _content(item.get("content"), f"{where}.content")})
             return
-        text = _text(item.get("content"), f"{where}.content")
+        text = joined_text(item.get("content"), f"{where}.content", _TEXT_PARTS)
         answer = self._last_answer()
         if answer is None or not answer.get("tool_calls"):
             self._add_answer(text)
@@ -153,29 +157,135 @@ def _call_id(item: Mapping[str, Any], where: str) -> str:
 def _content(content: Any, where: str) -> str | list[Json]:
     """Return text, or parts of chat completions if there are images."""
     if not isinstance(content, list):
-        return _text(content, where)
+        return joined_text(content, where, _TEXT_PARTS)
     parts: list[Json] = []
     for index, part in enumerate(content):
         if isinstance(part, Mapping) and part.get("type") == "input_image" and isinstance(part.get("image_url"), str):
             detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"], **detail}})
         else:
-            parts.append({"type": "text", "text": _part_text(part, f"{where}[{index}]")})
+            parts.append({"type": "text", "text": text_of_part(part, f"{where}[{index}]", _TEXT_PARTS)})
     return parts if any(part["type"] == "image_url" for part in parts) else "".join(part["text"] for part in parts)
 
 
-def _text(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise BadRequestError(f"{where}: expected text or a list of parts", param=where)
-    return "".join(_part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
+_ENTRY_BYTES: Final = 1024
+"""Memory of a response beside its texts: objects, ids and table entries."""
 
 
-def _part_text(part: Any, where: str) -> str:
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    field = _TEXT_PARTS.get(kind) if isinstance(kind, str) else None
-    text = part.get(field) if field else None
-    if not isinstance(text, str):
-        raise BadRequestError(f"{where}: expected a part that is text, not {kind!r}", param=where)
-    return text
+class _KeptResponse(NamedTuple):
+    """A response as JSON, which takes an eighth of the memory of its objects."""
+
+    messages: tuple[bytes, ...]
+    """The conversation including the answer, without `instructions`."""
+    body: bytes
+    """The response object."""
+    items: bytes
+    """The items of the input."""
+    size: int
+    """Bytes of memory. Messages that conversations share are counted for each."""
+
+
+class ResponseMemory:
+    """Responses and their conversations, by owner and id. Thread-safe.
+
+    The least recently used is dropped first.
+
+    Args:
+        max_responses: maximum number of responses.
+        max_bytes: maximum memory.
+    """
+
+    def __init__(self, *, max_responses: int = 16_384, max_bytes: int = 256 * 1024 * 1024) -> None:
+        self._max_responses = max_responses
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[tuple[Hashable, str], _KeptResponse] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def conversation(self, owner: Hashable, response_id: str) -> tuple[Json, ...]:
+        """Return the messages up to and including a response; raises BadRequestError if it is not kept."""
+        kept = self._find(owner, response_id)
+        if kept is None:
+            raise BadRequestError(
+                f"Previous response with id {response_id!r} not found. It may have been dropped; send the whole "
+                "conversation as input instead.",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        return tuple(json.loads(message) for message in kept.messages)
+
+    def response(self, owner: Hashable, response_id: str) -> Json:
+        """Return the response object; raises NotFoundError if it is not kept."""
+        response: Json = json.loads(self._found(owner, response_id).body)
+        return response
+
+    def input_items(self, owner: Hashable, response_id: str) -> list[Json]:
+        """Return the items of a response's input; raises NotFoundError if it is not kept."""
+        items: list[Json] = json.loads(self._found(owner, response_id).items)
+        return items
+
+    def keep(
+        self,
+        owner: Hashable,
+        response: Json,
+        previous_id: str | None,
+        messages: Sequence[Json],
+        items: Sequence[Json] = (),
+    ) -> None:
+        """Keep a response, unless it alone exceeds `max_bytes`.
+
+        Args:
+            owner: the only one who can read and continue it.
+            response: the response object.
+            previous_id: the response that it continues; the messages up to there are shared.
+            messages: the whole conversation.
+            items: those of the input.
+        """
+        previous = None if previous_id is None else self._find(owner, previous_id)
+        shared = () if previous is None else previous.messages
+        encoded = (*shared, *(encode(message) for message in messages[len(shared) :]))
+        body, encoded_items = encode(response), encode(list(items))
+        size = sum(map(sys.getsizeof, (*encoded, encoded, body, encoded_items))) + _ENTRY_BYTES
+        if size > self._max_bytes:
+            return
+        key = (owner, response["id"])
+        with self._lock:
+            self._drop(key)
+            self._kept[key] = _KeptResponse(encoded, body, encoded_items, size)
+            self._bytes += size
+            while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
+                self._drop(next(iter(self._kept)))
+
+    def delete(self, owner: Hashable, response_id: str) -> None:
+        """Drop a response; raises NotFoundError if it is not kept."""
+        self._found(owner, response_id)
+        with self._lock:
+            self._drop((owner, response_id))
+
+    def forget(self, owner: Hashable) -> None:
+        """Drop all responses of an owner."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == owner]:
+                self._drop(key)
+
+    def _found(self, owner: Hashable, response_id: str) -> _KeptResponse:
+        kept = self._find(owner, response_id)
+        if kept is None:
+            raise NotFoundError(
+                f"Response with id {response_id!r} not found. It was not stored here, or has been dropped."
+            )
+        return kept
+
+    def _find(self, owner: Hashable, response_id: str) -> _KeptResponse | None:
+        with self._lock:
+            kept = self._kept.get((owner, response_id))
+            if kept is not None:
+                self._kept.move_to_end((owner, response_id))
+            return kept
+
+    def _drop(self, key: tuple[Hashable, str]) -> None:
+        if key in self._kept:
+            self._bytes -= self._kept.pop(key).size

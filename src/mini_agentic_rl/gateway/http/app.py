@@ -45,8 +45,8 @@ from ...http import (
 )
 from ...plugins import load_part
 from ...store import LightningStore
-from ..dialects import Caller, CallScope, ChatRequest, Dialect, Exchange, parse_chat_request
-from ..errors import BodyBeyondContextError, UnknownModelError, UnnamedCallError
+from ..dialects import Caller, CallScope, ChatRequest, Dialect, Exchange, Lookup, parse_chat_request
+from ..errors import BeyondContextError, UnknownModelError, UnnamedCallError
 from ..settings import GatewayLimits, SessionSettings
 
 logger = logging.getLogger(__name__)
@@ -239,23 +239,32 @@ def create_app(
 
         return answer
 
+    def looking_up(lookup: Lookup) -> Endpoint:
+        async def look_up(request: Request) -> Response:
+            key, caller = await identify(request)
+            ids, query = request.path_params, request.query_params
+            return await asyncio.to_thread(lambda: json_response(lookup(ids["id"], caller.scope, key, query)))
+
+        return look_up
+
+    def counting(dialect: Dialect, count_tokens: Callable[[ChatRequest], Awaitable[int]]) -> Endpoint:
+        async def count(request: Request) -> Response:
+            key, caller = await identify(request)
+
+            def parse(body: Json) -> ChatRequest:
+                return parse_chat_request(dialect.open({**body, **dialect.counting_fields}, caller.scope, key).chat)
+
+            chat = await read(request, parse)
+            return json_response({**dialect.counting_answer, "input_tokens": await count_tokens(chat)})
+
+        return count
+
     for dialect in backend.dialects:
         add("POST", dialect.path, answering(dialect), dialect)
-        for lookup in dialect.lookups:
-
-            async def look_up(request: Request, lookup: Any = lookup) -> Response:
-                key, caller = await identify(request)
-                return json_response(lookup.answer(request.path_params["id"], caller.scope, key, request.query_params))
-
-            add(lookup.method, lookup.path, look_up, dialect)
-        if dialect.counting is not None and backend.count is not None:
-
-            async def count(request: Request, counting: Any = dialect.counting, count: Any = backend.count) -> Response:
-                key, caller = await identify(request)
-                chat = await read(request, lambda body: parse_chat_request(counting.chat(body, caller.scope, key)))
-                return json_response(counting.answer(await count(chat)))
-
-            add("POST", dialect.counting.path, count, dialect)
+        for (method, path), lookup in dialect.lookups.items():
+            add(method, path, looking_up(lookup), dialect)
+        if dialect.counting_path and backend.count is not None:
+            add("POST", dialect.counting_path, counting(dialect, backend.count), dialect)
 
     def forget(scope: CallScope, key: str) -> None:
         backend.forget(scope)
@@ -274,7 +283,7 @@ def create_app(
 async def _read(request: Request, limits: RequestLimits, parse: Callable[[Json], T], context_length: int | None) -> T:
     """Read the JSON object in the body and return `parse` of it, called in any thread.
 
-    A body that is too long for any prompt that fits into the context is refused with a BodyBeyondContextError.
+    A body that is too long for any prompt that fits into the context is refused with a BeyondContextError.
     """
     bound = limits.max_body_bytes
     if context_length is not None:
@@ -282,12 +291,9 @@ async def _read(request: Request, limits: RequestLimits, parse: Callable[[Json],
     try:
         return await read_json(request, bound, parse, within_seconds=limits.max_body_seconds)
     except BodyTooLargeError:
-        declared = request.headers.get("content-length", "")
         if context_length is None or bound == limits.max_body_bytes:
             raise
-        if declared.isascii() and declared.isdecimal() and int(declared) > limits.max_body_bytes:
-            raise BodyTooLargeError(limits.max_body_bytes) from None
-        raise BodyBeyondContextError(bound, context_length) from None
+        raise BeyondContextError(context_length, max_bytes=bound) from None
 
 
 def caller_of(request: Request, records: bool) -> Caller:

@@ -18,11 +18,11 @@ import httpx
 from ...http import LARGE, BadRequestError, HttpError, MetricFamily, encode_in_steps, off_loop, size_of
 from ...semconv import CompletionSpanAttributes, GenAiAttributes
 from ...store import LightningStore
-from ..completion.record import TOKENS_HELP, CallContext, RecordedAnswer, RolloutAttempts, record_answer
+from ..completion.record import TOKENS_HELP, RecordedAnswer, RolloutAttempts, record_answer
 from ..dialects import Caller, CallScope, ChatDialect, ChatReader, Dialect, Exchange, shared_dialects
 from ..settings import RolloutLimits
 from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
-from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamRefusedError, Upstreams, broken, error_text, silent
+from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamError, UpstreamRefusedError, Upstreams, error_text
 
 _SETTINGS: Final = (
     (GenAiAttributes.REQUEST_MAX_TOKENS, "max_tokens"),
@@ -91,7 +91,7 @@ class ProxyService:
         rollout_id = None if caller.scope is None else caller.scope[0]
         try:
             call.upstream, call.response = await self.upstreams.send(
-                str(chat.get("model")), "/chat/completions", call.upstream_body, rollout_id
+                str(chat.get("model")), call.upstream_body, rollout_id
             )
             if call.response.is_error:
                 try:
@@ -168,7 +168,7 @@ class ProxiedCall:
                 if not (usage_alone and self._adds_usage):
                     yield self._exchange.events(chunk)
         if not self._answer.choices:
-            raise broken(self.upstream, "ended a stream in which there was no answer")
+            raise UpstreamError(self.upstream, "ended a stream in which there was no answer")
         await self._record()
         yield await off_loop(size_of(self._body, LARGE), self._exchange.end)  # a dialect may keep the conversation
 
@@ -200,23 +200,23 @@ class ProxiedCall:
 
     def _take(self, part: dict[str, Any]) -> None:
         if part.get("error"):
-            raise broken(self.upstream, f"ended its answer with an error: {error_text(part['error'])}")
+            raise UpstreamError(self.upstream, f"ended its answer with an error: {error_text(part['error'])}")
         try:
             self._answer.take(part)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-            raise broken(self.upstream, f"sent an answer that is not a chat completion: {error}") from error
+            raise UpstreamError(self.upstream, f"sent an answer that is not a chat completion: {error}") from error
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
             yield
         except httpx.ReadTimeout as error:
-            raise silent(self.upstream, self._service.upstreams.silence(self.upstream)) from error
+            raise self._service.upstreams.silent(self.upstream) from error
         except httpx.RequestError as error:
             problem = f"broke off its answer for model {self.upstream.name!r}: {type(error).__name__}: {error}"
-            raise broken(self.upstream, problem, code="upstream_broken") from error
+            raise UpstreamError(self.upstream, problem, code="upstream_broken") from error
         except UnreadableAnswerError as error:
-            raise broken(self.upstream, str(error)) from error
+            raise UpstreamError(self.upstream, str(error)) from error
 
     async def _record(self) -> None:
         self._recorded = True
@@ -225,22 +225,20 @@ class ProxiedCall:
         answer, body = self._answer, self._body
         temperature = 1.0 if body.get("temperature") is None else float(body["temperature"])
         settings = {name: value for name, field in _SETTINGS if isinstance(value := body.get(field), int | float)}
-        context = CallContext(
-            caller=self._caller,
-            response_id=answer.id,
-            model=self.upstream.name,
-            messages=body["messages"],
-            tools=body.get("tools") or [],
-            prompt_ids=answer.prompt_ids,
-            start_time=self._start_time,
-            settings={CompletionSpanAttributes.REQUEST_TEMPERATURE: temperature, **settings},
-        )
         for index, choice in answer.choices.items():
             recorded = RecordedAnswer(
+                caller=self._caller,
+                response_id=answer.id,
+                model=self.upstream.name,
+                messages=body["messages"],
+                tools=body.get("tools") or [],
+                settings={CompletionSpanAttributes.REQUEST_TEMPERATURE: temperature, **settings},
+                start_time=self._start_time,
                 index=index,
                 message=choice.message,
                 finish_reason=choice.finish_reason or "cancelled",
+                prompt_ids=answer.prompt_ids,
                 token_ids=choice.token_ids,
                 logprobs=choice.logprobs,
             )
-            await record_answer(self._store, context, recorded, time.time())
+            await record_answer(self._store, recorded)

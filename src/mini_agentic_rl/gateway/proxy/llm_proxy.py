@@ -34,13 +34,12 @@ class LLMProxy:
             or LiteLLM's form `{"model_name": …, "litellm_params": {"model": …, "api_base": …}}`, where `openai/…`
             without `api_base` is served at OPENAI_BASE_URL, or at OpenAI with OPENAI_API_KEY. Several entries with one
             name are replicas: the calls of a rollout go to the same one while it is reachable. `token_ids` is "vllm" or
-            "sglang" if the server reports token ids; otherwise calls are recorded with their messages alone. `timeout`
-            and `connect_timeout` can be set for each entry.
+            "sglang" if the server reports token ids; otherwise calls are recorded with their messages alone. Each entry
+            may have its own `timeout`.
         store: records calls under a rollout's URL; the trainer sets its own.
         host: address to listen on.
         num_retries: retries after a failed connection or a status of 408, 429 or 5xx.
         timeout: seconds without data after which an upstream has failed.
-        connect_timeout: seconds for connecting to an upstream.
         litellm_config, num_workers, launch_mode, launcher_args, middlewares, callbacks: agent-lightning's settings of
             its LiteLLM server. Host and port of `launcher_args` are used unless given; the rest has no effect, since
             there is no LiteLLM here. The work of its own middlewares and callbacks (rollout paths, spans, tokens,
@@ -70,7 +69,6 @@ class LLMProxy:
         callbacks: Sequence[Any] | None = None,
         *,
         timeout: float = 600.0,
-        connect_timeout: float = 5.0,
         api_key: str | None = None,
         api_keys: Sequence[str] = (),
         limits: GatewayLimits | None = None,
@@ -84,9 +82,7 @@ class LLMProxy:
         host = host or getattr(launcher_args, "host", None) or "127.0.0.1"
         port = port or getattr(launcher_args, "port", None)
         self._store = store
-        self._upstreams = Upstreams(
-            model_list or (), num_retries=num_retries, timeout=timeout, connect_timeout=connect_timeout
-        )
+        self._upstreams = Upstreams(model_list or (), num_retries=num_retries, timeout=timeout)
         limits = limits or GatewayLimits()
         keys = [*([] if api_key is None else [api_key]), *api_keys]
         service = ProxyService(self._upstreams, self.get_store, limits)

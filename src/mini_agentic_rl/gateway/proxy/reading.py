@@ -101,7 +101,7 @@ async def _decoded(answer: httpx.Response, most: int) -> AsyncGenerator[bytes, N
     """Yield the decompressed bytes of an answer."""
     encoding = answer.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", ""):
-        raise UnreadableAnswerError(f"sent an answer compressed in a way that was not asked for: {encoding[:50]!r}")
+        raise UnreadableAnswerError(f"sent an answer with a content encoding that was not requested: {encoding[:50]!r}")
     packed = Gunzip(most) if encoding == "gzip" else None
     size = 0
     try:

@@ -19,7 +19,6 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, TypedDict
 
 import httpx
@@ -68,16 +67,12 @@ class Upstream:
     log-probabilities of the distribution that was sampled.)"""
     timeout: float | None = None
     """Seconds without data after which it has failed; None takes the proxy's."""
-    connect_timeout: float | None = None
-    """Seconds for connecting; None takes the proxy's."""
 
     def __post_init__(self) -> None:
-        for setting in ("timeout", "connect_timeout"):
-            seconds = getattr(self, setting)
-            if seconds is not None and seconds <= 0:
-                raise UserError(
-                    f"{setting}={seconds} of {self.name!r}: expected seconds, more than 0", setting="model_list"
-                )
+        if self.timeout is not None and self.timeout <= 0:
+            raise UserError(
+                f"timeout={self.timeout} of {self.name!r}: expected seconds, more than 0", setting="model_list"
+            )
 
     @classmethod
     def of(cls, entry: Upstream | Mapping[str, Any]) -> Upstream:
@@ -117,7 +112,6 @@ class Upstream:
             api_key=api_key,
             token_ids=_FORMATS[token_ids],
             timeout=fields.get("timeout"),
-            connect_timeout=fields.get("connect_timeout"),
         )
 
     @property
@@ -159,22 +153,19 @@ MAX_REFUSAL_BYTES: Final = 64 * 1024
 """Bytes that are read of a refusal."""
 
 
-class UpstreamUnreachableError(HttpError):
-    """No server of the model could be reached."""
+class UpstreamError(HttpError):
+    """The server cannot be reached (503), sent nothing for its whole timeout (504), or sent a broken answer (502).
 
-    status = 503
+    Args:
+        upstream: the server.
+        problem: what it did; continues a sentence that starts with the server.
+        status: status of the response.
+        code: name of the error for programs.
+    """
 
-
-class UpstreamBrokenError(HttpError):
-    """The server broke off its answer, or its answer is malformed."""
-
-    status = 502
-
-
-class UpstreamSilentError(HttpError):
-    """The server sent nothing for its whole timeout."""
-
-    status = 504
+    def __init__(self, upstream: Upstream, problem: str, status: int = 502, code: str | None = None) -> None:
+        super().__init__(f"{upstream.shown_url} {upstream.without_key(problem)[:_LONGEST_MESSAGE]}", code=code)
+        self.status = status
 
 
 class UpstreamRefusedError(HttpError):
@@ -200,7 +191,7 @@ class UpstreamRefusedError(HttpError):
             text = message if isinstance(message, str) else content.decode("utf-8", "replace")
             text = upstream.without_key(text)[:_SHOWN_CHARACTERS]
             message = (
-                f"{upstream.shown_url} refused what it was asked for {upstream.name!r} of the model list with status "
+                f"{upstream.shown_url} refused a request for {upstream.name!r} of the model list with status "
                 f"{answer.status_code}" + (f": {text}" if text else "")
             )
         param, code, kind = (_text(upstream, error.get(name)) for name in ("param", "code", "type"))
@@ -214,11 +205,6 @@ class UpstreamRefusedError(HttpError):
         pause = upstream.without_key(answer.headers.get("retry-after", ""))
         if pause and len(pause) <= _LONGEST_NAME and pause.isprintable() and pause.isascii():
             self.headers = {"Retry-After": pause}
-
-
-def broken(upstream: Upstream, text: str, code: str | None = None) -> UpstreamBrokenError:
-    """Return the error for a broken answer; the text continues a sentence that starts with the server."""
-    return UpstreamBrokenError(f"{upstream.shown_url} {upstream.without_key(text)[:_LONGEST_MESSAGE]}", code=code)
 
 
 def error_text(error: Any) -> str:
@@ -303,6 +289,7 @@ AWAY_STATUSES: Final = frozenset({502, 503, 504})
 """The retried statuses after which another server is tried at once."""
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 20.0
+_CONNECT_SECONDS: Final = 5.0
 
 
 class Upstreams:
@@ -313,11 +300,10 @@ class Upstreams:
         num_retries: retries after a failed connection or a status of 408, 429 or 5xx; switching to another server of
             the model does not count.
         timeout: seconds without data after which an upstream has failed.
-        connect_timeout: seconds for connecting.
 
     Raises:
         UserError: an entry has no URL, or a server is there twice.
-        ValueError: `num_retries` is negative, or a timeout is not positive.
+        ValueError: `num_retries` is negative, or `timeout` is not positive.
     """
 
     def __init__(
@@ -326,19 +312,16 @@ class Upstreams:
         *,
         num_retries: int,
         timeout: float,
-        connect_timeout: float = 5.0,
     ) -> None:
         if num_retries < 0:
             raise ValueError(f"num_retries={num_retries}: expected 0 or more")
-        for setting, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
-            if seconds <= 0:
-                raise ValueError(f"{setting}={seconds}: expected seconds, more than 0")
+        if timeout <= 0:
+            raise ValueError(f"timeout={timeout}: expected seconds, more than 0")
         self.replicas = Replicas(entries)
         self.sent: Counter[tuple[str, ...]] = Counter()
         """Tries by server URL and outcome: `answered`, `refused` (4xx, 5xx), `unreachable`, `silent`."""
         self._num_retries = num_retries
         self._timeout = timeout
-        self._connect_timeout = connect_timeout
         self._client: httpx.AsyncClient | None = None
         self._client_loop: asyncio.AbstractEventLoop | None = None
 
@@ -352,20 +335,18 @@ class Upstreams:
         return self.replicas.names
 
     async def send(
-        self, name: str, path: str, body: Callable[[Upstream], dict[str, Any]], rollout_id: str | None = None
+        self, name: str, body: Callable[[Upstream], dict[str, Any]], rollout_id: str | None = None
     ) -> tuple[Upstream, httpx.Response]:
-        """Send a request; return the server and its answer, whose body is not read yet: close it with `aclose`.
+        """Send a chat request; return the server and its answer, whose body is not read yet: close it with `aclose`.
 
         Args:
             name: the model.
-            path: path below the server's URL.
             body: returns the body for a server.
             rollout_id: the rollout, whose calls go to the same server.
 
         Raises:
             UnknownModelError: there is no such model.
-            UpstreamUnreachableError: no server of the model could be reached.
-            UpstreamSilentError: a server accepted the request and sent nothing.
+            UpstreamError: no server of the model could be reached, or one accepted the request and sent nothing.
         """
         replicas = self.replicas
         if not replicas.servers(name):
@@ -378,9 +359,9 @@ class Upstreams:
             answer: httpx.Response | None = None
             failure = ""
             try:
-                answer = await self._send(server, path, body(server))
+                answer = await self._send(server, body(server))
             except httpx.TransportError as error:
-                failure = server.without_key(f"{type(error).__name__}: {error}")
+                failure = f"{type(error).__name__}: {error}"
                 replicas.mark_down(server)
             requested_pause = None if answer is None else _requested_pause(answer)
             if answer is not None:
@@ -394,24 +375,21 @@ class Upstreams:
             if not moves_on and retries == self._num_retries:
                 if answer is not None:
                     return server, answer
-                raise UpstreamUnreachableError(
-                    f"{server.shown_url} does not answer for model {name!r}: {failure}", code="upstream_unavailable"
-                )
+                problem = f"does not answer for model {name!r}: {failure}"
+                raise UpstreamError(server, problem, 503, "upstream_unavailable")
             if answer is not None:
                 await answer.aclose()
             if not moves_on:
                 await asyncio.sleep(_pause(retries, requested_pause))
                 retries += 1
 
-    async def _send(self, server: Upstream, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def _send(self, server: Upstream, body: dict[str, Any]) -> httpx.Response:
         headers = {"content-type": "application/json", "accept-encoding": ACCEPTED}
         if server.api_key is not None:
             headers["authorization"] = f"Bearer {server.api_key}"
-        timeout = httpx.Timeout(
-            self.silence(server), connect=server.connect_timeout or self._connect_timeout, pool=None
-        )
+        timeout = httpx.Timeout(server.timeout or self._timeout, connect=_CONNECT_SECONDS, pool=None)
         pool = self._pool()
-        url = httpx.URL(f"{server.base_url}{path}")
+        url = httpx.URL(f"{server.base_url}/chat/completions")
         # httpx logs the URL, so the password is passed apart
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         content = await off_loop(size_of(body, LARGE), lambda: encode_in_steps(body))
@@ -423,16 +401,18 @@ class Upstreams:
                 answer = await pool.send(request, stream=True, auth=auth)
         except httpx.ReadTimeout as error:
             self.sent[server.shown_url, "silent"] += 1
-            raise silent(server, self.silence(server)) from error
+            raise self.silent(server) from error
         except httpx.TransportError:
             self.sent[server.shown_url, "unreachable"] += 1
             raise
         self.sent[server.shown_url, "refused" if answer.is_error else "answered"] += 1
         return answer
 
-    def silence(self, server: Upstream) -> float:
-        """Return the timeout of a server in seconds."""
-        return server.timeout or self._timeout
+    def silent(self, server: Upstream) -> UpstreamError:
+        """Return the error for a server that sent nothing for its whole timeout."""
+        seconds = server.timeout or self._timeout
+        problem = f"sent nothing for {seconds:g} seconds (timeout) for model {server.name!r}"
+        return UpstreamError(server, problem, 504, "upstream_timeout")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -449,14 +429,6 @@ class Upstreams:
         return self._client
 
 
-def silent(server: Upstream, seconds: float) -> UpstreamSilentError:
-    """Return the error for a silent server."""
-    return UpstreamSilentError(
-        f"{server.shown_url} said nothing for {seconds:g} seconds (timeout) for model {server.name!r}",
-        code="upstream_timeout",
-    )
-
-
 def _pause(retries: int, requested: float | None) -> float:
     """Return the seconds before the next try: as the server requests, else exponential back-off with jitter."""
     if requested is not None:
@@ -465,13 +437,9 @@ def _pause(retries: int, requested: float | None) -> float:
 
 
 def _requested_pause(answer: httpx.Response) -> float | None:
-    """Return the seconds of `Retry-After`, which may be a date; None if it is missing or malformed."""
-    text = answer.headers.get("retry-after", "")
+    """Return the seconds of `Retry-After`; None if it is missing, or no number."""
     try:
-        seconds = float(text)
+        seconds = float(answer.headers.get("retry-after", ""))
     except ValueError:
-        try:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, OverflowError, OSError):  # no date, or one out of range
-            return None
+        return None
     return min(_LONGEST_PAUSE_SECONDS, max(0.0, seconds))

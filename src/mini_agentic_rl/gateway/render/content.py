@@ -1,15 +1,10 @@
-"""Encode rendered prompts so that content cannot forge turns, and long prompts need little memory.
+"""Encode rendered prompts so that content cannot forge turns.
 
 A tokenizer turns the names of special tokens in a rendered prompt into those tokens. A tool result with the text
 `<|im_end|>` would end its turn and could begin another one as the system. So these names are marked in all content
 before it is rendered, and marked names are encoded as ordinary text. The template sees the rest of the content
 unchanged: it may trim it, look for tags in it, and write it as JSON. The marked names are those of special tokens, and
 of other added tokens with which the template begins or ends turns.
-
-A Hugging Face tokenizer takes about 260 bytes per byte of a text that is encoded at once. It first splits a text into
-words, and no token crosses a word boundary. So a long text is encoded in overlapping pieces, each starting at a word of
-the piece before. The shared words must have the same tokens in both pieces. If they differ, or words are long, the
-pieces grow, up to a bound.
 """
 
 from __future__ import annotations
@@ -27,97 +22,19 @@ from ...samplers import ContextLengthError
 from .decoding import Tokenizer
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
     from tokenizers import Tokenizer as Core
 
-
-PIECE: Final = 64 * 1024
-"""Characters that are encoded at once."""
 LONGEST: Final = 2_500_000
-"""Bytes of a text that must be encoded at once (650 MB of memory). A context of 131,072 tokens has fewer."""
-_OVERLAP: Final = 1024
-"""Minimum number of characters that two pieces share."""
-_SHARED_WORDS: Final = 8
-"""Minimum number of whole words that two pieces share."""
-_END: Final = 64
-"""Characters at the end of a piece whose tokens may change with the following text."""
-
-
-def encode_in_pieces(core: Core, text: str, size: int = PIECE) -> NDArray[np.int32]:
-    """Return the token ids of `text` without special tokens around it.
-
-    Args:
-        core: the tokenizer, without a post-processor, which might report other positions of words.
-        text: the text.
-        size: characters that are encoded at once.
-
-    Raises:
-        BadRequestError: a part of the text must be encoded at once, and has more than `LONGEST` bytes.
-    """
-    ids: list[NDArray[np.int32]] = []
-    before: list[tuple[int, int, list[int]]] = []  # the pieces so far, for going back
-    start, length = 0, size
-    seen: list[int] = []  # the tokens of the piece before from `start` on
-    while True:
-        piece = text[start : start + length]
-        check_length(piece)
-        (encoding,) = core.encode_batch([piece], add_special_tokens=False)  # `encode` keeps the interpreter lock
-        piece_ids = encoding.ids
-        if piece_ids[: len(seen)] != seen:  # the piece before must be longer
-            start, length, seen = before.pop()
-            ids.pop()
-            length *= 2
-            continue
-        if start + length >= len(text):
-            return np.concatenate([*ids, np.asarray(piece_ids, np.int32)])
-        cut = _cut(encoding, len(piece))
-        if cut is None:
-            length *= 2
-            continue
-        before.append((start, length, seen))
-        index, place, sure = cut
-        ids.append(np.asarray(piece_ids[:index], np.int32))
-        seen = piece_ids[index:sure]
-        start, length = start + place, size
+"""Bytes of the longest rendered text: Hugging Face tokenizers take about 260 bytes of memory for each, 650 MB in all.
+Prompts for a context of 131,072 tokens are shorter."""
+_SHORT: Final = 64 * 1024
+"""Characters of a text that is encoded without releasing the interpreter lock."""
 
 
 def check_length(text: str) -> None:
-    """Raise BadRequestError if a text that must be encoded at once is too long."""
-    if len(text) <= LONGEST // 4 or len(text.encode("utf-8", "replace")) <= LONGEST:
-        return
-    raise BadRequestError(
-        f"the messages hold a text of more than {LONGEST} bytes that the model's tokenizer does not cut into words, "
-        "which is more than is encoded at once. Shorten it, or put spaces or line breaks in it.",
-        param="messages",
-    )
-
-
-def _cut(encoding: Encoding, length: int) -> tuple[int, int, int] | None:
-    """Return the start of the next piece, or None if the words are too long.
-
-    Args:
-        encoding: the tokens of the piece.
-        length: number of characters of the piece.
-
-    Returns:
-        The index of a token that begins a word, its position in the text, and the index after the last token that the
-        following text cannot change.
-    """
-    words = encoding.word_ids
-    sure, shared = 0, 0
-    for index in range(len(words) - 1, 0, -1):
-        if words[index] == words[index - 1]:
-            continue
-        span = encoding.token_to_chars(index)
-        if span is None or span[0] > length - _END:
-            continue
-        place = span[0]
-        sure = sure or index
-        if index < sure:
-            shared += 1
-        if shared >= _SHARED_WORDS and place <= length - _OVERLAP:
-            return index, place, sure
-    return None
+    """Raise BadRequestError if a text is too long to be encoded."""
+    if len(text) > LONGEST // 4 and len(text.encode("utf-8", "replace")) > LONGEST:
+        raise BadRequestError(f"the messages have more than {LONGEST} bytes of text: shorten them", param="messages")
 
 
 _MARK: Final = "\ufdd0"
@@ -125,6 +42,8 @@ _MARK: Final = "\ufdd0"
 _NAME: Final = "\ufdd1"
 """First character of the private name of a special token."""
 _FIRST: Final = 0x100000
+_MARKER = re.compile(r"[\W_].+[\W_]", re.DOTALL)
+"""A name like `<|user|>`, not a word."""
 _REPLACED: Final = {ord(_MARK): "\ufffd", ord(_NAME): "\ufffd"}
 # JSON or Python source may have the mark as an escape.
 _MARKED = re.compile(
@@ -147,7 +66,9 @@ class Content:
         self._plain: PlainTokenizer | None = None
         added = [token for token in tokenizer.added_tokens_decoder.values() if token.content.strip()]
         names = {token.content for token in added if token.special}
-        names |= {token.content for token in added if token.content in turns and _is_marker(token.content)} - set(tags)
+        names |= {
+            token.content for token in added if token.content in turns and _MARKER.fullmatch(token.content)
+        } - set(tags)
         if tokenizer.eos_token:
             names.add(tokenizer.eos_token)
         self._names = sorted(names)
@@ -184,7 +105,7 @@ class Content:
         """Return the token ids of rendered text. Names of special tokens become those tokens unless they are marked.
 
         Raises:
-            BadRequestError: the text is too long for a tokenizer that does not split it into words.
+            BadRequestError: the text is too long to be encoded.
             ContextLengthError: there are more than `most` ids.
         """
         ids = self._ids(text)
@@ -197,7 +118,7 @@ class Content:
         return len(self._ids(text))
 
     def _ids(self, text: str) -> list[int] | NDArray[np.int32]:
-        if not self._always and len(text) <= PIECE and _MARKED.search(text) is None:
+        if not self._always and len(text) <= _SHORT and _MARKED.search(text) is None:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         core = getattr(self._tokenizer, "backend_tokenizer", None)
         ids = None if core is None else self._plain_tokenizer(core).encode(self._pieces(text))
@@ -279,12 +200,14 @@ class PlainTokenizer:
         produces such a token from the letters.
 
         Raises:
-            BadRequestError: the text is too long for a tokenizer that does not split it into words.
+            BadRequestError: the text is too long to be encoded.
         """
         text = "".join(
             piece if marked else self._names.replace(piece, self._private.__getitem__) for piece, marked in pieces
         )
-        copied_ids = encode_in_pieces(self._core, text)
+        check_length(text)
+        (encoding,) = self._core.encode_batch([text], add_special_tokens=False)  # `encode` keeps the interpreter lock
+        copied_ids = np.asarray(encoding.ids, np.int32)
         ids = copied_ids.copy() if self._moved else copied_ids
         for copied, token_id in self._moved.items():
             ids[copied_ids == copied] = token_id
@@ -323,11 +246,6 @@ def _pattern_of(node: dict[str, Any]) -> str:
         return ""
     joined = branches[0] if len(branches) == 1 and "" not in node else f"(?:{'|'.join(branches)})"
     return f"{joined}?" if "" in node else joined
-
-
-def _is_marker(name: str) -> bool:
-    """Return True for a name like `<|user|>`, False for a word."""
-    return len(name) > 2 and not name[0].isalnum() and not name[-1].isalnum()
 
 
 def _index(match: re.Match[str]) -> int:

@@ -183,6 +183,8 @@ class Thought:
 
 
 _KNOWN = (ThinkTags("<think>", "</think>"), ThinkTags("[THINK]", "[/THINK]"))
+ALL_TAGS: Final = frozenset(text for tags in _KNOWN for text in (tags.open, tags.close))
+"""The texts of all known think tags."""
 
 
 def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
@@ -191,11 +193,6 @@ def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
         if tags.close in template or tags.close in vocabulary:
             return tags
     return None
-
-
-def all_tags() -> frozenset[str]:
-    """Return the texts of all known think tags."""
-    return frozenset(text for tags in _KNOWN for text in (tags.open, tags.close))
 
 
 def default_tags() -> ThinkTags:

@@ -20,7 +20,7 @@ from ...http import BadRequestError
 from ...tokens import CompletionRecord
 from ..tool_formats import Tool, ToolFormatName
 from .content import Content
-from .decoding import AnswerReader, Decoder, ThinkingName, ThoughtScanner, Tokenizer, all_tags, kept_tool_format
+from .decoding import ALL_TAGS, AnswerReader, Decoder, ThinkingName, ThoughtScanner, Tokenizer, kept_tool_format
 from .messages import (
     Message,
     assistant_text,
@@ -69,7 +69,7 @@ class ChatRenderer:
         self._formats: tuple[ToolFormatName, ThinkingName] = (chosen, thinking)
         self._others: OrderedDict[str, ChatRenderer] = OrderedDict()
         self._lock = threading.Lock()
-        self._content = Content(tokenizer, self.template.turns, all_tags())
+        self._content = Content(tokenizer, self.template.turns, ALL_TAGS)
         self.tool_format = self.template.tool_format
         """Writes and reads tool calls."""
         self.thinking: ThinkingName = thinking

@@ -108,21 +108,15 @@ class ChatTemplate:
         short = [_USER, _calling(_call()), _result()]
         self.short_ids = not self.try_(long, [_PROBE_TOOL]) and bool(self.try_(short, [_PROBE_TOOL]))
         """True if call ids must be nine letters and digits."""
-        self.generation_prompt = self._generation_prompt()
+        before, prompt = self.try_([_USER]), self.try_([_USER], add_generation_prompt=True)
+        self.generation_prompt = prompt[len(before) :] if prompt.startswith(before) else ""
         """Text that opens an answer."""
         self.thought_begun = self.tags is not None and (
             self.generation_prompt.rfind(self.tags.open) > self.generation_prompt.rfind(self.tags.close)
         )
         """True if the generation prompt opens a thought, so that answers have only the closing tag."""
-        self.thought_field = self.tags is not None and self._shows_thought({"reasoning_content": _MARK})
+        self.thought_field = self._reads_thought_field()
         """True if the template reads a thought from `reasoning_content`; otherwise it is put into the content."""
-        self.thought_closed_only = (
-            self.tags is not None
-            and not self.thought_field
-            and not self._shows_thought({"content": f"{self.tags.open}\n{_MARK}\n{self.tags.close}\n\na"})
-            and self._shows_thought({"content": f"{_MARK}\n{self.tags.close}\n\na"})
-        )
-        """True if a thought in the content must not have its opening tag."""
         self.lead = self._lead()
         """Text between the generation prompt and the answer; usually empty."""
         self.lead_of_calls = self._lead_of_calls()
@@ -180,8 +174,7 @@ class ChatTemplate:
         plain = without_thought(turn)
         if not thought or self.tags is None:
             return plain
-        opening = "" if self.thought_closed_only else f"{self.tags.open}\n"
-        return {**plain, "content": f"{opening}{thought}\n{self.tags.close}\n\n{plain['content']}"}
+        return {**plain, "content": f"{self.tags.open}\n{thought}\n{self.tags.close}\n\n{plain['content']}"}
 
     def _shows(self, turns: Sequence[Mapping[str, Any]]) -> bool:
         return _MARK in self.try_(turns)
@@ -275,16 +268,11 @@ class ChatTemplate:
                 return whole[len(before) :]
         return ""
 
-    def _generation_prompt(self) -> str:
-        before = self.try_([_USER])
-        prompt = self.try_([_USER], add_generation_prompt=True)
-        return prompt[len(before) :] if prompt.startswith(before) else ""
-
-    def _shows_thought(self, answer: Mapping[str, Any]) -> bool:
-        """Return True if the template renders the probe's thought once between its tags."""
+    def _reads_thought_field(self) -> bool:
+        """Return True if the template renders `reasoning_content` once between its tags."""
         if self.tags is None:
             return False
-        text = self.try_([_USER, {"role": "assistant", "content": "a", **answer}])
+        text = self.try_([_USER, {"role": "assistant", "content": "a", "reasoning_content": _MARK}])
         return f"{self.tags.open}{_MARK}{self.tags.close}" in squashed(text) and text.count(self.tags.open) == 1
 
     def _lead(self) -> str:

@@ -10,47 +10,25 @@ a place in `FORMATS`. A new name also goes into `ToolFormatName`.
 
 from typing import Final, Literal
 
-from .base import CallScanner, CallShape, TextOrCall, Tool, ToolCall, ToolFormat, parse_arguments, split_tool_calls
-from .json_formats import (
-    DEEPSEEK,
-    DEEPSEEK_FENCED,
-    HERMES,
-    JSON,
-    JSON_MARKED,
-    KIMI,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_NAMED,
-    JsonCalls,
-)
-from .pythonic import PythonicFormat
-from .xml import XmlFormat
-
-__all__ = [
-    "COMPACT",
-    "DEEPSEEK",
-    "DEEPSEEK_FENCED",
-    "FORMATS",
-    "HERMES",
-    "JSON",
-    "JSON_MARKED",
-    "KIMI",
-    "LLAMA3",
-    "MISTRAL",
-    "MISTRAL_NAMED",
-    "CallScanner",
-    "CallShape",
-    "JsonCalls",
-    "PythonicFormat",
-    "TextOrCall",
-    "Tool",
-    "ToolCall",
-    "ToolFormat",
-    "ToolFormatName",
-    "XmlFormat",
-    "parse_arguments",
-    "split_tool_calls",
-]
+from .base import CallScanner as CallScanner
+from .base import CallShape as CallShape
+from .base import TextOrCall as TextOrCall
+from .base import Tool as Tool
+from .base import ToolCall as ToolCall
+from .base import ToolFormat as ToolFormat
+from .base import parse_arguments as parse_arguments
+from .base import split_tool_calls as split_tool_calls
+from .json_formats import DEEPSEEK as DEEPSEEK
+from .json_formats import DEEPSEEK_FENCED as DEEPSEEK_FENCED
+from .json_formats import HERMES as HERMES
+from .json_formats import JSON as JSON
+from .json_formats import JSON_MARKED as JSON_MARKED
+from .json_formats import KIMI as KIMI
+from .json_formats import LLAMA3 as LLAMA3
+from .json_formats import MISTRAL as MISTRAL
+from .json_formats import MISTRAL_NAMED as MISTRAL_NAMED
+from .pythonic import PythonicFormat as PythonicFormat
+from .xml import XmlFormat as XmlFormat
 
 ToolFormatName = Literal[
     "auto", "compact", "hermes", "llama3", "mistral", "json", "pythonic", "xml", "kimi", "deepseek"
