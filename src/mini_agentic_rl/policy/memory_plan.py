@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ..tokens import CompletionRecord, TokenTree, most_alive, pack
 from .head import VOCAB_BLOCK
 from .model import PolicyModel
-from .sampling_layers import is_packed
 from .settings import Quantization
 from .static_decoding import GATHERED, READ, step_size
 
@@ -252,8 +251,7 @@ def plan_memory(
         if recorded:
             parts.append(MemoryPart("recorded decode steps", _recorded_bytes(shape, work, item), "always"))
         parts.append(MemoryPart("activations of sampling", _sampling_bytes(shape, work, settings), "sampling"))
-        # In C++ a processor samples from the weights themselves.
-        if on_cpu and is_packed(settings.dtype) and not settings.compiled and settings.quantization == "none":
+        if on_cpu and settings.dtype == torch.float32 and settings.quantization == "none":
             packed = item * (shape.linear_weights + shape.head_weights)
             parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
     parts.append(MemoryPart("activations of learning", _learning_bytes(shape, settings, alive), "learning"))

@@ -2,14 +2,12 @@
 
 The engine and the learner share the modules and the torch thread. Whatever changes weights runs through `Policy.run`,
 which afterwards invalidates what was cached with older weights. Turn-taking happens in this file and nowhere else:
-whole turns by default, `SharedTurns` where sampling runs ahead of learning, and `SamplingCopy` where sampling has a
-device of its own.
+whole turns by default, `SharedTurns` where sampling runs ahead of learning.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -45,19 +43,14 @@ class Policy:
         model: PolicyModel,
         engine: EngineSettings | None = None,
         thread: TorchThread | None = None,
-        sampler: PolicyModel | None = None,
     ) -> None:
         """
         Args:
             thread: computes with `model`; None makes one.
-            sampler: a second copy of the weights, which the engine samples with on another thread; None samples with
-                `model`.
         """
         self.model = model
         self._thread = thread or TorchThread()
-        self._copy = None if sampler is None else SamplingCopy(model, sampler)
-        self._sampling_thread = self._thread if sampler is None else TorchThread()
-        self.engine = self._make_engine(sampler or model, engine)
+        self.engine = self._make_engine(engine)
         self._turns = SharedTurns(model, self.engine, self._see_weights, self._thread)
         self._seen = dict(model.versions)
         """Version of each adapter that the engine has seen."""
@@ -69,20 +62,9 @@ class Policy:
     @classmethod
     def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
         """Load a model on the torch thread, with the options of `load_model`, and make a policy of it."""
-        device = None if engine is None else engine.sampler_device
         thread = TorchThread()
-
-        def loaded() -> tuple[PolicyModel, PolicyModel | None]:
-            sampler = None
-            if device is not None:
-                # Copied before adapters are put into the layers of a model that was given as an object.
-                source = model if isinstance(model, str) else copy.deepcopy(model).to(torch.device(device))
-                sampler = load_model(source, **{**options, "device": device})
-            return load_model(model, **options), sampler
-
         try:
-            learnt, sampler = thread.call(loaded)
-            return cls(learnt, engine, thread, sampler)
+            return cls(thread.call(lambda: load_model(model, **options)), engine, thread)
         except BaseException:
             thread.close()
             raise
@@ -177,24 +159,15 @@ class Policy:
         Call it on the torch thread after a change of weights that raised no version; new versions are detected.
         """
         self._seen[adapter] = self.model.versions[adapter]
-
-        def publish() -> None:
-            if self._copy is None:
-                self.model.unpack()
-            else:
-                self._copy.take(adapter)
-            self.engine.weights_changed(adapter)
-
-        self._sampling_thread.call(publish)
+        self.model.unpack()
+        self.engine.weights_changed(adapter)
 
     def close(self) -> None:
         """Stop sampling and end the torch thread."""
         self._thread.close()
-        if self._sampling_thread is not self._thread:
-            self._sampling_thread.close()
 
-    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
-        return Engine(model, self._sampling_thread, settings)
+    def _make_engine(self, settings: EngineSettings | None) -> Engine:
+        return Engine(self.model, self._thread, settings)
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         was_whole, self.is_whole = self.is_whole, False
@@ -203,8 +176,6 @@ class Policy:
         return result
 
     def _run_learning(self, job: Callable[[], T], share: float) -> T:
-        if self._copy is not None:
-            return self._turn(job)
         if share > 0:
             with self._turns.shared(share):
                 try:
@@ -307,33 +278,3 @@ class SharedTurns:
         if not self._engine.pending():
             self._owed = min(self._owed, 0.0)
         self._since = self._clock()
-
-
-class SamplingCopy:
-    """A second copy of the weights on a device of its own, with which the engine samples while the first one learns.
-
-    The trained weights are copied at each version. Both copies count the same versions.
-    """
-
-    def __init__(self, learnt: PolicyModel, model: PolicyModel) -> None:
-        """
-        Args:
-            learnt: the weights that learn.
-            model: the copy that samples.
-        """
-        self.model = model
-        self._pairs = {
-            adapter: list(zip(learnt.trainable(adapter), model.trainable(adapter), strict=True))
-            for adapter in learnt.adapters
-        }
-        self._versions = learnt.versions
-        for adapter in learnt.adapters:
-            self.take(adapter)
-
-    @torch.no_grad()
-    def take(self, adapter: str) -> None:
-        """Copy the weights of `adapter`, and their version. On the thread that samples."""
-        self.model.unpack()
-        for source, target in self._pairs.get(adapter, ()):
-            target.copy_(source)
-        self.model.versions[adapter] = self._versions[adapter]

@@ -6,9 +6,8 @@ are given the same input are computed together: in C++, straight from the weight
 and elsewhere from copies in oneDNN's blocked layout. All copies are freed before the weights may change, and so before
 learning needs the memory.
 
-In float32 an adapter is added into its layer's copy. In bfloat16 it stays beside: the sum would be rounded, and the
-sampler's log-probabilities would no longer be the learner's. In the blocked layout A x comes out of the same product as
-W x there, as further rows of the weight.
+An adapter is added into its layer's copy, in float32. bfloat16 is computed in C++ alone, with the adapter beside its
+layer: the sum would be rounded, and the sampler's log-probabilities would no longer be the learner's.
 
 `DecoderStack` computes all layers of a few rows in one call of C++, where a model is built as Llama is. transformers'
 modules stay what learning and prompts run through. The first pass goes both ways, and where the numbers differ the
@@ -39,15 +38,13 @@ _ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 @dataclass(frozen=True)
 class _Pack:
-    """Layers that are computed together: y = W x + b, and s B A x with adapters in bfloat16."""
+    """Layers of float32 that are computed together: y = W x + b."""
 
     weight: Tensor
-    """Blocked: W of all layers, then A of all."""
+    """W of all layers with the adapter added to it, in the blocked layout."""
     bias: Tensor | None
     sizes: tuple[int, ...]
     """Number of outputs of each layer."""
-    b_RN: Tensor | None = None
-    """s B of all layers, each in rows and columns of its own."""
 
     def takes(self, x: Tensor) -> bool:
         """Return True: any number of rows may be multiplied."""
@@ -55,10 +52,6 @@ class _Pack:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        if self.b_RN is not None:
-            # The product also computed A x, as its last rows.
-            y_TN, low_TR = y.view(-1, y.shape[-1]).tensor_split([self.b_RN.shape[1]], -1)
-            y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
         return tuple(part.contiguous() for part in torch.split(y, list(self.sizes), -1))
 
 
@@ -97,7 +90,7 @@ class PackedLinears:
     def pack(self, adapter: str | None) -> None:
         """Compute with copies that have `adapter`, or none.
 
-        This happens where all layers are plain ones on the CPU and of a type that oneDNN multiplies well.
+        This happens where all layers are plain ones on the CPU, in float32, or in bfloat16 where C++ computes them.
         """
         if self._packs and self._adapter == adapter:
             self._resting = False
@@ -107,7 +100,10 @@ class PackedLinears:
             return
         with torch.no_grad():
             for group in self._groups:
-                self._packs[group[0]] = _in_place(group, adapter) or _packed(group, adapter)
+                if all(kernels.FewRows.takes(_linear_of(layer).weight) for layer in group):
+                    self._packs[group[0]] = _in_place(group, adapter)
+                elif _linear_of(group[0]).weight.dtype == torch.float32:
+                    self._packs[group[0]] = _packed(group, adapter)
         self._adapter = adapter
 
     def release(self) -> None:
@@ -152,13 +148,6 @@ class PackedLinears:
         return y if given is x else unpacked(x, *args, **kwargs)
 
 
-def is_packed(dtype: torch.dtype) -> bool:
-    """Return True if this processor samples with blocked copies of weights of this type."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch
-        return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 def _groups(base: nn.Module) -> Iterator[list[Any]]:
     """Yield the linear layers, those together that are given the same input."""
     layers = _outermost_linears(base)
@@ -185,10 +174,7 @@ def _outermost_linears(base: nn.Module) -> list[Any]:
     return [*with_adapters, *(m for m in base.modules() if type(m) is nn.Linear and id(m) not in inside)]
 
 
-def _in_place(group: Sequence[Any], adapter: str | None) -> _InPlace | None:
-    """Return the layers as C++ computes them; None where it does not."""
-    if not all(kernels.FewRows.takes(_linear_of(layer).weight) for layer in group):
-        return None
+def _in_place(group: Sequence[Any], adapter: str | None) -> _InPlace:
     layers = []
     for layer in group:
         linear = _linear_of(layer)
@@ -204,31 +190,14 @@ def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
     linears = [_linear_of(layer) for layer in group]
     sizes = tuple(linear.out_features for linear in linears)
     weights = [linear.weight.detach() for linear in linears]
-    biases = [linear.bias for linear in linears]
-    with_adapter = [n for n, layer in enumerate(group) if layer is not linears[n] and adapter in layer.lora_A]
-    b_RN = None
-    # float32 holds W + s B A as exactly as the learner's two products; the sum is one product less a layer.
-    if weights[0].dtype == torch.float32:
-        for n in with_adapter:
-            weights[n] = group[n].get_delta_weight(adapter).add_(weights[n])
-    elif with_adapter:
-        small = [group[n].lora_A[adapter].weight.detach() for n in with_adapter]
-        # Zeros outside a layer's own rows and columns: what one layer's A gives must not reach another's outputs.
-        b_RN = torch.zeros(sum(a_RK.shape[0] for a_RK in small), sum(sizes), dtype=weights[0].dtype)
-        row = 0
-        for n, a_RK in zip(with_adapter, small, strict=True):
-            b_NR, first = group[n].lora_B[adapter].weight.detach(), sum(sizes[:n])
-            b_RN[row : row + len(a_RK), first : first + sizes[n]] = b_NR.T * group[n].scaling[adapter]
-            row += len(a_RK)
-        weights += [a_RK.to(weights[0].dtype) for a_RK in small]
+    for n, layer in enumerate(group):
+        if layer is not linears[n] and adapter in layer.lora_A:
+            weights[n] = layer.get_delta_weight(adapter).add_(weights[n])
     rows_NK = torch.cat(weights) if len(weights) > 1 else weights[0]
     bias_N = None
-    if any(bias is not None for bias in biases):
-        bias_N = rows_NK.new_zeros(len(rows_NK))
-        for part, bias in zip(bias_N[: sum(sizes)].split(sizes), biases, strict=True):
-            if bias is not None:
-                part.copy_(bias.detach())
-    return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes, b_RN)
+    if any(linear.bias is not None for linear in linears):
+        bias_N = torch.cat([rows_NK.new_zeros(n.out_features) if n.bias is None else n.bias.detach() for n in linears])
+    return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes)
 
 
 def _linear_of(layer: Any) -> Any:
@@ -239,7 +208,8 @@ def _can_be_packed(layer: Any) -> bool:
     linear = _linear_of(layer)
     if type(linear) is not nn.Linear or (linear is not layer and layer.lora_variant):
         return False
-    return linear.weight.device.type == "cpu" and is_packed(linear.weight.dtype)
+    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch
+    return has_onednn and linear.weight.device.type == "cpu"
 
 
 logger = logging.getLogger(__name__)

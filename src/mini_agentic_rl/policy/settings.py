@@ -78,9 +78,6 @@ class EngineSettings(Settings):
     cuda_graphs: bool = True
     """Decode in CUDA graphs on a CUDA device, so that Python does not launch every operation; their buffers, and the
     key/value cache, are then held while learning too."""
-    sampler_device: str | None = None
-    """Device for sampling alone, as in `cuda:1`, with a second copy of the weights; by default one copy samples and
-    learns."""
     deterministic: bool = False
     """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
 

@@ -12,11 +12,11 @@ from ..errors import UserError
 from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler, SamplerSettings
-from .clients import SglangClient, VllmClient
+from .clients import VllmClient
 from .policy_sampler import PolicySampler
 from .pool import SamplerPool
 from .replica import Replica
-from .vllm_process import ServedModel, StartedServers, start_here
+from .vllm_process import start_servers
 
 KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
 """Environment variable with the API key of the servers."""
@@ -45,7 +45,7 @@ def make_sampler(
         UserError: a server cannot be started, reached or sampled from; the message says what to change. Or there is no
             plugin of this name, or it cannot be loaded.
     """
-    if settings.sampler not in ("own", "vllm", "sglang"):
+    if settings.sampler not in ("own", "vllm"):
         make = load_plugin("samplers", settings.sampler, setting="sampler")
         if make is None:
             raise UserError(f"there is no sampler {settings.sampler!r}{or_plugin('samplers')}", setting="sampler")
@@ -58,37 +58,23 @@ def make_sampler(
         )
     if model.rank is None:
         raise UserError(
-            "vLLM and SGLang servers are given adapters, and all weights of the model are trained here: use "
+            "vLLM servers are given adapters, and all weights of the model are trained here: use "
             "`sampler=own`, or train an adapter",
             setting="sampler",
         )
     folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     key = os.environ.get(KEY_VARIABLE)
-    started: StartedServers | None = None
-    if not settings.sampler_url:
-        served = ServedModel(
-            folder=model_folder,
-            dtype=str(model.dtype).removeprefix("torch."),
-            rank=model.rank,
-            adapters=len(model.versions),
-            on_cpu=model.device.type == "cpu",
-        )
-        started = start_here(settings, served, folder, note)
-    pool: SamplerPool | None = None
-    try:
-        client = SglangClient if settings.sampler == "sglang" else VllmClient
+    if settings.sampler_url:
         urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
-        replicas = [Replica(url, client(url, key)) for url in urls]
-        if started is not None:
-            replicas = [Replica(server.url, client(server.url, key), server) for server in started.servers]
-        end = None if started is None else started.close
-        pool = SamplerPool(replicas, settings, policy, base_name=base_name, prompts=prompts, folder=folder, end=end)
+        replicas = [Replica(url, VllmClient(url, key)) for url in urls]
+    else:
+        servers = start_servers(settings, model, model_folder, folder, note)
+        replicas = [Replica(server.url, VllmClient(server.url, key), server) for server in servers]
+    pool = SamplerPool(replicas, settings, policy, base_name=base_name, prompts=prompts, folder=folder)
+    try:
         pool.connect(least_context, note)
     except BaseException:
-        if pool is not None:
-            pool.close()
-        elif started is not None:
-            started.close()
+        pool.close()
         raise
     return pool

@@ -33,10 +33,9 @@ class Followers:
     Args:
         group: all ranks.
         silence: seconds without a message after which one of them counts as lost.
-        log: called with the number of a rank and a line that it logs.
     """
 
-    def __init__(self, group: RankGroup, silence: float, log: Callable[[int, str], None]) -> None:
+    def __init__(self, group: RankGroup, silence: float) -> None:
         self.group = group
         self.count = group.size - 1
         self.model: PolicyModel | None = None
@@ -49,7 +48,6 @@ class Followers:
         """Called with each delta of a request, and the number that the request was sent with."""
         self.numbers = itertools.count()
         """Numbers by which learners are named in commands."""
-        self._log = log
         self._lock = threading.Lock()
         self._end: threading.Timer | None = None
         self._depth = 0
@@ -193,8 +191,6 @@ class Followers:
             self.on_delta(*values)
         elif kind == "counters":
             self.counters[rank] = values[0]
-        elif kind == "log":
-            self._log(rank, values[0])
         elif kind == "failed":
             self._on_lost(rank, f"failed: {values[0]}")
 

@@ -3,7 +3,7 @@
     message "sample" ─► engine ─► messages "delta"
     message "turn"   ─► a job of the torch thread: receive a command, compute, return the result, until the turn ends
 
-It writes no file and prints nothing; rank 0 receives what it logs.
+It writes no file, and logs to its own standard error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import UserError
-from ...logging import PACKAGE_LOGGER
 from ...processes import deferred_interrupt
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest, TokenTree, pack
 from ..errors import PolicyError
@@ -85,11 +83,10 @@ def follow_rank_0(
             group = thread.call(lambda: join_group(launch, store, ranks, device))
             follower = _Follower(group, channel)
             channel.start(follower.on_message, follower.on_lost)
-            with _logs_go_to(channel):
-                loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
-                follower.policy = Policy(loaded, engine, thread)
-                thread.submit(lambda: group.gather(None))  # ends once all have loaded it
-                follower.wait(stop)
+            loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
+            follower.policy = Policy(loaded, engine, thread)
+            thread.submit(lambda: group.gather(None))  # ends once all have loaded it
+            follower.wait(stop)
         except Exception as error:
             if follower is None or follower.failure is None:
                 channel.send(("failed", _in_one_line(error)))
@@ -133,8 +130,6 @@ class _Follower:
         kind, *values = message
         if kind == "goodbye":
             self._over.set()
-        elif kind == "forget":
-            self._learners.pop(values[0], None)
         elif self.policy is None:
             return
         elif kind == "sample":
@@ -257,30 +252,6 @@ def end_later(reason: str) -> threading.Timer:
     timer.daemon = True
     timer.start()
     return timer
-
-
-@contextmanager
-def _logs_go_to(channel: Channel) -> Iterator[None]:
-    """Send what the package logs to rank 0, and nowhere else."""
-    package = logging.getLogger(PACKAGE_LOGGER)
-    handlers, propagates = package.handlers[:], package.propagate
-    package.handlers[:], package.propagate = [_ChannelHandler(channel.send)], False
-    try:
-        yield
-    finally:
-        package.handlers[:], package.propagate = handlers, propagates
-
-
-class _ChannelHandler(logging.Handler):
-    def __init__(self, send: Callable[[tuple[str, str]], None]) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        self._send = send
-        self._process = os.getpid()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if os.getpid() == self._process:
-            self._send(("log", self.format(record)))
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -60,9 +58,8 @@ class RankedEngine(Engine):
         """Sequences that other ranks sample, with their rank, by id."""
         self._busy = [0] * followers.group.size
         """Sequences under way on each rank."""
-        self._given = [0] * followers.group.size
-        """Rollouts, and requests of none, that each rank was given."""
-        self._rank_of: OrderedDict[str, int] = OrderedDict()
+        self._rank_of: dict[str, int] = {}
+        """Rank of each rollout, the oldest one first."""
         followers.on_delta = self._on_delta
         followers.lost.add_done_callback(lambda lost: self._cancel_elsewhere())
 
@@ -110,13 +107,11 @@ class RankedEngine(Engine):
         rank = self._rank_of.get(request.affinity) if request.affinity else None
         if rank is None:
             self._busy[0] = sum(super().sequence_counts)
-            rank = min(range(len(self._busy)), key=lambda each: (self._busy[each], self._given[each]))
-            self._given[rank] += 1
-        if request.affinity:
-            self._rank_of[request.affinity] = rank
-            self._rank_of.move_to_end(request.affinity)
-            if len(self._rank_of) > _MOST_ROLLOUTS:
-                self._rank_of.popitem(last=False)
+            rank = self._busy.index(min(self._busy))
+            if request.affinity:
+                self._rank_of[request.affinity] = rank
+                if len(self._rank_of) > _MOST_ROLLOUTS:
+                    self._rank_of.pop(next(iter(self._rank_of)))
         return rank
 
     def _on_delta(self, number: int, delta: TokenDelta) -> None:
@@ -189,7 +184,6 @@ class RankedLearner(Learner):
         self._number = next(followers.numbers)
         followers.call_alike(None, "make_learner", lambda: None, self._number, settings, adapter, more.get("value"))
         followers.copy_weights(model, adapter)  # from here on they change alike everywhere
-        weakref.finalize(self, followers.send_all, ("forget", self._number))
 
     def forward_backward(
         self,
@@ -263,25 +257,18 @@ class RankedPolicy(Policy):
         model: str | PreTrainedModel,
         *,
         engine: EngineSettings | None = None,
-        log: Callable[[int, str], None] = lambda rank, line: None,
         **options: Any,
     ) -> RankedPolicy:
         """Wait for the other ranks, and load the model as they do.
 
         Args:
             about: the configuration, which has to be that of every rank.
-            log: called with the number of another rank and each line that it logs.
             options: those of `load_model`.
 
         Raises:
             RankLostError: a rank has not come, or is lost.
             PolicyError: one was started with other settings, or the model cannot be loaded.
         """
-        if engine is not None and engine.sampler_device is not None:
-            raise PolicyError(
-                "each rank samples on the device that it learns on: leave this out, or start one rank",
-                setting="sampler_device",
-            )
         device = device_of(launch, options.get("device", "auto"))
         thread = TorchThread()
         followers: Followers | None = None
@@ -289,7 +276,7 @@ class RankedPolicy(Policy):
             store = meet(launch, ranks, about)
             assert store is not None  # rank 0 waits until all have come
             group = thread.call(lambda: join_group(launch, store, ranks, device))
-            followers = Followers(group, ranks.rank_timeout, log)
+            followers = Followers(group, ranks.rank_timeout)
             with followers.reporting_losses():
                 loaded = followers.model = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
                 thread.call(lambda: group.gather(None))  # until all have loaded it
@@ -362,8 +349,8 @@ class RankedPolicy(Policy):
             self._thread.call(self._followers.group.leave)
         super().close()
 
-    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
-        return RankedEngine(self._followers, model, self._thread, settings)
+    def _make_engine(self, settings: EngineSettings | None) -> Engine:
+        return RankedEngine(self._followers, self.model, self._thread, settings)
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         # The other ranks sample nothing in a turn, so this one does not either, whatever its share would be.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -20,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import PolicyError, first_line
-from ..launch import Launch, choose_interface
+from ..launch import Launch
 from ..load import resolve_device
 from ..machine import take_share
 from ..rank_group import RankGroup
@@ -50,7 +52,7 @@ def meet(
 
     Raises:
         RankLostError: rank 0 cannot be reached, or some rank has not come.
-        PolicyError: a rank was started twice, or with another configuration.
+        PolicyError: a rank was started with another configuration.
     """
     try:
         limit = timedelta(seconds=settings.rank_timeout)
@@ -88,15 +90,12 @@ def _wait_for_start(
     launch: Launch, store: Store, configuration: Mapping[str, Any], stopped: Callable[[], bool]
 ) -> bool:
     try:
-        if store.add(f"arrivals_{launch.rank}", 1) > 1:
-            refusal = f"a second rank {launch.rank} has come: start each rank once"
-        else:
-            store.set(f"rank_{launch.rank}", json.dumps(configuration, default=str))
-            while not store.check(["start"]):
-                if stopped():
-                    return False
-                time.sleep(_POLL_SECONDS)
-            refusal = store.get("start").decode()
+        store.set(f"rank_{launch.rank}", json.dumps(configuration, default=str))
+        while not store.check(["start"]):
+            if stopped():
+                return False
+            time.sleep(_POLL_SECONDS)
+        refusal = store.get("start").decode()
     except Exception as error:  # the store's host has gone; torch raises errors of several kinds
         raise RankLostError(f"rank 0 has gone before the run began ({first_line(error)})") from error
     if refusal:
@@ -113,7 +112,8 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
     take_share(launch.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    choose_interface("127.0.0.1" if launch.on_one_node else launch.address)
+    if launch.on_one_node:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     try:
         dist.init_process_group(
             "gloo",
@@ -125,7 +125,10 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         group = dist.new_group(backend=backend, timeout=timedelta(seconds=settings.group_seconds))
     except (RuntimeError, ValueError) as error:
-        raise RankLostError(f"the ranks cannot reach each other: {first_line(error)}") from error
+        raise RankLostError(
+            f"the ranks cannot reach each other (`GLOO_SOCKET_IFNAME` names the network interface that gloo uses): "
+            f"{first_line(error)}"
+        ) from error
     return RankGroup(launch.rank, launch.size, device, group)
 
 
