@@ -134,7 +134,8 @@ def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_le
         tree = TokenTree()
         tree.insert(record)
         of_pack = pack([tree])
-        learned = policy.run(lambda: learner.logprobs(of_pack)).numpy()
+        scorer = policy.scorer("default", max_tokens=600, head_rows=64)
+        learned = policy.run(lambda: scorer.logprobs(of_pack)).numpy()
     newest = record.versions == 2
     assert (of_pack.version_S == record.versions).all()
     assert newest.any()

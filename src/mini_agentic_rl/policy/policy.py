@@ -32,7 +32,7 @@ from .tree_pass import Scorer
 T = TypeVar("T")
 
 _RELEASE_EVERY: Final = 16
-"""Learning turns in a row from one release of the heap's free pages to the next."""
+"""Learning turns in a row between two releases of the heap's free pages."""
 
 
 class Policy:
@@ -55,7 +55,7 @@ class Policy:
         self._seen = dict(model.versions)
         """Version of each adapter that the engine has seen."""
         self._learnt_in_a_row = 0
-        """Learning turns since the last one before which anything was sampled."""
+        """Learning turns in a row without sampling in between."""
         self.is_whole = True
         """False once a learning turn has failed: the weights may then lie between two steps."""
 
@@ -91,8 +91,8 @@ class Policy:
     def run(self, job: Callable[[], T]) -> T:
         """Run `job` on the torch thread between two steps of the engine, and wait for it.
 
-        Requests under way are held meanwhile; where the job changed an adapter's version they go on with the new
-        weights, and no key computed with the old ones is used again.
+        Running requests pause meanwhile. If the job changed an adapter's version, they continue with the new weights,
+        and no key computed with the old weights is used again.
         """
         return self._thread.call(lambda: self._turn(job))
 
@@ -108,9 +108,9 @@ class Policy:
     def learn(self, job: Callable[[], T], share: float = 0.0) -> T:
         """Run a job that learns, as `run` does.
 
-        The memory of the key/value cache is freed before, so that sampling's memory and learning's are never held
-        together. With a `share` above 0 it is kept, and so are weights laid out for sampling: sampling goes on, with
-        this share of the torch thread's time while it has anything to do (`SharedTurns`).
+        The memory of the key/value cache is freed before, so that sampling and learning never hold memory at the same
+        time. With a `share` above 0 it is kept, and so are weights laid out for sampling: sampling continues with this
+        share of the torch thread's time (`SharedTurns`).
         """
         return self._thread.call(lambda: self._learning_turn(job, share))
 
@@ -123,11 +123,11 @@ class Policy:
         self.run(lambda: save_weights(self.model, folder, adapter))
 
     def load_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        """Read weights back in place; what was cached with the old ones is not used again."""
+        """Load weights in place; keys cached with the old weights are not used again."""
         self.run(lambda: self.read_weights(folder, adapter))
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        """Read weights back in place, inside of `run`."""
+        """Load weights in place, inside of `run`."""
         load_weights(self.model, folder, adapter)
         self.weights_changed(adapter)
 
@@ -139,7 +139,7 @@ class Policy:
         return digest.hexdigest()
 
     def check_agreement(self) -> None:
-        """Raise if the ranks' weights differ; one rank always agrees with itself. Inside of `run`."""
+        """Raise if the ranks' weights differ; does nothing with a single rank. Inside of `run`."""
 
     def counters(self) -> EngineCounters:
         """Return the work of sampling so far, of all ranks."""
@@ -154,7 +154,7 @@ class Policy:
         return self._thread.submit(lambda: self._learning_turn(job, 0.0) if learning else self._turn(job))
 
     def weights_changed(self, adapter: str) -> None:
-        """Let the engine sample with the current weights, and invalidate keys that were cached with others.
+        """Let the engine sample with the current weights, and invalidate keys of older weights.
 
         Call it on the torch thread after a change of weights that raised no version; new versions are detected.
         """
@@ -191,12 +191,12 @@ class Policy:
         return self._turn(job)
 
     def _turn(self, job: Callable[[], T]) -> T:
-        # The job may change weights, and sampling would go on with copies of the old ones.
+        # The job may change the weights, of which sampling would keep using copies.
         self.model.unpack()
         try:
             return job()
         finally:
-            # Also after an error: a job may have stepped before it failed.
+            # Also after an error: the job may have taken a step before it failed.
             self._see_weights()
 
     def _see_weights(self) -> None:
@@ -207,7 +207,7 @@ class Policy:
 
 
 class SharedTurns:
-    """Sampling's share of the torch thread while a job learns. Used on that thread alone.
+    """Gives sampling a share of the torch thread while a job learns. Used on that thread only.
 
     By default nothing is sampled until a job that learns has ended. With shared turns the job pauses between the chunks
     of its passes, and the engine steps there until sampling has had its share of the time. After the job's optimizer
@@ -227,8 +227,8 @@ class SharedTurns:
         """
         Args:
             engine: samples with `model`, on this thread.
-            on_weights: invalidates what was computed with older weights, where they have changed.
-            thread: whose brief jobs are run; None runs none.
+            on_weights: invalidates what was computed with older weights, if they have changed.
+            thread: runs brief jobs in the pauses too; None runs none.
             clock: the time in seconds.
         """
         self._model, self._engine, self._on_weights, self._thread = model, engine, on_weights, thread
@@ -254,7 +254,7 @@ class SharedTurns:
             self._model.on_pause = None
 
     def _pause(self) -> None:
-        """Run brief jobs, and steps of the engine until it has used up the time that it is due or has nothing to do."""
+        """Run brief jobs, and steps of the engine until it has used its share of the time or has nothing to do."""
         if self._paused:
             return
         self._owed += (self._clock() - self._since) * self._rate

@@ -1,17 +1,16 @@
 """Linear layers, and whole decoder layers, for sampling a few rows on a CPU.
 
-A decoding step multiplies every weight with a handful of rows. In the layout of training torch's product runs at half
-the speed that the processor reaches, and each has a price of its own that does not depend on its size. So layers that
-are given the same input are computed together: in C++, straight from the weights (kernels/), where it can be compiled,
-and elsewhere from copies in oneDNN's blocked layout. All copies are freed before the weights may change, and so before
-learning needs the memory.
+A decoding step multiplies every weight with a few rows. torch's product then reaches half of the processor's speed, and
+each call has a fixed cost. So layers with the same input are computed together: bfloat16 in C++ from the weights in
+place (kernels/), float32 from copies in oneDNN's blocked layout. All copies are freed before the weights may change,
+and so before learning needs the memory.
 
 An adapter is added into its layer's copy, in float32. bfloat16 is computed in C++ alone, with the adapter beside its
 layer: the sum would be rounded, and the sampler's log-probabilities would no longer be the learner's.
 
-`DecoderStack` computes all layers of a few rows in one call of C++, where a model is built as Llama is. transformers'
-modules stay what learning and prompts run through. The first pass goes both ways, and where the numbers differ the
-modules keep the work.
+`DecoderStack` computes all layers of a few rows in one C++ call, for models that are built like Llama. Learning and
+prompts use the modules of transformers. The first pass is computed both ways, and if the results differ, the modules
+are used from then on.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from . import kernels
 from .sampling_attention import PagedTables
 
 _ROWS = 16
-"""Number of rows that the layout is chosen for; any number may be multiplied."""
+"""Number of rows that the layout is optimised for."""
 FEW_ROWS = 160
-"""Most rows of a product in C++; with more, the product of training is as fast."""
+"""Maximum number of rows of a product in C++; with more, torch's product is as fast."""
 _ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of neighbouring layers that are given the same input. One that is given another computes by itself."""
+"""Names of layers with the same input. A layer that gets another input is computed alone."""
 
 
 @dataclass(frozen=True)
@@ -46,42 +45,22 @@ class _Pack:
     sizes: tuple[int, ...]
     """Number of outputs of each layer."""
 
-    def takes(self, x: Tensor) -> bool:
-        """Return True: any number of rows may be multiplied."""
-        return True
-
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
         return tuple(part.contiguous() for part in torch.split(y, list(self.sizes), -1))
-
-
-@dataclass(frozen=True)
-class _InPlace:
-    """The same in C++, from the weights themselves."""
-
-    layers: kernels.FewRows
-
-    def takes(self, x: Tensor) -> bool:
-        """Return True if `x` has few rows."""
-        return x.dtype == torch.bfloat16 and x.numel() <= FEW_ROWS * x.shape[-1]
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        x_TK = x.reshape(-1, x.shape[-1])
-        outputs = self.layers(x_TK if x_TK.stride(1) == 1 else x_TK.contiguous())
-        return tuple(y_TN.view(*x.shape[:-1], -1) for y_TN in outputs)
 
 
 class PackedLinears:
     """The linear layers of `base`, each with the adapters it may have."""
 
     def __init__(self, base: nn.Module) -> None:
-        self._packs: dict[nn.Module, _Pack | _InPlace] = {}
-        """Groups of layers by the first of each."""
+        self._packs: dict[nn.Module, _Pack | kernels.FewRows] = {}
+        """Each group of layers, by its first layer."""
         self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        """For each further layer of a group the input that it should be given next, and its output for that one."""
+        """For each further layer of a group: the input that it should get next, and its output for that input."""
         self._adapter: str | None = None
         self._resting = False
-        """True while somebody else computes with these layers, and the copies only wait to be used again."""
+        """True while learning uses these layers and the copies are kept for later."""
         self._groups = list(_groups(base))
         for group in self._groups:
             for layer in group:
@@ -107,13 +86,13 @@ class PackedLinears:
         self._adapter = adapter
 
     def release(self) -> None:
-        """Drop the copies: the weights are about to change, or their memory is needed."""
+        """Free the copies before the weights change or their memory is needed."""
         self._packs.clear()
         self._others.clear()
         self._resting = False
 
     def rest(self) -> None:
-        """Compute without the copies until `pack` is called again; they stay, with their memory."""
+        """Compute without the copies, and keep them, until `pack` is called again."""
         self._resting = True
         self._others.clear()
 
@@ -124,32 +103,34 @@ class PackedLinears:
 
     @property
     def in_place(self) -> bool:
-        """True if few rows are computed in C++ from the weights as they lie."""
-        return not self._resting and isinstance(next(iter(self._packs.values()), None), _InPlace)
+        """True if few rows are computed in C++."""
+        return not self._resting and isinstance(next(iter(self._packs.values()), None), kernels.FewRows)
 
     def few_rows(self, layer: nn.Module) -> kernels.FewRows | None:
-        """Return the layers that are given the same input, of which `layer` is the first, while they are `in_place`."""
+        """Return the group whose first layer is `layer`, if it is computed in C++."""
         pack = self._packs.get(layer)
-        return pack.layers if isinstance(pack, _InPlace) else None
+        return pack if isinstance(pack, kernels.FewRows) else None
 
     def _forward(
         self, group: Sequence[Any], layer: Any, unpacked: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
         pack = self._packs.get(group[0])
-        # Blocked weights have no gradient: with gradients on, somebody else computes with this model.
-        if pack is None or self._resting or torch.is_grad_enabled() or not pack.takes(x):
+        # Copies have no gradient, so with gradients on this is not sampling.
+        if pack is None or self._resting or torch.is_grad_enabled():
+            return unpacked(x, *args, **kwargs)
+        if isinstance(pack, kernels.FewRows) and (x.dtype != torch.bfloat16 or x.numel() > FEW_ROWS * x.shape[-1]):
             return unpacked(x, *args, **kwargs)
         if layer is group[0]:
             first, *further = pack(x)
             self._others.update(zip(group[1:], ((x, y) for y in further), strict=True))
             return first
-        # Popped, so that no tensor outlives the pass; compared, as an architecture may feed a layer something else.
+        # Popped, so that no tensor outlives the pass; compared, as an architecture may pass another input.
         given, y = self._others.pop(layer, (None, x))
         return y if given is x else unpacked(x, *args, **kwargs)
 
 
 def _groups(base: nn.Module) -> Iterator[list[Any]]:
-    """Yield the linear layers, those together that are given the same input."""
+    """Yield the linear layers in groups of the same input."""
     layers = _outermost_linears(base)
     left = {id(layer) for layer in layers}
     for parent in base.modules():
@@ -174,7 +155,7 @@ def _outermost_linears(base: nn.Module) -> list[Any]:
     return [*with_adapters, *(m for m in base.modules() if type(m) is nn.Linear and id(m) not in inside)]
 
 
-def _in_place(group: Sequence[Any], adapter: str | None) -> _InPlace:
+def _in_place(group: Sequence[Any], adapter: str | None) -> kernels.FewRows:
     layers = []
     for layer in group:
         linear = _linear_of(layer)
@@ -183,7 +164,7 @@ def _in_place(group: Sequence[Any], adapter: str | None) -> _InPlace:
             a_RK = layer.lora_A[adapter].weight
             b_NR = layer.lora_B[adapter].weight * layer.scaling[adapter]
         layers.append(kernels.AdaptedLinear(linear.weight, linear.bias, a_RK, b_NR))
-    return _InPlace(kernels.FewRows(layers))
+    return kernels.FewRows(layers)
 
 
 def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
@@ -220,14 +201,14 @@ _OF_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 class DecoderStack:
-    """The layers of a model as C++ computes them."""
+    """Computes all layers of a model in one C++ call."""
 
     def __init__(
         self, backbone: nn.Module, fused: set[nn.Module], packed: PackedLinears, heads: tuple[int, int, int]
     ) -> None:
         """
         Args:
-            fused: modules that compute what C++ does for norms, gates and rotations.
+            fused: modules of which C++ computes norms, gates and rotations (`fuse_layers`).
             packed: the linear layers.
             heads: numbers of query and of key heads, and their size.
         """
@@ -235,11 +216,12 @@ class DecoderStack:
         self._packed = packed
         self._heads = heads
         self._agrees: bool | None = None
-        """True once C++ has given the modules' numbers; None until it was tried."""
+        """True if C++ has given the modules' results; None before the comparison."""
         if not _is_known(backbone, fused):
             self._agrees = False
             logger.info(
-                "sampling computes the layers of %s through torch: C++ does not know them", type(backbone).__name__
+                "sampling computes the layers of %s through torch: the C++ kernels do not support them",
+                type(backbone).__name__,
             )
         self._decoder: kernels.DecoderLayers | None = None
         self._made_of: kernels.FewRows | None = None
@@ -247,10 +229,10 @@ class DecoderStack:
     def hidden(
         self, tokens_T: Tensor, positions_T: Tensor, tables: Any, by_modules: Callable[[], Tensor]
     ) -> Tensor | None:
-        """Return the last hidden states [T, M] of a pass; None where it is not one for C++.
+        """Return the last hidden states [T, M] of a pass; None if C++ does not compute it.
 
         Args:
-            by_modules: computes the same by the modules.
+            by_modules: computes the same with the modules.
         """
         if self._agrees is False or not isinstance(tables, PagedTables) or tokens_T.numel() > FEW_ROWS:
             return None
@@ -269,15 +251,15 @@ class DecoderStack:
         return hidden_TM
 
     def release(self) -> None:
-        """Drop what was made of the adapter: the weights are about to change."""
+        """Drop the copies of the adapter before the weights change."""
         self._decoder = self._made_of = None
 
     def _tried(self, hidden_TM: Tensor, expected_TM: Tensor) -> Tensor:
-        apart = float((hidden_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
-        self._agrees = apart < 2**-5
+        difference = float((hidden_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
+        self._agrees = difference < 2**-5
         if not self._agrees:
             logger.warning(
-                "sampling computes the layers through torch: those in C++ differ by %.3g of the largest", apart
+                "sampling computes the layers through torch: C++ differs by %.3g of the largest value", difference
             )
         return expected_TM
 
@@ -309,7 +291,7 @@ class DecoderStack:
 
 
 def _is_known(backbone: Any, fused: set[nn.Module]) -> bool:
-    """Return True if all layers have the parts that C++ knows, and nothing else."""
+    """Return True if all layers have exactly the parts that C++ computes."""
     if not all(isinstance(getattr(backbone, name, None), nn.Module) for name in ("embed_tokens", "norm", "rotary_emb")):
         return False
     layers = getattr(backbone, "layers", None)
@@ -324,7 +306,7 @@ def _is_known(backbone: Any, fused: set[nn.Module]) -> bool:
 def _layer_is_known(layer: Any, fused: set[nn.Module]) -> bool:
     if _names(layer) != _PARTS or not fused.issuperset(layer.children()):
         return False
-    # A window hides tokens, which the first pass may be too short to show.
+    # A window: the first pass may be too short to show the difference.
     sees_all = getattr(layer.self_attn, "sliding_window", None) is None and hasattr(layer.self_attn, "scaling")
     return sees_all and _names(layer.self_attn) <= _OF_ATTENTION and _names(layer.mlp) <= _OF_MLP
 

@@ -14,27 +14,17 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import fit_for_future
 from .errors import PolicyError
 
+if TYPE_CHECKING:
+    from .engine import Engine
+
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-class Steps(Protocol):
-    """The part of `Engine` that this thread calls."""
-
-    def pending(self) -> bool:
-        """Return True if there is a step to do; quick, as it is called under the thread's lock."""
-
-    def step(self) -> None:
-        """Do one step."""
-
-    def abandon(self) -> None:
-        """Cancel all requests; no step follows."""
 
 
 class TorchThread:
@@ -44,15 +34,15 @@ class TorchThread:
         self._condition = threading.Condition()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._brief: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._engine: Steps | None = None
+        self._engine: Engine | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
         self._thread.start()
         # A daemon thread that computes while the interpreter goes away ends the process with an abort.
         atexit.register(self.close)
 
-    def attend(self, engine: Steps) -> None:
-        """Run the steps of this engine. One whose step raises is abandoned."""
+    def attend(self, engine: Engine) -> None:
+        """Run the steps of this engine while no job waits. An engine whose step raises is abandoned."""
         with self._condition:
             self._engine = engine
             self._condition.notify()

@@ -39,7 +39,7 @@ def make_sampler(
         prompts: token ids of the first comparison of servers with the learner.
         model_folder: folder or id of the base model, for servers that are started.
         least_context: tokens that prompt and answer together must have room for.
-        note: called with a line about each thing that takes long.
+        note: called with a line of progress at each slow step.
 
     Raises:
         UserError: a server cannot be started, reached or sampled from; the message says what to change. Or there is no

@@ -41,7 +41,7 @@ T = TypeVar("T")
 _TRIES: Final = 5
 """Servers that one request may be lost with: the request itself may crash them."""
 _STREAM_INTERVALS: Final = {"whole": 32, "joined": 4}
-"""Tokens that a server sends together, by the delivery that the request asks for; 1 otherwise."""
+"""Tokens that a server sends together, by the delivery of the request; 1 otherwise."""
 _MAX_AFFINITIES: Final = 8192
 """Number of rollouts whose server is remembered."""
 _WATCH_SECONDS: Final = 2.0
@@ -98,7 +98,7 @@ class SamplerPool:
         self._older: set[Publication] = set()
         """Earlier weights, which requests in flight may still use."""
         self._loading = asyncio.Lock()
-        """Held while new weights are loaded, so that a server that comes back gets the newest ones."""
+        """Held while new weights are loaded, so that a restored server gets the newest ones."""
         self._in_flight = 0
         self._replica_of: OrderedDict[str, Replica] = OrderedDict()
         """Server of the earlier requests of a rollout: it has their keys and values in its cache."""

@@ -89,8 +89,8 @@ class Parity:
         if self.difference >= _OTHER_MODEL:
             return "it serves another base model, or other weights of it"
         return (
-            "look at the number format that it computes in (--dtype), the adapter that it applies, and keys that it "
-            "keeps of older weights (its prefix cache); or raise `parity_bound`"
+            "check the number format of the server (--dtype), the adapter that it applies, and its prefix cache, which "
+            "may hold keys of older weights; or raise `parity_bound`"
         )
 
 

@@ -143,7 +143,7 @@ def start_servers(
         model: the learner's model.
         model_folder: folder or id of the base model.
         folder: folder for the servers' logs.
-        note: called with a line about each thing that takes long.
+        note: called with a line of progress at each slow step.
 
     Raises:
         UserError: vLLM is not installed, or a server does not start; the message names its log.

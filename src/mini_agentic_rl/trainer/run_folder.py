@@ -29,7 +29,6 @@ from ..files import (
     DiskFullError,
     make_private_file,
     make_private_folder,
-    private_opener,
     read_json,
     remove_folder,
     remove_leftovers,
@@ -37,7 +36,7 @@ from ..files import (
     write_json,
 )
 from ..metrics import read_metrics
-from ..redaction import remember_secrets, without_secrets, without_secrets_within
+from ..redaction import remember_secrets, without_secrets_within
 from ..samplers import SamplerSettings
 from .evaluations import AnswerRows, add_answers
 
