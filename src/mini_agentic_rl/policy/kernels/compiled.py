@@ -121,7 +121,7 @@ def library() -> ctypes.CDLL | None:
         if file is None:
             compiler = _compiler()
             if compiler is None:
-                logger.info("no C++ compiler is found (g++): attention runs through torch, which is slower")
+                logger.info("no C++ compiler was found (g++): attention runs through torch, which is slower")
                 return None
             logger.info("compiling for this processor, once (a few seconds)")
             file = _cached()
