@@ -14,17 +14,27 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..errors import fit_for_future
 from .errors import PolicyError
 
-if TYPE_CHECKING:
-    from .engine import Engine
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+
+class Steps(Protocol):
+    """The part of `Engine` that this thread calls; `engine.py` imports this module."""
+
+    def pending(self) -> bool:
+        """Return True if there is a step to compute."""
+
+    def step(self) -> None:
+        """Compute one step."""
+
+    def abandon(self) -> None:
+        """Cancel all requests; no step follows."""
 
 
 class TorchThread:
@@ -34,14 +44,14 @@ class TorchThread:
         self._condition = threading.Condition()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._brief: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._engine: Engine | None = None
+        self._engine: Steps | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="torch", daemon=True)
         self._thread.start()
         # A daemon thread that computes while the interpreter goes away ends the process with an abort.
         atexit.register(self.close)
 
-    def attend(self, engine: Engine) -> None:
+    def attend(self, engine: Steps) -> None:
         """Run the steps of this engine while no job waits. An engine whose step raises is abandoned."""
         with self._condition:
             self._engine = engine
