@@ -176,28 +176,3 @@ def test_a_failed_pass_drops_all_and_holds_no_block():
     assert engine.scheduler.fail_all() == [running.sequence, waiting.sequence]
     assert not engine.scheduler.busy
     assert engine.cache.available == engine.cache.total
-
-
-def test_short_prompts_come_in_beside_a_long_one_which_still_gets_half_of_each_pass():
-    engine = FakeEngine(budget=8)
-    long = engine.add(range(60), 1)
-    engine.step()
-    for number in range(12):
-        short = engine.add([70 + number] * 3, 1)
-        engine.step()
-        engine.step()
-        assert short.reason == "length"
-    assert long.reason == "length"
-
-
-@pytest.mark.parametrize("asker", [("greedy", "another request"), ("neighbour", "a request")])
-def test_the_owner_and_the_request_that_hold_least_are_admitted_next(asker):
-    engine = FakeEngine(max_running=4)
-    large = [engine.add([1, 2, 3], 5 + seed, seed=seed, asker=("greedy", "large")) for seed in range(12)]
-    engine.step()
-    small = engine.add([50, 51], 3, seed=77, asker=asker)
-    while not small.reason:
-        engine.step()
-    assert sum(asked.reason is not None for asked in large) <= 4
-    engine.run()
-    assert [asked.tokens for asked in large] == [alone(range(3), 5 + seed, seed) for seed in range(12)]

@@ -326,6 +326,7 @@ async def test_an_answer_of_a_given_form_is_refused(base, tmp_path):
             [delta async for delta in on.pool.complete(TokenRequest(PROMPT, constraint=lambda: None))]
 
 
-def test_addresses_of_servers_without_their_sampler_are_refused():
+@pytest.mark.parametrize("given", [{"sampler_url": ["http://a:1"]}, {"sampler": "sglang"}])
+def test_settings_that_do_not_go_together_are_refused(given):
     with pytest.raises(ValueError, match="sampler_url"):
-        SamplerSettings(sampler_url=["http://a:1"])
+        SamplerSettings(**given)

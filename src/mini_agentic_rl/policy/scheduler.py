@@ -2,21 +2,22 @@
 
 `schedule` chooses, `postprocess` records the draws. Sequences that decode go first, with draft tokens where they pay
 (drafts.py); prompts fill the rest of the token budget, the oldest first, with shorter ones beside a long one. When the
-cache has no block left, the youngest sequence is preempted: it gives its blocks back and waits again.
+cache has no block left, a sequence is preempted: it gives its blocks back and waits again.
 
-`TokenRequest.asker` names the owner of a request, and the request. The next sequence that is admitted is one of the
-owner that holds the fewest blocks. Draws depend on seed and position alone, so neither the order of admission nor
-preemptions change a token.
+Shares are fair. `TokenRequest.asker` names the owner of a request, and the request. Owners are compared by the blocks
+that all of their running sequences hold, and the requests of one owner by the blocks of each. That decides which
+sequence is admitted next, which one is preempted, and which rows a pass leaves out. Draws depend on seed and position
+alone, so neither shares nor preemptions change a token.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from ..tokens import FinishReason, TokenDelta
+from ..tokens import Asker, FinishReason, TokenDelta
 from .drafts import Drafts, Guess
 from .kv_cache import BlockCache, BlockTable
 from .sampler import Draw
@@ -24,6 +25,9 @@ from .step_batch import RunningSequence, Segment, StepPlan
 
 GUESSED: Final = 64
 """Maximum number of draft tokens of a pass: each needs a row of float32 logits, several times over."""
+
+_REMEMBERED: Final = 1 << 14
+"""Maximum number of requests whose admissions are counted; beyond it those without a waiting sequence are dropped."""
 
 
 class Scheduler:
@@ -59,6 +63,8 @@ class Scheduler:
         self._waiting: deque[RunningSequence] = deque()
         # In the order of their admission: the last one is the youngest.
         self._running: list[RunningSequence] = []
+        self._admitted: Counter[Asker] = Counter()
+        """Admissions of each request."""
         # Adapters by their last turn, the latest at the end.
         self._turns: list[str | None] = []
         # The segment that computes each history, in the pass that is being planned.
@@ -81,6 +87,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Return the next forward pass; None when there is nothing to compute."""
         self._drop_cancelled()
+        self._make_way()
         for adapter in self._adapters_in_turn():
             plan = self._plan(adapter)
             if plan is not None:
@@ -173,18 +180,33 @@ class Scheduler:
         self._waiting.clear()
         return dropped
 
-    def _next(self, most: float = math.inf) -> RunningSequence | None:
-        """Return the waiting sequence of fewer than `most` tokens that is admitted next.
+    def _make_way(self) -> None:
+        """Admit waiting sequences that find no room, by preempting owners that hold much more."""
+        while (sequence := self._next()) is not None:
+            preempted: RunningSequence | None = None
+            while (shortage := self._shortage(sequence)) is not None:
+                preempted = greediest(self._running, self._waiting, sequence, *shortage)
+                if preempted is None:
+                    return
+                self._preempt(preempted)
+            if preempted is None:  # there is room
+                return
+            self._admit(sequence)
 
-        It is the first one of the owner, and of the owner's request, that holds the fewest cache blocks.
-        """
-        held: Counter[tuple[str, ...]] = Counter()
-        for sequence in self._running:
-            asker, blocks = sequence.request.asker, len(sequence.table.blocks)
-            held[asker] += blocks
-            held[asker[:1]] += blocks
+    def _next(self, most: float = math.inf) -> RunningSequence | None:
+        """Return the waiting sequence of fewer than `most` tokens whose turn it is."""
         waiting = (sequence for sequence in self._waiting if sequence.left < most)
-        return min(waiting, key=lambda s: (held[s.request.asker[:1]], held[s.request.asker]), default=None)
+        return first_in_turn(waiting, self._running, self._admitted)
+
+    def _shortage(self, sequence: RunningSequence) -> tuple[Callable[[RunningSequence], int], int] | None:
+        """Return the resource that a waiting sequence lacks: what a sequence holds of it, and the amount needed."""
+        if len(self._running) >= self._max_running:
+            return lambda _: 1, 1
+        table = self._open(sequence)
+        missing = self._cache.blocks_for(len(sequence.tokens)) - len(table.blocks)
+        enough = missing <= self._cache.available
+        self._cache.close(table)
+        return None if enough else (blocks_of, self._cache.blocks_for(len(sequence.tokens)))
 
     def _decodes(self, adapter: str | None) -> list[Segment]:
         ready: list[RunningSequence] = []
@@ -201,12 +223,14 @@ class Scheduler:
                     self._release(sequence)
                     self._deliver(sequence, "length")
                     break
-                self._preempt(youngest)
-                ready = [other for other in ready if other is not youngest]
-                if youngest is sequence:
+                gone = greediest(self._running, self._waiting, youngest, blocks_of, 0) or youngest
+                self._preempt(gone)
+                ready = [other for other in ready if other is not gone]
+                if gone is sequence:
                     break
             else:
                 ready.append(sequence)
+        ready = rows_in_turn(ready, self._running, self._drafts.cost.share_of_row)
         guesses = self._guesses(ready)
         # Only now is it certain that none of these is preempted, so that their published blocks are computed.
         return [self._segment(sequence, 1, guess) for sequence, guess in zip(ready, guesses, strict=True)]
@@ -281,6 +305,11 @@ class Scheduler:
             sequence.cached = sequence.computed
         self._waiting.remove(sequence)
         self._running.append(sequence)
+        self._admitted[sequence.request.asker] += 1
+        if len(self._admitted) > _REMEMBERED:
+            self._admitted = Counter(
+                {sequence.request.asker: self._admitted[sequence.request.asker] for sequence in self._waiting}
+            )
         return True
 
     def _adapters_in_turn(self) -> list[str | None]:
@@ -344,3 +373,107 @@ class Scheduler:
         self._release(sequence)
         sequence.computed = 0
         self._waiting.appendleft(sequence)
+
+
+_SEVERAL: Final = 2
+"""An owner of several sequences loses one if it holds at least this many times what the newcomer would hold. A factor
+above 1 keeps two equal owners from preempting each other in turn."""
+_ONE: Final = 8
+"""The same factor for an owner of one sequence, which has to be computed again from its beginning."""
+
+
+def blocks_of(sequence: RunningSequence) -> int:
+    """Return the number of cache blocks that a running sequence holds."""
+    return len(sequence.table.blocks)
+
+
+def first_in_turn(
+    waiting: Iterable[RunningSequence], running: Sequence[RunningSequence], admitted: Mapping[Asker, int]
+) -> RunningSequence | None:
+    """Return the waiting sequence whose owner holds the fewest blocks; among equals the one whose request has had the
+    fewest sequences admitted, then the first."""
+    owners, requests = (_held(running, blocks_of, level) for level in (1, 2))
+
+    def standing(sequence: RunningSequence) -> tuple[int, int, int]:
+        asker = sequence.request.asker
+        return owners[asker[:1]], requests[asker], admitted.get(asker, 0)
+
+    return min(waiting, key=standing, default=None)
+
+
+def greediest(
+    running: Sequence[RunningSequence],
+    waiting: Iterable[RunningSequence],
+    beside: RunningSequence,
+    amount: Callable[[RunningSequence], int],
+    more: int,
+) -> RunningSequence | None:
+    """Return the youngest sequence of the owner, or request, that holds the most; None if none holds much more than
+    that of `beside` would.
+
+    Args:
+        running: sequences that hold something, the oldest first.
+        waiting: sequences that hold nothing.
+        beside: the sequence to compare with.
+        amount: returns what a running sequence holds.
+        more: what `beside` would hold besides what its owner, or its request, holds now. With 0, an owner of several
+            sequences only has to hold more.
+    """
+    for level in (1, 2):
+        held, own = _held(running, amount, level), beside.request.asker[:level]
+        most = max(held, key=held.__getitem__, default=own)
+        several = sum(sequence.request.asker[:level] == most for sequence in (*running, *waiting)) > 1
+        least = (_SEVERAL if several else _ONE) * (held[own] + more)
+        if most != own and (held[most] >= least or (several and not more and held[most] > held[own])):
+            running = [sequence for sequence in running if sequence.request.asker[:level] == most]
+            requests = _held(running, amount, 2)
+            request = max(requests, key=requests.__getitem__)
+            return [sequence for sequence in running if sequence.request.asker == request][-1]
+        running = [sequence for sequence in running if sequence.request.asker[:level] == own]
+    return None
+
+
+def rows_in_turn(
+    ready: list[RunningSequence], running: Sequence[RunningSequence], share_of_row: Callable[[int], float | None]
+) -> list[RunningSequence]:
+    """Return the sequences that a pass computes of those that could decode.
+
+    All sequences of the owner with the fewest are computed, and as many of each other owner. More are computed as long
+    as the pass takes at most twice as long with them.
+
+    Args:
+        ready: sequences that could decode, the oldest first.
+        running: all sequences that run.
+        share_of_row: returns the share of a pass's time that one of its rows takes; None while it is not known.
+    """
+    level = 1 if len({sequence.request.asker[0] for sequence in running}) > 1 else 2
+    rows = _held(running, lambda _: 1, level)
+    if len(rows) < 2:
+        return ready
+    equal = min(rows.values()) * len({sequence.request.asker[:level] for sequence in ready})
+    share = share_of_row(equal)
+    most = math.inf if not share else equal + 1 / share
+    if len(ready) <= most:
+        return ready
+    kept = set(_by_turns(_by_turns(ready, 2), 1)[: int(most)])
+    return [sequence for sequence in ready if sequence in kept]
+
+
+def _held(
+    sequences: Iterable[RunningSequence], amount: Callable[[RunningSequence], int], level: int
+) -> Counter[object]:
+    """Return what each owner (level 1), or each request (level 2), holds."""
+    held: Counter[object] = Counter()
+    for sequence in sequences:
+        held[sequence.request.asker[:level]] += amount(sequence)
+    return held
+
+
+def _by_turns(sequences: Sequence[RunningSequence], level: int) -> list[RunningSequence]:
+    """Return the first sequence of each owner or request, then the second of each, and so on."""
+    seen: Counter[object] = Counter()
+    turn: dict[RunningSequence, int] = {}
+    for sequence in sequences:
+        turn[sequence] = seen[sequence.request.asker[:level]]
+        seen[sequence.request.asker[:level]] += 1
+    return sorted(sequences, key=turn.__getitem__)

@@ -3,9 +3,9 @@
     base.py            the `Sampler` protocol and its settings
     make.py            `make_sampler`: the sampler that the settings ask for
     policy_sampler.py  `PolicySampler`: the engine of this process; streams of tokens to the event loop
-    pool.py            `SamplerPool`: vLLM servers as one sampler
+    pool.py            `SamplerPool`: servers of vLLM or SGLang as one sampler
     replica.py         one of these servers, and the comparison of its numbers with the learner's
-    clients.py         the HTTP client of such a server
+    clients.py         the HTTP protocols of these servers
     vllm_process.py    starts vLLM servers on this computer
 
 Everything here is loaded when it is first used.

@@ -21,7 +21,7 @@ from ..tokens import TokenDelta, TokenRequest
 if TYPE_CHECKING:
     SamplerName: TypeAlias = str
 else:  # the choices that the command line offers, and those of plugins
-    SamplerName = Annotated[Literal["own", "vllm"], choices_or_plugin("samplers")]
+    SamplerName = Annotated[Literal["own", "vllm", "sglang"], choices_or_plugin("samplers")]
 
 
 class ContextLengthError(BadRequestError):
@@ -96,7 +96,7 @@ class SamplerSettings(Settings):
     """Where the tokens of the rollouts are sampled."""
 
     sampler: SamplerName = "own"
-    """Sampler: the built-in engine (`own`), `vllm` servers, or the name of a plugin."""
+    """Sampler: the built-in engine (`own`), `vllm` or `sglang` servers, or the name of a plugin."""
     sampler_url: Annotated[list[str], COMMAS] = Field(default=[])
     """Address of a server, such as http://gpu1:8000; may be given several times. Without one, `sampler=vllm` starts
     `vllm serve` on this computer."""
@@ -122,5 +122,7 @@ class SamplerSettings(Settings):
     @model_validator(mode="after")
     def _check_servers(self) -> Self:
         if self.sampler == "own" and self.sampler_url:
-            raise ValueError("`sampler_url` names servers: give `sampler=vllm` with it")
+            raise ValueError("`sampler_url` names servers: give `sampler=vllm` or `sampler=sglang` with it")
+        if self.sampler == "sglang" and not self.sampler_url:
+            raise ValueError("`sampler=sglang` needs the address of a server that runs: give `sampler_url`")
         return self

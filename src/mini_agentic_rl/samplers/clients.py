@@ -1,8 +1,9 @@
-"""HTTP client of a vLLM server."""
+"""HTTP clients of vLLM and SGLang servers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,12 +70,10 @@ class Generation:
     """Number of tokens that the server may send together."""
 
 
-class VllmClient:
-    """Client of a vLLM server: `/v1/completions` with token ids, and LoRA adapters that are loaded while it runs.
+class ServerClient(ABC):
+    """Client of one server.
 
-    The server has to run with `--logprobs-mode processed_logprobs`: without it the log-probabilities are those of
-    temperature 1. All calls raise `ReplicaLostError` if the server does not answer, and `RequestRefusedError` if it
-    refuses.
+    All calls raise `ReplicaLostError` if the server does not answer, and `RequestRefusedError` if it refuses.
 
     Args:
         url: address of the server.
@@ -111,69 +110,17 @@ class VllmClient:
             adapters=frozenset(card["id"] for card in cards if card.get("parent")),
         )
 
-    async def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
+    @abstractmethod
+    def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
         """Sample a continuation; closing the generator cancels it. The last delta has the finish reason."""
-        sampling = generation.sampling
-        body = {
-            "model": generation.adapter or generation.model,
-            "prompt": list(generation.prompt_ids),
-            # None is left out: the server would use its own default.
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
-            "repetition_penalty": sampling.repetition_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-            # Only the end tokens of the request end an answer.
-            "ignore_eos": True,
-            "stop_token_ids": list(sampling.stop_token_ids),
-            "max_tokens": sampling.max_tokens,
-            "min_tokens": sampling.min_tokens,
-            "seed": sampling.seed,
-            "logprobs": max(1, sampling.top_logprobs),
-            "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()} or None,
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "stream_interval": generation.stream_interval,
-            "cache_salt": generation.salt,
-        }
-        last: TokenDelta | None = None
-        cached = 0
-        try:
-            async with aclosing(self.events("/v1/completions", body)) as values:
-                async for value in values:
-                    details = (value.get("usage") or {}).get("prompt_tokens_details") or {}
-                    cached = int(details.get("cached_tokens") or 0) or cached
-                    for choice in value["choices"]:
-                        delta = _vllm_delta(choice, sampling.top_logprobs)
-                        if delta.finish_reason is None:
-                            yield delta
-                        else:
-                            last = delta
-        except RequestRefusedError as error:
-            if error.status == httpx.codes.NOT_FOUND:  # the adapter, or the route
-                raise ReplicaLostError(error.text) from error
-            raise
-        if last is None:
-            raise ReplicaLostError("/v1/completions: the answer broke off")
-        # The server reports the number of cached tokens after the last token.
-        yield replace(last, cached_tokens=cached)
 
+    @abstractmethod
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load an adapter from a folder that the server sees under the same path."""
-        body = {"lora_name": name, "lora_path": str(folder)}
-        await self.ask("POST", "/v1/load_lora_adapter", body, seconds=_LOADING_SECONDS, refuses=True)
 
+    @abstractmethod
     async def unload_adapter(self, name: str) -> None:
         """Unload an adapter; one that is not loaded is no error."""
-        try:
-            await self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-        except RequestRefusedError as error:
-            if error.status != httpx.codes.NOT_FOUND:
-                raise
 
     async def ask(
         self,
@@ -225,6 +172,127 @@ class VllmClient:
             raise ReplicaLostError(f"{path}: {str(error) or type(error).__name__}") from error
 
 
+class VllmClient(ServerClient):
+    """vLLM: `/v1/completions` with token ids.
+
+    The server has to run with `--logprobs-mode processed_logprobs`: without it the log-probabilities are those of
+    temperature 1.
+    """
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
+        sampling = generation.sampling
+        body = {
+            **_common_settings(sampling),
+            "model": generation.adapter or generation.model,
+            "prompt": list(generation.prompt_ids),
+            "max_tokens": sampling.max_tokens,
+            "min_tokens": sampling.min_tokens,
+            "seed": sampling.seed,
+            "logprobs": max(1, sampling.top_logprobs),
+            "logit_bias": {str(token): bias for token, bias in sampling.logit_bias.items()} or None,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "stream_interval": generation.stream_interval,
+            "cache_salt": generation.salt,
+        }
+        last: TokenDelta | None = None
+        cached = 0
+        try:
+            async with aclosing(self.events("/v1/completions", body)) as values:
+                async for value in values:
+                    details = (value.get("usage") or {}).get("prompt_tokens_details") or {}
+                    cached = int(details.get("cached_tokens") or 0) or cached
+                    for choice in value["choices"]:
+                        delta = _vllm_delta(choice, sampling.top_logprobs)
+                        if delta.finish_reason is None:
+                            yield delta
+                        else:
+                            last = delta
+        except RequestRefusedError as error:
+            if error.status == httpx.codes.NOT_FOUND:  # the adapter, or the route
+                raise ReplicaLostError(error.text) from error
+            raise
+        if last is None:
+            raise ReplicaLostError("/v1/completions: the answer broke off")
+        # The server reports the number of cached tokens after the last token.
+        yield replace(last, cached_tokens=cached)
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(folder)}
+        await self.ask("POST", "/v1/load_lora_adapter", body, seconds=_LOADING_SECONDS, refuses=True)
+
+    async def unload_adapter(self, name: str) -> None:
+        try:
+            await self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+        except RequestRefusedError as error:
+            if error.status != httpx.codes.NOT_FOUND:
+                raise
+
+
+class SglangClient(ServerClient):
+    """SGLang: `/generate` with token ids. Written from its source; not tested with a real server.
+
+    The server must not run with SGLANG_RETURN_ORIGINAL_LOGPROB, which returns log-probabilities of temperature 1.
+    """
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[TokenDelta, None]:
+        sampling = generation.sampling
+        settings = {
+            **_common_settings(sampling),
+            "max_new_tokens": sampling.max_tokens,
+            "min_new_tokens": sampling.min_tokens,
+            "stream_interval": generation.stream_interval,
+        }
+        if sampling.seed is not None:
+            settings["sampling_seed"] = sampling.seed & 0x7FFFFFFF
+        if sampling.logit_bias:
+            settings["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+        body: dict[str, Any] = {
+            "input_ids": list(generation.prompt_ids),
+            "sampling_params": settings,
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            "top_logprobs_num": sampling.top_logprobs,
+            "stream": True,
+            "extra_key": generation.salt,
+        }
+        if generation.adapter is not None:
+            body["lora_path"] = generation.adapter
+        received = 0
+        ended = False
+        try:
+            async with aclosing(self.events("/generate", body)) as values:
+                async for value in values:
+                    delta = _sglang_delta(value["meta_info"], received, sampling.top_logprobs)
+                    received += len(delta.token_ids)
+                    ended = delta.finish_reason is not None
+                    yield delta
+        except RequestRefusedError as error:
+            if generation.adapter is not None and "lora" in error.text.lower():
+                raise ReplicaLostError(error.text) from error
+            raise
+        if not ended:
+            raise ReplicaLostError("/generate: the answer broke off")
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        await self._post("/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+
+    async def unload_adapter(self, name: str) -> None:
+        try:
+            await self._post("/unload_lora_adapter", {"lora_name": name})
+        except RequestRefusedError as error:
+            if error.status != httpx.codes.BAD_REQUEST:  # the adapter is not loaded
+                raise
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> None:
+        answer = _json(await self.ask("POST", path, body, seconds=_LOADING_SECONDS))
+        if isinstance(answer, dict) and not answer.get("success", True):
+            text = str(answer.get("error_message") or answer.get("message") or "refused without a reason")
+            raise RequestRefusedError(httpx.codes.BAD_REQUEST, text)
+
+
 def refusal(url: str, error: RequestRefusedError, rank: int) -> UserError:
     """Return an error of one line that says how to start the server so that it does not refuse.
 
@@ -234,7 +302,7 @@ def refusal(url: str, error: RequestRefusedError, rank: int) -> UserError:
     text, lower = error.text, error.text.lower()
     setting = "sampler_url"
     if "token ids" in text and error.status == httpx.codes.OK:
-        advice = f"the server {url}: {text}; it has to be a vLLM of 0.10.2 or newer"
+        advice = f"the server {url}: {text}; it has to be a vLLM of 0.10.2 or newer, or an SGLang"
     elif "rank" in lower:
         allowed = max_lora_rank(rank)
         advice = f"the server {url} takes no adapter of rank {rank}: start it with --max-lora-rank {allowed}"
@@ -255,6 +323,22 @@ def max_lora_rank(rank: int) -> int:
     return next((bound for bound in _LORA_RANKS if bound >= rank), rank)
 
 
+def _common_settings(sampling: SamplingParams) -> dict[str, Any]:
+    """Return the settings that vLLM and SGLang name alike. None is left out: the server would use its own default."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        # Only the end tokens of the request end an answer.
+        "ignore_eos": True,
+        "stop_token_ids": list(sampling.stop_token_ids),
+    }
+
+
 def _vllm_delta(choice: Mapping[str, Any], top: int) -> TokenDelta:
     ids = choice.get("token_ids")
     if ids is None and choice.get("text"):
@@ -271,6 +355,26 @@ def _vllm_delta(choice: Mapping[str, Any], top: int) -> TokenDelta:
         best = sorted((each or {}).items(), key=lambda pair: -pair[1])[:top]
         top_logprobs.append(tuple((int(name.rpartition(":")[2]), value) for name, value in best))
     return TokenDelta(ids, logprobs, tuple(top_logprobs), finish_reason=_finish_reason(choice.get("finish_reason")))
+
+
+def _sglang_delta(meta: Mapping[str, Any], received: int, top: int) -> TokenDelta:
+    """Return the new tokens of an event, which has all tokens so far or, with a setting of the server, the new ones.
+
+    Args:
+        received: number of tokens of earlier events.
+    """
+    tokens: Sequence[Any] = meta.get("output_token_logprobs") or ()
+    alternatives: Sequence[Any] = meta.get("output_top_logprobs") or () if top else ()
+    if len(tokens) >= int(meta.get("completion_tokens") or 0):
+        tokens, alternatives = tokens[received:], alternatives[received:]
+    reason = meta.get("finish_reason")
+    return TokenDelta(
+        tuple(int(each[1]) for each in tokens),
+        tuple(float(each[0]) for each in tokens),
+        tuple(tuple((int(pair[1]), float(pair[0])) for pair in each) for each in alternatives),
+        finish_reason=_finish_reason(reason.get("type") if isinstance(reason, dict) else reason),
+        cached_tokens=int(meta.get("cached_tokens") or 0),
+    )
 
 
 def _finish_reason(reason: str | None) -> FinishReason | None:

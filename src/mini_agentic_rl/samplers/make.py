@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
 from .base import Sampler, SamplerSettings
-from .clients import VllmClient
+from .clients import SglangClient, VllmClient
 from .policy_sampler import PolicySampler
 from .pool import SamplerPool
 from .replica import Replica
@@ -45,7 +45,7 @@ def make_sampler(
         UserError: a server cannot be started, reached or sampled from; the message says what to change. Or there is no
             plugin of this name, or it cannot be loaded.
     """
-    if settings.sampler not in ("own", "vllm"):
+    if settings.sampler not in ("own", "vllm", "sglang"):
         make = load_plugin("samplers", settings.sampler, setting="sampler")
         if make is None:
             raise UserError(f"there is no sampler {settings.sampler!r}{or_plugin('samplers')}", setting="sampler")
@@ -58,7 +58,7 @@ def make_sampler(
         )
     if model.rank is None:
         raise UserError(
-            "vLLM servers are given adapters, and all weights of the model are trained here: use "
+            "vLLM and SGLang servers are given adapters, and all weights of the model are trained here: use "
             "`sampler=own`, or train an adapter",
             setting="sampler",
         )
@@ -67,7 +67,8 @@ def make_sampler(
     key = os.environ.get(KEY_VARIABLE)
     if settings.sampler_url:
         urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
-        replicas = [Replica(url, VllmClient(url, key)) for url in urls]
+        client = SglangClient if settings.sampler == "sglang" else VllmClient
+        replicas = [Replica(url, client(url, key)) for url in urls]
     else:
         servers = start_servers(settings, model, model_folder, folder, note)
         replicas = [Replica(server.url, VllmClient(server.url, key), server) for server in servers]

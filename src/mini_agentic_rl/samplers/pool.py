@@ -1,4 +1,4 @@
-"""A pool of vLLM servers as one sampler.
+"""A pool of vLLM or SGLang servers as one sampler.
 
     publish   saves new weights, loads them on every server and checks them; requests that begin later use them
     complete  samples on one server; if the server is lost, another one continues from the tokens so far

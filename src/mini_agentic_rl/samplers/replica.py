@@ -24,7 +24,7 @@ import torch
 from ..errors import UserError
 from ..policy import Policy
 from ..tokens import CompletionRecord, SamplingParams, TokenDelta, TokenTree, pack
-from .clients import Generation, ReplicaLostError, ServerInfo, VllmClient
+from .clients import Generation, ReplicaLostError, ServerClient, ServerInfo
 from .vllm_process import VllmServer
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Parity:
         if self.before_temperature < _BETTER * self.difference:
             return (
                 "its log-probabilities are those before the temperature: start vLLM with "
-                "--logprobs-mode processed_logprobs"
+                "--logprobs-mode processed_logprobs (SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB)"
             )
         if self.without_adapter is not None and self.without_adapter < _BETTER * self.difference:
             return "it samples without the adapter: its numbers are those of the bare model"
@@ -122,7 +122,7 @@ class Replica:
         server: its process, if this run has started it.
     """
 
-    def __init__(self, url: str, client: VllmClient, server: VllmServer | None = None) -> None:
+    def __init__(self, url: str, client: ServerClient, server: VllmServer | None = None) -> None:
         self.url = url
         self.client = client
         self.server = server

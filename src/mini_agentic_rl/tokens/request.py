@@ -145,8 +145,8 @@ class TokenRequest:
     """Name of a group of requests, such as an attempt at a rollout, that are best sampled in one place, where the keys
     of their common beginning are cached; empty for none."""
     asker: Asker = field(default=("", ""), repr=False)
-    """Names of the owner, such as an API key or an attempt at a rollout, and of the request: requests of the owner that
-    holds the least of the cache are admitted first."""
+    """Names of the owner, such as an API key or an attempt at a rollout, and of the request: owners get equal shares of
+    the cache and of the passes, and so do the requests of one owner."""
     delivery: Delivery = "stepwise"
     """Delivery of the tokens: `stepwise`, each as soon as it is sampled; `joined`, several together after the first; or
     the `whole` in one delta at the end. Fewer deltas cost less."""
