@@ -244,7 +244,6 @@ def test_a_key_in_the_settings_of_a_run_is_hidden_by_its_value_wherever_the_run_
     setup_logging(console=False, files=tmp_path / "run" / "logs" / "run.log")
     logging.getLogger("mini_agentic_rl").warning("it said %s", key)
     setup_logging("WARNING")
-    folder.add_log("rank_0", f"x{key}")
     folder.save_answers([{"evaluation": "before", "answer": f"the key is {key}"}], {"before"})
     folder.write_summary({"untrained": {f"the tool said {key}": 1}})
     write_report(
@@ -254,7 +253,7 @@ def test_a_key_in_the_settings_of_a_run_is_hidden_by_its_value_wherever_the_run_
         transcripts=[{"messages": [{"role": "tool", "content": f"key: {key}"}]}],
     )
     written = {path.name: path.read_text() for path in folder.path.rglob("*") if path.is_file()}
-    assert {"config.json", "run.log", "rank_0.log", "evaluations.jsonl", "summary.json", "report.html"} <= set(written)
+    assert {"config.json", "run.log", "evaluations.jsonl", "summary.json", "report.html"} <= set(written)
     assert [name for name, text in written.items() if key in text] == []
     assert folder.read_config()["steps"] == 3
     assert RunFolder(tmp_path / "run").begin({"steps": 3, **settings}, resume=True) == "finished"

@@ -10,7 +10,7 @@ import threading
 import torch
 
 from mini_agentic_rl.policy import RankSettings, launched
-from mini_agentic_rl.policy.ranks.channel import Channel
+from mini_agentic_rl.policy.ranks.commands import Channel
 from mini_agentic_rl.policy.ranks.rendezvous import join_group, meet
 
 COUNT = 1000

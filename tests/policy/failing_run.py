@@ -1,7 +1,9 @@
-"""Two ranks, one of which fails amid a command: `failing_run.py RANK`."""
+"""Two ranks, one of which fails or dies amid a command: `failing_run.py RANK [dies]`."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from tiny import tiny_model
 
 def failing(inputs: LossInputs) -> LossOutputs:
     if launched().rank == int(sys.argv[1]):
+        if "dies" in sys.argv:
+            os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError("this loss fails")
     return LossOutputs(inputs.logprobs_S.sum())
 

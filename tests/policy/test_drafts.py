@@ -81,11 +81,12 @@ def test_the_cost_of_a_pass_is_told_apart_by_its_rows():
     assert cost.share_of_row(8) == pytest.approx(0.002 / (0.040 + 0.016), rel=0.01)
 
 
-def test_the_table_forgets_the_older_half_and_not_more():
+def test_the_table_forgets_the_older_half_and_not_more(monkeypatch):
+    monkeypatch.setattr("mini_agentic_rl.policy.drafts._ENTRIES", 650)
     drafts = _free()
     drafts.guess([Indexed([1, 2, 3])], [1], 99)
-    drafts.guess([Indexed(list(range(100, 40_000)))], [1], 99)
+    drafts.guess([Indexed(list(range(100, 500)))], [1], 99)
     assert _tokens(drafts.guess([Indexed([0, 1, 2])], [1], 99)) == [(3,)]
-    for start in range(100_000, 400_000, 40_000):
-        drafts.guess([Indexed(list(range(start, start + 40_000)))], [1], 99)
+    for start in range(1_000, 4_000, 400):
+        drafts.guess([Indexed(list(range(start, start + 400)))], [1], 99)
     assert drafts.guess([Indexed([0, 1, 2])], [1], 99) == [None]

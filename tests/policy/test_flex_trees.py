@@ -43,7 +43,7 @@ def in_one_product(q, k, v, *, score_mod, block_mask, enable_gqa):
 
 @pytest.mark.parametrize(
     ("max_tokens", "scoring"),
-    [(200, Scoring(0.4, None, None)), (1000, Scoring(SIZE**-0.5, 30, None)), (1000, Scoring(SIZE**-0.5, None, 2.0))],
+    [(200, Scoring(0.4, None, None)), (1000, Scoring(SIZE**-0.5, 30, 2.0))],
 )
 def test_it_equals_attention_block_by_block(flex, max_tokens, scoring):
     packed = packed_trees(BRANCHES)

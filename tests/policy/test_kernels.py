@@ -223,7 +223,7 @@ def test_a_norm_that_is_trained_keeps_its_gradient():
 
 
 @needs_them
-def test_the_library_is_compiled_once_into_the_cache(tmp_path, monkeypatch):
+def test_the_library_is_compiled_once_and_one_beside_the_sources_needs_no_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path))
     monkeypatch.setattr(compiled, "_SOURCES", ("head.cpp",))  # the other tests are of all, in the cache that is used
     times = set()
@@ -233,18 +233,11 @@ def test_the_library_is_compiled_once_into_the_cache(tmp_path, monkeypatch):
         times.add(made.stat().st_mtime_ns)
     assert len(times) == 1
 
-
-@needs_them
-def test_a_library_beside_the_sources_is_used_without_a_compiler(tmp_path, monkeypatch):
     package = tmp_path / "package"
     package.mkdir()
-    for name in (*compiled._SOURCES, *compiled._HEADERS):
-        shutil.copy(compiled._HERE / name, package)
+    for path in (*(compiled._HERE / name for name in (*compiled._SOURCES, *compiled._HEADERS)), made):
+        shutil.copy(path, package)
     monkeypatch.setattr(compiled, "_HERE", package)
-    compiler = compiled._compiler()
-    assert compiler is not None
-    monkeypatch.setattr(compiled, "_SOURCES", ("head.cpp",))
-    compiled.compile_library(compiler, package / compiled._file_name())
     monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "/nowhere")
     assert compiled.library.__wrapped__() is not None
@@ -252,15 +245,15 @@ def test_a_library_beside_the_sources_is_used_without_a_compiler(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [({"MINI_AGENTIC_RL_KERNELS": "torch"}, ""), ({"PATH": "/nowhere", "CXX": ""}, "no C++ compiler is found")],
+    ("changes", "logged"),
+    [({"MINI_AGENTIC_RL_KERNELS": "torch"}, ""), ({"PATH": "/nowhere", "CXX": ""}, "no C++ compiler was found")],
 )
-def test_without_a_compiler_torch_computes(changes, said, tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
+def test_without_a_compiler_torch_computes(changes, logged, tmp_path, monkeypatch, caplog):
     for name, value in {"MINI_AGENTIC_RL_CACHE": str(tmp_path), **changes}.items():
         monkeypatch.setenv(name, value)
-    assert compiled.library.__wrapped__() is None
-    assert said in caplog.text or not USED
+    with caplog.at_level("INFO"):
+        assert compiled.library.__wrapped__() is None
+    assert logged in caplog.text or not USED
     assert not any(tmp_path.iterdir())
 
 

@@ -100,18 +100,17 @@ class _Attention(nn.Module):
         return self.q_proj(x), self.k_proj(x), self.v_proj(of_v)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("targets", [["q_proj", "k_proj", "v_proj"], ["v_proj"], ["q_proj", "v_proj"]])
 @pytest.mark.parametrize("together", [True, False])
-def test_layers_with_the_same_input_give_what_each_gives_alone(dtype, targets, together):
+def test_layers_with_the_same_input_give_what_each_gives_alone(targets, together):
     torch.manual_seed(0)
     config = LoraConfig(r=3, lora_alpha=6, rank_pattern={"v_proj": 2}, target_modules=targets)
-    model = get_peft_model(_Attention().to(dtype), config, autocast_adapter_dtype=True)
+    model = get_peft_model(_Attention(), config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter)
-    x = torch.randn(2, 5, 8).to(dtype)
-    of_v = x if together else torch.randn(2, 5, 8).to(dtype)
+    x = torch.randn(2, 5, 8)
+    of_v = x if together else torch.randn(2, 5, 8)
     packed = PackedLinears(model)
     with torch.no_grad():
         expected = model(x, of_v)
@@ -119,4 +118,4 @@ def test_layers_with_the_same_input_give_what_each_gives_alone(dtype, targets, t
         found = model(x, of_v)
     for one, other in zip(found, expected, strict=True):
         assert one.is_contiguous()
-        torch.testing.assert_close(one, other, atol=0.03 if dtype == torch.bfloat16 else 1e-6, rtol=1e-2)
+        torch.testing.assert_close(one, other)

@@ -209,19 +209,6 @@ def test_biases_and_penalties_of_many_rows_are_those_of_each_row_alone():
     assert torch.allclose(found, torch.log_softmax(expected, -1), atol=1e-5)
 
 
-def test_counts_of_tokens_are_those_of_the_whole_answer():
-    tokens = np.random.default_rng(1).integers(0, 500, 5000).tolist()
-    counts = TokenCounts()
-    for token in tokens[:4000]:
-        counts.add(token)
-    ids, found = counts.with_further(tokens[4000:])
-    assert dict(zip(ids.tolist(), found.tolist(), strict=True)) == {id_: tokens.count(id_) for id_ in set(tokens)}
-    for token in tokens[4000:]:
-        counts.add(token)
-    ids, found = counts.counted
-    assert dict(zip(ids.tolist(), found.tolist(), strict=True)) == {id_: tokens.count(id_) for id_ in set(tokens)}
-
-
 @pytest.mark.parametrize("temperature", [0.0, -0.0, 5e-324, 1e-300, 1e-40, 1e-38, 9e-6])
 def test_a_temperature_next_to_nothing_is_greedy(temperature):
     logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(2)) * 30

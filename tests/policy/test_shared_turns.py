@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import group_of_conversations, sample_all, tiny_policy
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossInputs, LossOutputs, Policy
+from helpers import group_of_conversations, tiny_policy
+from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossInputs, LossOutputs
 from mini_agentic_rl.policy.load import add_adapter
 from mini_agentic_rl.policy.policy import SharedTurns
 from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
-from tiny import tiny_model
 
 ENGINE = EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48, max_draft_tokens=0)
 CHUNKS = LearnerSettings(learning_rate=0.05, max_batch_tokens=8)
@@ -135,7 +134,8 @@ def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_le
         tree = TokenTree()
         tree.insert(record)
         of_pack = pack([tree])
-        learned = policy.run(lambda: learner.logprobs(of_pack)).numpy()
+        scorer = policy.scorer("default", max_tokens=600, head_rows=64)
+        learned = policy.run(lambda: scorer.logprobs(of_pack)).numpy()
     newest = record.versions == 2
     assert (of_pack.version_S == record.versions).all()
     assert newest.any()
@@ -179,29 +179,3 @@ def test_sampling_gets_its_share_and_makes_up_for_no_turn_that_it_did_not_want(s
 
         policy.run(job)
     assert engine.steps == pytest.approx(steps, abs=2)
-
-
-def test_a_sampler_on_a_device_of_its_own_has_each_version_of_the_weights():
-    engine = ENGINE.model_copy(update={"sampler_device": "cpu"})
-    params = [SamplingParams(max_tokens=6, seed=seed) for seed in range(3)]
-    policy = Policy.load(tiny_model(), engine=engine, lora=LoraSettings(), device="cpu", seed=1)
-    try:
-        learner = policy.run(lambda: policy.learner(LearnerSettings(learning_rate=0.05)))
-        for version in range(3):
-            records = sample_all(policy, [[1, 2, 3, 4, 5, n] for n in range(3)], params)
-            assert [record.version for record in records] == [version] * 3
-            tree = TokenTree()
-            for index, record in enumerate(records):
-                tree.insert(record, index)
-            packed = pack([tree])
-
-            def learn(packed=packed):
-                learner.forward_backward(packed, _loss, LossInputs(torch.full((packed.term_count,), 0.1)))
-                learned = learner.logprobs(packed).numpy()
-                learner.optim_step()
-                return learned
-
-            learned = policy.learn(learn, 0.5)
-            assert np.abs(learned - packed.behaviour_logprobs_S).max() < 1e-4
-    finally:
-        policy.close()

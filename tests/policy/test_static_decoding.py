@@ -89,9 +89,8 @@ def test_prompts_that_are_read_beside_are_rows_of_the_same_step():
     _alike(found, expected)
 
 
-@pytest.mark.parametrize("block_size", [4, 7])
-@pytest.mark.parametrize("draft", [0, 8])
-def test_steps_that_are_filled_up_draw_the_same_tokens(block_size, draft):
+@pytest.mark.parametrize(("block_size", "draft"), [(4, 0), (7, 8)])
+def test_steps_that_are_padded_draw_the_same_tokens(block_size, draft):
     """Histories of many lengths, two of them the same, which then share a row."""
     engine = EngineSettings(block_size=block_size, cache_mib=1, max_batch_tokens=96, max_draft_tokens=draft)
     params = [

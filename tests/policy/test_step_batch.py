@@ -49,8 +49,7 @@ def test_sequences_that_begin_alike_decode_side_by_side():
     assert [segment.sequence.tokens[0] for segment in decoding] in ([1, 1, 2, 2], [2, 2, 1, 1])
 
 
-@pytest.mark.parametrize("longest", [0, 1, 5])
-@pytest.mark.parametrize("budget", [3, 64])
+@pytest.mark.parametrize(("budget", "longest"), [(3, 1), (3, 5), (64, 0), (64, 5)])
 @settings(max_examples=25, deadline=None)
 @given(
     requests=st.lists(

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import openai
 import pytest
 import torch
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.policy import EngineSettings, QueueFullError
-from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
-from tiny import tiny_tokenizer
 
 
 def test_while_learning_no_key_is_held_and_sequences_under_way_go_on_as_if_nothing_had_been():
@@ -93,19 +89,3 @@ def test_a_request_beyond_those_that_may_wait_is_refused_and_the_others_are_serv
 
         _with_a_full_queue(policy, refused)
         assert sample_all(policy, [[1, 2]], [SamplingParams(max_tokens=2)])[0].output_ids.size == 2
-
-
-def test_the_client_is_told_to_come_back():
-    tokenizer = tiny_tokenizer()
-    settings = EngineSettings(block_size=4, cache_mib=1, max_waiting=2)
-    with tiny_policy(engine=settings, vocabulary=len(tokenizer)) as policy:
-        sampler = PolicySampler(policy.engine, base_name="base", adapters=["default"], context_length=512)
-        with MiniLLMServer(sampler, tokenizer, model_name="tiny") as server:
-            client = openai.OpenAI(base_url=server.endpoint, api_key="none", max_retries=0, timeout=10)
-
-            def refused():
-                with pytest.raises(openai.RateLimitError) as caught:
-                    client.chat.completions.create(model="default", messages=[{"role": "user", "content": "hi"}])
-                assert float(caught.value.response.headers["retry-after"]) > 0
-
-            _with_a_full_queue(policy, refused)

@@ -203,23 +203,6 @@ async def test_an_answer_goes_on_elsewhere_from_its_tokens_and_the_lost_server_c
         assert got == {1}
 
 
-async def test_a_server_that_is_started_again_elsewhere_is_asked_there(base, tmp_path):
-    class Elsewhere:
-        url = ""
-
-        def restart(self):
-            self.url = on.servers[1].url
-
-    with stage(base, tmp_path, servers=2) as on:
-        await on.publish()
-        moved = on.pool.replicas[0]
-        moved.server = Elsewhere()
-        moved.server.url = moved.url
-        on.servers[0].kill()
-        await until(lambda: moved.url == on.servers[1].url and moved.well)
-        assert {delta.version for delta in await on.deltas()} == {0}
-
-
 async def test_a_server_that_restarts_between_two_looks_is_brought_up_before_it_is_asked_again(base, tmp_path):
     with stage(base, tmp_path) as on:
         await on.publish()
@@ -343,13 +326,7 @@ async def test_an_answer_of_a_given_form_is_refused(base, tmp_path):
             [delta async for delta in on.pool.complete(TokenRequest(PROMPT, constraint=lambda: None))]
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ({"sampler_url": ["http://a:1"]}, "sampler_url"),
-        ({"sampler": "sglang"}, "sampler_url"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(given, error):
-    with pytest.raises(ValueError, match=error):
+@pytest.mark.parametrize("given", [{"sampler_url": ["http://a:1"]}, {"sampler": "sglang"}])
+def test_settings_that_do_not_go_together_are_refused(given):
+    with pytest.raises(ValueError, match="sampler_url"):
         SamplerSettings(**given)

@@ -68,7 +68,6 @@ class VllmWireServer:
     lora: LoraSettings = field(default_factory=lambda: LoraSettings(r=4, alpha=8))
     port: int = 0
     host: str = "127.0.0.1"
-    api_key: str | None = None
     deterministic: bool = False
     """Sample what depends on prompt and seed alone, to the last bit."""
 
@@ -94,11 +93,6 @@ class VllmWireServer:
         assert self.thread is not None
         return self.thread.root
 
-    @property
-    def rollouts(self) -> list[Asked]:
-        """Requests that are no probes."""
-        return [asked for asked in self.asked if asked.tokens or not asked.salt.startswith("base")]
-
     def start(self) -> None:
         """Begin to listen, at the port of the last time."""
         self.thread = ServerThread(self._app(), self.host, self.port, "test vLLM").start()
@@ -123,9 +117,6 @@ class VllmWireServer:
 
         @app.middleware("http")
         async def ill(request: Request, call_next: Any) -> Any:
-            guarded = self.api_key is not None and request.url.path.startswith(("/v1", "/inference"))
-            if guarded and request.headers.get("authorization") != f"Bearer {self.api_key}":
-                return _error(401, "Unauthorized")
             return PlainTextResponse("ill", 503) if self.faults.ill else await call_next(request)
 
         @app.get("/health")

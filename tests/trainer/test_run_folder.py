@@ -236,7 +236,8 @@ def test_what_no_run_wrote_stays_in_the_folders_of_a_run(tmp_path, overwrite):
     folder = _begun(tmp_path)
     if overwrite:
         folder.save_checkpoint(3, _write("three"))
-    folder.add_log("rank_1", "a line")
+    folder.logs_path.mkdir(exist_ok=True)
+    (folder.logs_path / "rank_1.log").write_text("a line")
     foreign = ["checkpoints/notes.txt", "checkpoints/best/weights", "checkpoints/step_3_copy/weights"]
     foreign += ["checkpoints/step_7", "logs/train.log", "logs/old/x"]
     for name in foreign:

@@ -58,9 +58,6 @@ class Checkpoints(Protocol):
     def save_result(self, kind: ResultKind, write: Callable[[Path], None]) -> Path:
         """Keep the result of the run."""
 
-    def add_log(self, name: str, line: str) -> None:
-        """Keep a line that another process of the run has logged."""
-
     def save_answers(self, rows: Sequence[Mapping[str, Any]], keep: Collection[str]) -> None:
         """Keep the answers of a measurement (`answers.py`), and of earlier ones those of the names in
         `keep`."""

@@ -300,13 +300,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
                     setting="shard",
                 )
             return Policy.load
-        checkpoints = self.context.checkpoints
-
-        def log(rank: int, line: str) -> None:
-            if checkpoints is not None:
-                checkpoints.add_log(f"rank_{rank}", line)
-
-        return partial(RankedPolicy.lead, launch, self._ranks, self.configuration, log=log)
+        return partial(RankedPolicy.lead, launch, self._ranks, self.configuration)
 
 
 def refuse_misplaced(names: Iterable[str], known: Collection[str]) -> None:

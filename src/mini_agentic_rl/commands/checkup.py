@@ -168,7 +168,7 @@ def compiler() -> Check:
     why = kernels.why_unused()
     if why is None:
         return Check("C++ kernels", "ok", "in use")
-    return Check("C++ kernels", "note", f"not used: {why.found}; torch computes instead, slower", why.advice)
+    return Check("C++ kernels", "note", f"not used: {why.reason}; torch computes instead, slower", why.advice)
 
 
 def embedded_model() -> Check:

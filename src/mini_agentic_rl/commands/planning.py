@@ -261,7 +261,6 @@ def _given(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: 
         optimizer_8bit=bitsandbytes,
         cuda_graphs=settings.engine.cuda_graphs and not on_cpu,
         side_by_side=settings.loop.max_staleness > 0,
-        samples_elsewhere=settings.engine.sampler_device is not None,
         compiled=on_cpu and kernels.usable(dtype, torch.device("cpu")),
     )
 
@@ -285,7 +284,6 @@ def _options(settings: PlanSettings, given: PlannedSettings, plan: MemoryPlan) -
         f"--samples-per-prompt {loop.samples_per_prompt}",
         f"--max-new-tokens {loop.max_new_tokens}",
         f"--max-staleness {loop.max_staleness}" if loop.max_staleness else "",
-        f"--sampler-device {settings.engine.sampler_device}" if settings.engine.sampler_device else "",
         "--shard --sampler vllm" if settings.team.shard and settings.ranks > 1 else "",
         _memory_options(given, plan.settings),
     ]

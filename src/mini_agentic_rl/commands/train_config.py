@@ -188,7 +188,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
             "engine.cache_mib",
             "engine.cuda_graphs",
             "ranks.shard",
-            "engine.sampler_device",
             "loop.gateway_port",
             "loop.gateway_host",
             "loop.gateway_url",
@@ -356,7 +355,6 @@ class PlanSettings(JsonSettings):
             "learner.max_batch_tokens",
             "engine.cache_mib",
             "engine.cuda_graphs",
-            "engine.sampler_device",
         ),
         "Reinforcement learning": (
             "loop.tasks_per_step",

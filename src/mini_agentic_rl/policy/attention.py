@@ -1,8 +1,8 @@
 """Attention of the policy, registered with transformers so that any architecture it loads can use it.
 
-A forward call passes `attention_tables=`; the tables know where keys live and who may look at whom. Two kinds exist:
-`TreeTables` for learning (packed trees, no cache) and `PagedTables` for sampling (a block cache). A layer hands over
-its fresh queries, keys and values for T packed tokens, batch size 1.
+A forward call passes `attention_tables=`, which say where keys are stored and which keys a query sees. Two kinds exist:
+`TreeTables` for learning (packed trees, no cache) and `PagedTables` for sampling (a block cache). A layer passes
+its new queries, keys and values for T packed tokens, batch size 1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def _forward(
 ) -> tuple[Tensor, None]:
     if attention_tables is None:
         raise RuntimeError("this model's attention runs through the policy's engine and learner; call those instead")
-    # Architectures that scale their scores otherwise say so.
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer: int = module.layer_idx  # type: ignore[assignment]  # transformers numbers every attention module
     out_THD = attention_tables.attend(layer, query[0], key[0], value[0], Scoring(scale, sliding_window, softcap))
@@ -63,7 +62,7 @@ AttentionInterface.register(ATTENTION_NAME, _forward)
 
 
 def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tensor, scoring: Scoring) -> Tensor:
-    """Return softmax attention [H, T, D] under a boolean mask (True may look). Every query must see at least one key.
+    """Return softmax attention [H, T, D] under a boolean mask (True is visible). Every query must see at least one key.
 
     Query heads that share a key head become further rows of queries, so no key is copied for grouped queries.
     """
@@ -76,7 +75,7 @@ def masked_attention(q_HTD: Tensor, k_HKD: Tensor, v_HKD: Tensor, mask_TK: Tenso
     else:
         scores = q_1HRD @ k_HKD.transpose(-1, -2) * scoring.scale
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
-        # The mask after the cap: capped, minus infinity would be a number that still has weight.
+        # The mask after the cap: capped, minus infinity would be a finite number with some weight.
         out = scores.float().masked_fill(~mask_RK, float("-inf")).softmax(-1).to(v_HKD.dtype) @ v_HKD
     # CUDA's memory-efficient kernel, which float32 takes, returns a tensor with the heads innermost: `view` would fail.
     return out.reshape(heads, tokens, size)
@@ -86,17 +85,17 @@ def partial_attention(
     q_BHTD: Tensor, k_BHPD: Tensor, v_BHPD: Tensor, mask: Tensor | None, scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
     """Return softmax attention over some of the keys, and the log-sum-exp [B, H, T] of its scores, with which the
-    softmax over all keys can be put together.
+    softmax over all keys can be merged.
 
     Args:
         mask: added to the scores, 0 where a query sees a key; None hides nothing.
     """
     # torch's public attention does not return the log-sum-exp; this kernel does, and never holds all scores.
     if q_BHTD.device.type == "cpu" and scoring.softcap is None:
-        found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        outputs: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q_BHTD, k_BHPD, v_BHPD, 0.0, False, attn_mask=mask, scale=scoring.scale
         )
-        return found
+        return outputs
     scores_BHTP = (q_BHTD @ k_BHPD.transpose(-1, -2)).float().mul_(scoring.scale)
     if scoring.softcap is not None:
         scores_BHTP.div_(scoring.softcap).tanh_().mul_(scoring.softcap)
@@ -108,9 +107,9 @@ def partial_attention(
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 where nothing is hidden, elsewhere a number so small that its weight is 0.
+    """Return an additive mask: 0 for visible keys, and a number so low that its weight is 0 for hidden ones.
 
-    It is finite: of a run outside a sequence's window everything is hidden, and a row of minus infinity has no softmax.
-    Half of the smallest number leaves room for the score that it is added to.
+    It is finite, as all keys of a run may be outside a sequence's window, and a row of minus infinity has no softmax.
+    Half of the lowest number leaves room for the score that it is added to.
     """
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

@@ -1,12 +1,12 @@
 """N-gram speculation: guesses of the next tokens of a sequence, so that one forward pass may yield several of them.
 
-A draw depends on its sequence's seed and position alone, and a guess is kept only if the same token is drawn there:
-guessing changes no token, only the number of passes (prompt look-up and n-gram speculation; Saxena 2023, Fu et al.
+A draw depends on its sequence's seed and position only, and a guess is accepted only if the same token is drawn:
+speculation changes no token, only the number of passes (prompt look-up and n-gram speculation; Saxena 2023, Fu et al.
 2024, arXiv 2402.02057). A guess is the continuation of the same few tokens before: in the prompt, in the answer so far,
 or in the prompts and answers of other sequences, such as earlier rollouts of the same task.
 
-A guessed token is a further row of the pass, which takes longer. `PassCost` learns by how much, and tokens are guessed
-only where that pays: with many sequences on a processor that is bound by arithmetic, none are.
+A draft token is another row of the pass, which takes longer. `PassCost` estimates by how much, and tokens are guessed
+only if that pays: with many sequences on a processor that is bound by arithmetic, none are.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 _LENGTHS = (4, 2)
-"""Numbers of last tokens that are looked up, the surest first."""
+"""Lengths of the n-grams that are looked up, the most reliable first."""
 _ENTRIES = 65_536
 """Entries of one generation of the table; two exist at once, about 30 MB together."""
 _FORGETTING = 0.98
-"""Weight that an observation keeps with each one after it."""
+"""Decay of an observation's weight with each later one."""
 _UNTRIED = 0.5
-"""Chance given to a guess before any was tried."""
+"""Initial acceptance probability."""
 
 
 @dataclass
 class Indexed:
-    """One sequence in the table of what followed what."""
+    """A sequence in the n-gram table."""
 
     tokens: Sequence[int]
     """Its tokens; more are appended while it is sampled."""
@@ -37,7 +37,7 @@ class Indexed:
 
 @dataclass(frozen=True)
 class Guess:
-    """Tokens that may come next, and the number of last tokens that were found before them; 0 if they are certain."""
+    """Draft tokens, and the length of the n-gram that they followed; 0 if a grammar determines them."""
 
     tokens: tuple[int, ...]
     matched: int
@@ -46,15 +46,15 @@ class Guess:
         """Return the guess of its first `count` tokens."""
         return Guess(self.tokens[: max(count, 0)], self.matched)
 
-    def as_far_as(self, other: Guess) -> Guess:
-        """Return the guess of the tokens that both begin with."""
-        alike = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, other.tokens, strict=False))
-        return self.first(sum(1 for _ in alike))
+    def common_prefix(self, other: Guess) -> Guess:
+        """Return the common prefix with another guess."""
+        equal = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, other.tokens, strict=False))
+        return self.first(sum(1 for _ in equal))
 
 
 @dataclass
 class _Rate:
-    """Share of the guesses that were right, of late."""
+    """Moving average of the share of accepted guesses."""
 
     right: float = _UNTRIED
     tried: float = 1.0
@@ -83,7 +83,7 @@ class PassCost:
     def observe(self, rows: int, seconds: float) -> None:
         """Record the duration of a pass."""
         if not self._sums[0]:
-            # With a single pass, half of its time is taken to be fixed: two made-up ones say so until real ones do.
+            # Prior: two made-up passes, in which half of the time is fixed.
             self._add(1, seconds * (0.5 + 0.5 / rows))
             self._add(2 * rows, seconds * 1.5)
         self._sums = [_FORGETTING * value for value in self._sums]
@@ -118,13 +118,13 @@ class Drafts:
         self._longest = longest
         self.cost = PassCost()
         self._rates = {matched: _Rate() for matched in _LENGTHS}
-        # From (number of tokens, their hash) to a sequence and the position after them. Two generations, so that the
-        # older half can be forgotten at once.
+        # From (n-gram length, hash) to a sequence and the position after the n-gram, in two generations: the older one
+        # is dropped as a whole.
         self._recent: dict[tuple[int, int], tuple[Sequence[int], int]] = {}
         self._older: dict[tuple[int, int], tuple[Sequence[int], int]] = {}
 
     def guess(self, sequences: Sequence[Indexed], rooms: Sequence[int], budget: int) -> list[Guess | None]:
-        """Return a guess for each sequence that decodes, as long as it is worth its rows.
+        """Return a guess for each decoding sequence, of the length that pays.
 
         Args:
             rooms: the most tokens that may be guessed for each.
@@ -145,14 +145,14 @@ class Drafts:
         ]
 
     def observe(self, guess: Guess, right: int) -> None:
-        """Record that the first `right` tokens of a guess were drawn, and the next one, if any, was not."""
+        """Record that the first `right` tokens of a guess were accepted, and the next one, if any, was rejected."""
         if guess.matched:
             self._rates[guess.matched].observe(right, int(right < len(guess.tokens)))
 
     def _worthwhile(self, guesses: Sequence[Guess | None], budget: int) -> list[int]:
         """Return the length of each guess at which the pass yields the most tokens a second.
 
-        A row pays while its chance of being kept is above the tokens that the pass yields for the cost of a row.
+        A row pays while its acceptance probability is above the tokens that the pass yields for the cost of a row.
         """
         lengths = [0] * len(guesses)
         rows = len(guesses)
@@ -164,13 +164,13 @@ class Drafts:
             if chance <= expected * share:
                 break
             expected += chance
-            # The pass grows by a row, of which each then costs a smaller share.
+            # The pass grows by a row, so each row costs a smaller share.
             share /= 1 + share
             lengths[index] += 1
         return lengths
 
     def _chances(self, guesses: Sequence[Guess | None]) -> Iterator[tuple[float, int]]:
-        """Yield for each guessed token the chance that all up to it are right."""
+        """Yield for each draft token the probability that all up to it are accepted."""
         for index, guess in enumerate(guesses):
             if guess is not None:
                 chance = self._rates[guess.matched].chance
@@ -199,5 +199,5 @@ class Drafts:
 
 
 def _key(tokens: Sequence[int], end: int, count: int) -> tuple[int, int]:
-    # The hash alone: a rare collision is one more wrong guess.
+    # Only the hash: a rare collision is one more wrong guess.
     return count, hash(tuple(tokens[end - count : end]))

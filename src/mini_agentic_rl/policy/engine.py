@@ -40,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class EngineCounters:
-    """Work that the engine has done since it was made."""
+    """Totals since the engine was created."""
 
     sampled_tokens: int = 0
     computed_tokens: int = 0
-    """Tokens that the model computed: those of prompts that were not in the cache, one for each distinct history that
-    decodes, and draft tokens."""
+    """Tokens that the model computed: uncached prompt tokens, one for each distinct history that decodes, and draft
+    tokens."""
     guessed_tokens: int = 0
     """Draft tokens."""
     passes: int = 0
@@ -93,7 +93,7 @@ class Engine:
         elif recorder is None and self.settings.cuda_graphs and model.device.type == "cuda":
             recorder = CudaGraphs(model.device)
         self.decoding: DecodeRunner | None = None
-        """Runs recorded decode steps; None where every step runs from Python."""
+        """Runs recorded decode steps; None without recording."""
         if recorder is not None:
             most_rows = max(self.settings.max_running, self.settings.max_batch_tokens) + GUESSED
             self.decoding = DecodeRunner(model, self._pool, recorder, block_size=size, most_rows=most_rows)
@@ -153,10 +153,10 @@ class Engine:
             QueueFullError: too many requests wait already.
             PolicyError: the policy is closed.
         """
-        # The scheduler belongs to the torch thread, so a request waits here until the next step takes it over.
+        # The scheduler belongs to the torch thread, which takes requests from this list.
         with self._inbox_lock:
             if self._abandoned:
-                raise PolicyError("the policy is closed, or its engine has failed as the log says")
+                raise PolicyError("the policy is closed, or its engine has failed (see the log)")
             if self.sequence_counts[1] >= self.settings.max_waiting:
                 raise QueueFullError(f"{self.settings.max_waiting} requests wait already (`max_waiting`)")
             self._inbox.append(sequence)
@@ -178,7 +178,7 @@ class Engine:
     def release_cache(self) -> None:
         """Free the cache's memory until the next forward pass; running sequences then recompute their keys.
 
-        Where decode steps are recorded the memory stays, and only its contents are invalidated. On the torch thread.
+        With recorded decode steps the memory stays, and only its contents are invalidated. On the torch thread.
         """
         self._scheduler.forget_keys()
         if self.decoding is None or not self.decoding.holds_recordings:
@@ -191,7 +191,7 @@ class Engine:
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens sampled so far, wherever its requests are sampled."""
+        """Tokens sampled so far, on all ranks."""
         return self.counters.sampled_tokens
 
     @property
@@ -201,7 +201,7 @@ class Engine:
         return running, waiting + len(self._inbox)
 
     def pending(self) -> bool:
-        """True if there is something to compute."""
+        """Return True if there is something to compute; quick, as the torch thread calls it under its lock."""
         return bool(self._inbox) or self._scheduler.busy
 
     def step(self) -> None:
@@ -209,7 +209,7 @@ class Engine:
         self._take_inbox()
         try:
             self._forward_pass()
-        except Exception as error:  # any error would end the one thread that all requests wait for
+        except Exception as error:  # any error would end the thread that all requests wait for
             logger.exception("a forward pass failed (%s); its requests are cancelled", error)
             self._drop_all()
             self.cache.drop_idle()
@@ -239,13 +239,13 @@ class Engine:
         if plan is None:
             return
         drawing = [segment for segment in (*plan.prefill, *plan.decode) if segment.draws]
-        # The learner's turn may have given the memory back, and left the model in training mode.
+        # The learner's turn may have freed the memory, and left the model in training mode.
         self._pool.allocate()
         if self._model.base.training:
             self._model.base.eval()
         self._model.activate_for_sampling(plan.adapter, at_once=self.settings.deterministic)
         hidden, places = self._compute(plan)
-        # While a GPU computes the pass, grammars compute their masks.
+        # Grammars compute their masks while a GPU computes the pass.
         drawing, rows = self._rows(drawing)
         draws = self._draw(hidden, places, drawing, rows) if drawing else []
         drawing, draws = self._finite(drawing, draws)
@@ -298,7 +298,7 @@ class Engine:
         return list(compress(drawing, finite)), list(compress(draws, finite))
 
     def _masks(self, segment: Segment) -> Sequence[npt.NDArray[np.int32] | None]:
-        """Return the mask of each draw of a segment; that of a certain token allows this token alone."""
+        """Return the mask of each draw of a segment; a token that the grammar determines is the only one allowed."""
         constraint, vocabulary = segment.sequence.constraint, self._model.vocab_size
         if constraint is None:
             return [None] * (1 + len(segment.guessed))
@@ -307,7 +307,7 @@ class Engine:
         return [one_token(id_, vocabulary) for id_ in constraint.certain(vocabulary)[: 1 + len(segment.guessed)]]
 
     def _draw(self, hidden_TM: Tensor, places: Places, drawing: list[Segment], rows: list[Row]) -> list[list[Draw]]:
-        """Draw the tokens of each segment; the head sees each distinct history once."""
+        """Draw the tokens of each segment; the head computes each distinct history once."""
         each = [places.drawing(segment) for segment in drawing]
         last = [index for indices in each for index in indices]
         row_of = {index: row for row, index in enumerate(dict.fromkeys(last))}

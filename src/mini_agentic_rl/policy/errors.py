@@ -1,4 +1,4 @@
-"""The errors of the policy, each one line that says what to change."""
+"""Errors of the policy: each message is one line with the setting to change."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """Layers of transformers and peft that compute in fewer passes; the modules stay in place and keep their weights.
 
-`fuse_layers`: norms, gated products and rotary embeddings in C++ (kernels/), where it is compiled. transformers writes
-each as several operations, and every one of them reads and writes tensors of the layer's size. A module is fused only
-where a trial on random numbers shows that it computes what ours does, and computes as before with other types, devices
-or trained norms.
+`fuse_layers`: norms, gated products and rotary embeddings in C++ (kernels/). transformers computes each in several
+operations, and every one of them reads and writes tensors of the layer's size. A module is fused only if a trial with
+random numbers gives the same results, and falls back for other types, devices and trained norms.
 
 `fuse_lora`: a linear layer with its low-rank adapter as one operation, y = W x + s B A x (LoRA; Hu et al. 2021). peft
-computes the two terms apart, with five passes over tensors of the layer's size and in the backward pass with products
-whose short side lies the wrong way for BLAS. Here the second term is added into the first in place, and only the input
+computes the two terms separately, with five passes over tensors of the layer's size, and in the backward pass with
+products whose layout is slow in BLAS. Here the second term is added into the first in place, and only the input
 and its low-rank image are kept for the backward pass. Matrices of another type than the input's are rounded to it:
 float32 adapters around 16-bit layers cost no copies of the input.
 """
@@ -25,14 +24,14 @@ from torch import Tensor, nn
 from . import kernels
 
 _ROTATION = "apply_rotary_pos_emb"
-"""Name of the function by which attention modules of transformers rotate queries and keys."""
+"""Name of the function in transformers that rotates queries and keys."""
 
 
 def fuse_layers(base: nn.Module) -> set[nn.Module]:
-    """Let the modules of `base` between its products compute in one pass where they can, and return those that do."""
+    """Fuse norms, gated products and rotary embeddings of `base`; return the fused modules."""
     fused = set()
     learning = [module for module in base.modules() if module.training]
-    base.eval()  # what drops at random cannot be compared
+    base.eval()  # dropout would make the comparison fail
     with torch.no_grad():
         for module in list(base.modules()):
             forward = _fused_norm(module) or _fused_mlp(module) or _fused_attention(module)
@@ -84,7 +83,7 @@ def _fused_attention(module: Any) -> Callable[..., Any] | None:
     forward: Any = type(module).forward
     if isinstance(forward, FunctionType) and "old_name" in forward.__code__.co_freevars:
         forward = forward.__wrapped__  # type: ignore[attr-defined]  # transformers' decorator of a renamed argument
-    # A plain function without a closure can be given another function of that name, and nobody else's changes.
+    # A copy of a plain function with other globals: the module of transformers stays as it is.
     if not isinstance(forward, FunctionType) or forward.__closure__ or hasattr(forward, "__wrapped__"):
         return None
     plain, size = forward.__globals__.get(_ROTATION), getattr(module, "head_dim", None)
@@ -124,7 +123,7 @@ def _fits(tensor: Tensor) -> bool:
 
 
 def _alike(theirs: Tensor, ours: Tensor) -> bool:
-    # Two roundings to 8 bits apart.
+    # Two roundings to 8 bits.
     tolerance = 2**-6
     margin = tolerance * float(theirs.abs().mean())
     return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=tolerance, atol=margin)
@@ -165,7 +164,7 @@ def _add(x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, y_TN: Tensor) -
 
 
 def _plain_adapter(layer: Any, x: Tensor) -> str | None:
-    """Return the one active adapter, if the layer is a linear one of the input's type with nothing else to it."""
+    """Return the active adapter if it is a single plain one on a linear layer of the input's type, else None."""
     if layer.disable_adapters or layer.merged or type(layer.base_layer) is not nn.Linear:
         return None
     active = [name for name in layer.active_adapters if name in layer.lora_A]
@@ -206,12 +205,12 @@ class _LoraLinear(torch.autograd.Function):
                 grad_x = grad_TN @ weight_NK
             grad_a_RK, grad_b_NR = kernels.adapted_gradients(x_TK, a_RK, b_NR, ctx.scale, low_TR, grad_TN, grad_x)
             return None if grad_x is None else grad_x.view(ctx.shape), None, None, grad_a_RK, grad_b_NR, None
-        # Contiguous, because BLAS is slow on a matrix whose short side lies across memory.
+        # Contiguous: BLAS is slow on a matrix whose short axis is strided.
         low_grad_TR = grad_TN @ b_NR.T.contiguous().to(grad.dtype).T
         if ctx.needs_input_grad[0]:
             grad_TK = grad_TN @ weight_NK
             grad_x = grad_TK.addmm_(low_grad_TR, a_RK.to(grad.dtype), alpha=ctx.scale).view(ctx.shape)
-        # The scale goes onto the small matrices, not onto those of the layer's size.
+        # Scale the small matrices, not those of the layer's size.
         grad_a_RK = (low_grad_TR.T @ x_TK).to(a_RK.dtype).mul_(ctx.scale)
         grad_b_NR = (low_TR.T @ grad_TN).to(b_NR.dtype).mul_(ctx.scale).T
         return grad_x, None, None, grad_a_RK, grad_b_NR, None

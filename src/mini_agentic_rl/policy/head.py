@@ -1,8 +1,8 @@
-"""From hidden states to log-probabilities, entropies and a teacher's divergence, a few positions at a time.
+"""From hidden states to log-probabilities, entropies and the divergence from a teacher, a few positions at a time.
 
-A `[T, V]` matrix of logits is the first thing that runs out of memory. Here the head sees only positions that predict a
-trained token. Where it is a frozen linear layer, logits exist for one block of positions and of the vocabulary, once.
-Elsewhere they exist for a block of positions, in the forward pass and again in the backward pass.
+A `[T, V]` matrix of logits would not fit into memory. The head computes only positions that predict a trained token.
+If it is a frozen linear layer, the logits of a block of positions and of the vocabulary exist once. Otherwise the
+logits of a block of positions are computed in the forward pass, and again in the backward pass.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_logprobs(
 
 
 def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `function(*arguments)`; its logits are freed, and computed again for the backward pass."""
+    """Return `function(*arguments)`; its logits are freed and recomputed in the backward pass."""
     return checkpoint(function, *arguments, use_reentrant=False) if torch.is_grad_enabled() else function(*arguments)
 
 
@@ -100,7 +100,7 @@ def frozen_head_logprobs(
 
 
 class _FrozenHead(torch.autograd.Function):
-    """Log-probabilities through a frozen linear head, with the gradient worked out in the forward pass.
+    """Log-probabilities through a frozen linear head, with the gradient computed in the forward pass.
 
     For a position with hidden state h, logits z = s W h and probabilities p, the log-probability of token t has
 
@@ -108,8 +108,8 @@ class _FrozenHead(torch.autograd.Function):
 
     The sum over the vocabulary is the same for every token read at that position, so it is accumulated block by block
     beside the log-sum-exp, rescaled when a larger logit turns up (online softmax; Milakov and Gimelshein 2018). The
-    backward pass then needs neither logits nor head: two matrix products in all, where keeping no logits and computing
-    them again takes three.
+    backward pass then needs neither logits nor head: two matrix products in all; recomputing the logits would take
+    three.
 
     The entropy H = -sum_v p_v log p_v has, with m the mean of the logits under p,
 
@@ -117,9 +117,9 @@ class _FrozenHead(torch.autograd.Function):
 
     which takes one more matrix product a block, and is accumulated only under `entropy_gradient`.
 
-    The most likely token is left out of the sum and put back in float32. A policy that has learnt is nearly certain,
-    and then W_t minus the sum would be a small difference of large numbers, which 16 bits cannot hold. For the same
-    reason logits count from the top one in the gradient of the entropy.
+    The most likely token is left out of the sum and added in float32. A trained policy is nearly certain, and W_t minus
+    the sum would then be a small difference of large numbers, which 16 bits cannot represent. For the same reason the
+    gradient of the entropy uses logits relative to the top one.
     """
 
     @staticmethod
@@ -139,7 +139,7 @@ class _FrozenHead(torch.autograd.Function):
         sums = sum_up(hidden_RM, weight_VM, scale_R, row_S, token_S, differentiate, of_entropy)
         top_R, top_token_R, rest_R, rest_logits_R, rest_weights_RM, gaps_R, gap_weights_RM, logit_S = sums
         total_R = 1.0 + rest_R
-        # log1p keeps what log(1 + rest) would round to 0 where the policy is nearly certain.
+        # log1p: log(1 + rest) would round to 0 where the policy is nearly certain.
         log_total_R = torch.log1p(rest_R)
         logprob_S = (logit_S - top_R[row_S]) - log_total_R[row_S]
         mean_logit_R = (top_R + rest_logits_R) / total_R
@@ -218,7 +218,7 @@ def _sums(
     gaps_R = torch.zeros_like(top_R)
     gap_weights_RM = torch.zeros_like(rest_weights_RM) if of_entropy else torch.empty(0)
     logit_S = torch.empty(row_S.shape, dtype=torch.float32, device=hidden_RM.device)
-    # Two buffers for all blocks: the system would hand out new memory page by page.
+    # Two buffers for all blocks: page faults of fresh memory would cost more than the computation.
     buffers = rest_weights_RM.new_empty(2, rows * min(vocab, VOCAB_BLOCK))
     for start in range(0, vocab, VOCAB_BLOCK):
         block_VM = weight_VM[start : start + VOCAB_BLOCK]
@@ -236,7 +236,7 @@ def _sums(
         # Older sums are of exp(logit - old top).
         shrink_R = torch.exp(top_R - new_R)
         torch.sub(logits_RV, new_R[:, None], out=exp_RV).exp_()
-        # The top token is kept out of all sums (see above).
+        # The top token is left out of all sums (see above).
         exp_RV[row_R[rises_R], block_token_R[rises_R]] = 0.0
         # Where a new token is the top one, the old one joins the rest.
         joins_R = torch.where(rises_R, shrink_R, torch.zeros_like(shrink_R))
@@ -251,7 +251,7 @@ def _sums(
         rest_R = rest_R * shrink_R + exp_RV.sum(-1) + joins_R
         old_top_R = torch.where(torch.isfinite(top_R), top_R, torch.zeros_like(top_R))
         rest_logits_R = rest_logits_R * shrink_R + logits_RV.mul_(exp_RV).sum(-1) + joins_R * old_top_R
-        # The product in the head's type, which is what makes it fast; the sum over blocks in float32.
+        # The product is in the head's type, for speed; the sum over blocks is in float32.
         if differentiate:
             rest_weights_RM.mul_(shrink_R[:, None])
             rest_weights_RM.addcmul_(weight_VM[top_token_R].float(), joins_R[:, None])
@@ -275,7 +275,7 @@ def _compiled_sums(
     sums = kernels.HeadSums.of_none(rows)
     rest_weights_RM = torch.zeros(hidden_RM.shape)
     logit_S, none = torch.empty(row_S.shape), torch.empty(0)
-    # One buffer for all blocks: the system would hand out new memory page by page.
+    # One buffer for all blocks: page faults of fresh memory would cost more than the computation.
     buffer = hidden_RM.new_empty(rows * min(vocab, VOCAB_BLOCK))
     for start in range(0, vocab, VOCAB_BLOCK):
         block_VM = weight_VM[start : start + VOCAB_BLOCK]
@@ -296,7 +296,7 @@ def _compiled_sums(
 
 
 _SMALLEST = 1e-7
-"""Least probability of all other tokens: the sum of the likeliest ones may round to 1."""
+"""Least probability of all other tokens together: the sum of the top tokens may round to 1."""
 
 
 def teacher_kl(
@@ -315,13 +315,13 @@ def teacher_kl(
 
         D = sum over the K tokens v of pi(v) (log pi(v) - log pi_T(v)) + p (log p - log q)
 
-    It is the reverse divergence KL(pi || pi_T) after all other tokens were put together: a lower bound of the one over
-    the vocabulary, and exact where K is all of it. Without the last term the policy could lower D by leaving the K
-    tokens.
+    It is the reverse divergence KL(pi || pi_T) with all other tokens merged into one: a lower bound of the divergence
+    over the vocabulary, and exact if K is the vocabulary size. Without the last term the policy could lower D by moving
+    probability away from the K tokens.
 
     Args:
         hidden_NM: last hidden states of the policy.
-        tokens_NK: the teacher's most likely tokens; None where these are all of the vocabulary, in their order.
+        tokens_NK: the teacher's most likely tokens; None if these are the whole vocabulary in its order.
         rows: LM-head chunk size, in states.
     """
     divergences = []
@@ -343,7 +343,7 @@ def _kl_of_rows(
 
 
 def divergence(logprobs_RK: Tensor, teacher_RK: Tensor, *, whole: bool) -> Tensor:
-    """Return D [R] from log pi and log pi_T of K tokens; `whole` where there are no others."""
+    """Return D [R] from log pi and log pi_T of K tokens; `whole` if there are no other tokens."""
     policy_RK = logprobs_RK.exp()
     among_R = (policy_RK * (logprobs_RK - teacher_RK)).sum(-1)
     if whole:

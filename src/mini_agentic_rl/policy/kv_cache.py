@@ -1,9 +1,9 @@
 """The key/value cache: blocks of a fixed size, and a prefix tree that finds those already computed.
 
 Blocks of `block_size` tokens live in one pool per layer. A full block is published in the prefix tree under its parent
-block and its tokens, so a later prompt that begins alike takes it as it is. The tree's roots are salted by adapter and
+block and its tokens, so that a later prompt with the same prefix reuses it. The tree's roots are salted by adapter and
 policy version: a weight change makes every older block unreachable. Blocks are reference-counted; unreferenced ones
-stay findable until their room is needed, the least recently used first.
+stay in the tree until their room is needed, the least recently used first.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class KVPool:
         return self.keys.numel() > 0
 
     def allocate(self) -> None:
-        """Take the memory, unless it is there; what learning has left free goes back before."""
+        """Allocate the memory if necessary, after free pages of the heap are released."""
         if not self.allocated:
             release_free_memory()
             self.keys = _zeros(self._shape, self._dtype, self.device)
             self.values = _zeros(self._shape, self._dtype, self.device)
 
     def release(self) -> None:
-        """Give the memory back; all keys and values are lost."""
+        """Free the memory; all keys and values are lost."""
         self.keys = self.values = torch.empty(0, dtype=self._dtype, device=self.device)
         self._gathered = (self.keys, self.values)
 
@@ -83,8 +83,8 @@ class KVPool:
         if self.device.type != "cpu":
             keys, values = self.keys[layer].index_select(0, flat), self.values[layer].index_select(0, flat)
         else:
-            # Fresh memory would cost more than the reading, because the system hands it out page by page. One layer is
-            # attended before the next is read, so one buffer serves all.
+            # Page faults of fresh memory would cost more than reading. Layers are read one after another, so one buffer
+            # is enough.
             keys, values = (buffer[: flat.numel()] for buffer in self._buffers(flat.numel()))
             torch.index_select(self.keys[layer], 0, flat, out=keys)
             torch.index_select(self.values[layer], 0, flat, out=values)
@@ -93,7 +93,7 @@ class KVPool:
     def _buffers(self, rows: int) -> tuple[Tensor, Tensor]:
         if len(self._gathered[0]) < rows:
             width = self._shape[-1]
-            # A quarter more: histories grow by a token each step, and would need a new buffer each time.
+            # A quarter more, because histories grow by a token each step.
             self._gathered = (
                 self.keys.new_empty(rows + rows // 4, width),
                 self.keys.new_empty(rows + rows // 4, width),
@@ -102,10 +102,10 @@ class KVPool:
 
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros: a masked slot still takes part in a product, where a NaN would survive its weight of 0."""
+    """Return zeros: a masked slot takes part in products with weight 0, where a NaN would stay."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy's zeros come from calloc, so slots that are never used take no memory; torch would write every page.
+    # numpy's zeros come from calloc, so unused slots take no memory; torch would write every page.
     rows = (*shape[:-1], shape[-1] * dtype.itemsize)
     return torch.from_numpy(np.zeros(rows, np.uint8)).view(dtype)
 
@@ -137,32 +137,32 @@ class BlockCache:
         Args:
             blocks: blocks that exist.
             block_size: tokens of a block.
-            share: False finds no prefix again: every sequence computes all of its keys.
+            share: False shares no prefixes: every sequence computes all of its keys.
         """
         self.block_size = block_size
         self._share = share
         self.total = blocks
         """Number of blocks that exist."""
-        # Made when first used: of a large cache most never are, and its start would cost half a second.
+        # Created when first used: creating all states of a large cache would take half a second.
         self._blocks: defaultdict[int, _BlockState] = defaultdict(_BlockState)
-        # Taken from the end, so the lowest blocks are used first, and the memory behind the others is never touched.
+        # Taken from the end, so that the lowest blocks are used first and the memory of the others is never touched.
         self._free = list(range(blocks - 1, -1, -1))
-        # Blocks in the prefix tree that nobody holds, the least recently used first.
+        # Unreferenced blocks in the prefix tree, the least recently used first.
         self._idle: OrderedDict[int, None] = OrderedDict()
-        # From (parent node, tokens of a block) to (block, its node). Nodes are never reused: the children of a block
-        # that was evicted can no longer be found, whatever takes its place.
+        # From (parent node, tokens of a block) to (block, its node). Nodes are never reused, so the children of an
+        # evicted block can no longer be found.
         self._tree: dict[Key, tuple[int, int]] = {}
         self._roots: dict[Root, int] = {}
         self._next_node = 1
 
     @property
     def available(self) -> int:
-        """Number of blocks that could be handed out now."""
+        """Number of blocks that can be allocated now."""
         return len(self._free) + len(self._idle)
 
     @property
     def idle(self) -> int:
-        """Number of blocks that nobody holds and that may be found again."""
+        """Number of unreferenced blocks in the prefix tree."""
         return len(self._idle)
 
     def blocks_for(self, tokens: int) -> int:
@@ -188,7 +188,7 @@ class BlockCache:
         return table
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Add blocks until `table` has room for `tokens` tokens; False, and nothing changed, where too few are left."""
+        """Add blocks until `table` has room for `tokens` tokens; return False, and add none, if too few are left."""
         missing = self.blocks_for(tokens) - len(table.blocks)
         if missing > self.available:
             return False
@@ -214,13 +214,13 @@ class BlockCache:
                 self._tree[key] = (block, table.node)
                 self._blocks[block].key = key
             else:
-                # Another sequence has published the same tokens. This one keeps its own copy of the block, which is
-                # free again when the table is closed, and goes on below the same node.
+                # Another sequence has published the same tokens. This one keeps its own copy of the block until the
+                # table is closed, and continues below the same node.
                 table.node = published[1]
             table.published += 1
 
     def close(self, table: BlockTable) -> None:
-        """Give a sequence's blocks back; published ones can still be found."""
+        """Release a sequence's blocks; published ones stay in the prefix tree."""
         # From the end: the last blocks become the least recently used, and are evicted before their predecessors.
         for block in reversed(table.blocks):
             entry = self._blocks[block]
@@ -233,7 +233,7 @@ class BlockCache:
         table.blocks, table.published, table.node = [], 0, 0
 
     def forget(self, adapter: str) -> None:
-        """Take every block computed with `adapter` out of reach, and free those that nobody holds."""
+        """Remove all blocks computed with `adapter` from the prefix tree, and free the unreferenced ones."""
         gone = {node for root, node in self._roots.items() if root[0] == adapter}
         self._roots = {root: node for root, node in self._roots.items() if root[0] != adapter}
         for (parent, _), (block, node) in list(self._tree.items()):  # a parent was entered before its children
@@ -243,7 +243,7 @@ class BlockCache:
                     self._free.append(self._forget_block(block))
 
     def clear(self) -> None:
-        """Forget everything cached; nobody may hold a block."""
+        """Remove all blocks from the prefix tree; none may be referenced."""
         self.drop_idle()
         self._roots.clear()
 

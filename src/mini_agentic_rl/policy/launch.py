@@ -1,4 +1,4 @@
-"""The launch of this process: its place among the ranks, and the network interface by which ranks reach each other.
+"""Rank, world size and node of this process.
 
 torchrun, `accelerate launch` or a script starts the ranks and sets the environment variables that are read here.
 """
@@ -6,38 +6,32 @@ torchrun, `accelerate launch` or a script starts the ranks and sets the environm
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
-
-import psutil
 
 from .errors import PolicyError
-
-VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The place of one rank."""
+    """Rank and node of this process."""
 
     rank: int
-    """Its number among all; rank 0 runs the loop, the others follow it."""
+    """Global rank; rank 0 runs the loop, the others follow it."""
     size: int
     """Number of ranks, 2 or more."""
     local_rank: int = 0
-    """Its number among the ranks of its node."""
+    """Rank on its node."""
     local_size: int = 1
     """Number of ranks on its node."""
     address: str = "127.0.0.1"
     """Host of rank 0, as the others reach it."""
     restarts: int = 0
-    """Number of times that the launcher has started all ranks again."""
+    """Number of times that the launcher has restarted all ranks."""
 
     @property
     def follows(self) -> bool:
-        """True for all ranks but the first."""
+        """True for all ranks but rank 0."""
         return self.rank > 0
 
     @property
@@ -47,7 +41,7 @@ class Launch:
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
-    """Return the place of this process among several ranks; None where it is alone.
+    """Return the launch of this process if it is one of several ranks, else None.
 
     Raises:
         PolicyError: the variables of the launcher contradict each other, or one is missing.
@@ -85,31 +79,6 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def restarted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if the launcher has started all ranks again: they go on from the last checkpoint."""
+    """Return True if the launcher has restarted all ranks: they resume from the last checkpoint."""
     launch = launched(environment)
     return launch is not None and launch.restarts > 0
-
-
-def choose_interface(first_node: str) -> None:
-    """Have gloo listen at the interface that leads to the first rank's node, unless GLOO_SOCKET_IFNAME names one.
-
-    By default gloo listens at the address of its own node's name, which on many systems is the loopback: other nodes
-    cannot connect to that.
-    """
-    if VARIABLE not in os.environ and (name := interface_towards(first_node)) is not None:
-        os.environ[VARIABLE] = name
-
-
-def interface_towards(host: str) -> str | None:
-    """Return the name of the interface through which packets to a host leave; None where it is not known."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as packets:
-            packets.connect(address)  # sends nothing, so any port serves
-            local_address = packets.getsockname()[0]
-    except OSError:
-        return None
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == local_address for entry in addresses):
-            return str(name)
-    return None

@@ -1,7 +1,7 @@
-"""Learning: packed trees and a loss in, gradients and then new weights out.
+"""The learner: computes gradients of a loss over packed trees, and takes optimizer steps.
 
 `forward_backward` may be called any number of times before `optim_step`; gradients add up. Every term carries its
-weight, so the split of the terms over calls, or over the chunks of a call, changes nothing.
+weight, so splitting the terms over calls or chunks does not change the result.
 
 `ValueLearner` adds a critic, which predicts the return from the policy's last hidden states. A state is all tokens
 before a sampled one, so its value is read at the position that predicts that token; rollouts that share tokens share
@@ -47,7 +47,7 @@ class Learner:
     ) -> None:
         """
         Args:
-            group: ranks whose gradients are added up before a step; None for a single learner.
+            group: ranks whose gradients are summed before a step; None for a single rank.
         """
         self._model = model
         self._group = group
@@ -83,10 +83,10 @@ class Learner:
         losses and metrics are added up.
 
         Args:
-            inputs: those of all terms of `packed`, passed to the loss chunk by chunk; None weighs each term with 1.
-            gradient: False computes the metrics alone.
-            entropy_gradient: True gives the entropies that the loss gets a gradient.
-            seen: receives the numbers that the pass computes for each term; of several ranks, those of this one.
+            inputs: inputs of all terms of `packed`; None gives each term the weight 1.
+            gradient: False computes only the metrics.
+            entropy_gradient: True gives the loss entropies with a gradient.
+            seen: receives the log-probabilities and entropies of each term; of several ranks, those of this one.
         """
         model, settings = self._model, self.settings
         sums: dict[str, float] = {}
@@ -118,7 +118,7 @@ class Learner:
                     teacher_kl_S=divergence,
                 )
             )
-            # Off the graph: a metric that kept it would keep the activations of every chunk.
+            # Detached: a metric would keep the graph and the activations of every chunk.
             for name, value in {"loss": outputs.loss, **outputs.metrics}.items():
                 sums[name] = sums.get(name, 0.0) + float(value.detach())
             return outputs.loss if gradient else None
@@ -159,10 +159,10 @@ class Learner:
                 parameter.copy_(reference)
 
     def optim_step(self) -> dict[str, float]:
-        """Clip, step, clear the gradients and count a version. A step whose gradient is not finite is skipped.
+        """Clip the gradients, step, clear them and count a version. A step with a non-finite gradient is skipped.
 
         Returns:
-            `grad_norm` before clipping and the `learning_rate` used; `skipped` is 1 when nothing changed.
+            `grad_norm` before clipping and the `learning_rate` used; `skipped` is 1 if the step was skipped.
         """
         return self.step_with(self.learning_rate(self.steps), self.settings.max_grad_norm)
 
@@ -199,10 +199,10 @@ class Learner:
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
             self._optimizer.step()
-            # The turn that runs this job sees the new version, and invalidates the keys of the old one.
+            # `Policy` detects the new version after the turn, and invalidates the keys of the old one.
             self._model.versions[self.adapter] += 1
         self._optimizer.zero_grad(set_to_none=True)
-        # A skipped step counts too: a run of so many steps ends, and its schedule goes on.
+        # A skipped step counts too, so that the run ends and its schedule continues.
         self.steps += 1
         return {"grad_norm": norm, "learning_rate": rate, "skipped": 0.0 if finite else 1.0}
 
@@ -213,7 +213,7 @@ class Learner:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Optimizer for another library's trainer that takes the steps; it must count them in `steps`."""
+        """The optimizer, for a trainer of another library that takes the steps; it has to count them in `steps`."""
         return self._optimizer
 
     def learning_rate(self, step: int) -> float:
@@ -285,7 +285,7 @@ class Learner:
 
     @contextmanager
     def _training(self, gradient: bool) -> Iterator[None]:
-        """Turn on the adapter's dropout for a block that learns. The base's dropout stays off, as in sampling."""
+        """Enable the adapter's dropout for a block that learns. The base's dropout stays off, as in sampling."""
         base = self._model.base
         # transformers checkpoints in training mode only.
         base.train(gradient and self.settings.checkpointing)
@@ -326,12 +326,12 @@ _EPSILON = 1e-6
 class ValueHead(nn.Module):
     """v = w · h / (rms(h) sqrt(M)) + b, for hidden states h of M numbers; in float32, zero at first.
 
-    Hidden states are normalised, so that one learning rate fits any model.
+    Hidden states are normalised, so that the learning rate does not depend on the model.
     """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        # Zero, so that the first values are 0 and the first advantages plain returns.
+        # Zero, so that the first values are 0 and the first advantages are the returns.
         self.weight = nn.Parameter(torch.zeros(hidden_size))
         self.bias = nn.Parameter(torch.zeros(()))
 
@@ -367,7 +367,7 @@ class ValueLearner(Learner):
         return self.scorer(self.adapter).each_term(packed, self._values)
 
     def optim_step(self) -> dict[str, float]:
-        """Step the adapter and the head; where the step is skipped, the head keeps its weights too."""
+        """Step the adapter and the head; if the step is skipped, the head keeps its weights too."""
         metrics = super().optim_step()
         if metrics["skipped"]:
             self._head_optimizer.zero_grad(set_to_none=True)
@@ -417,12 +417,12 @@ class ValueLearner(Learner):
 
 
 _PARTS: Final = 4
-"""A step is measured on one of this many parts of its trees first, and on all of them only if that is near the bound:
-most steps are far below it, and a pass over all trees costs half as much as learning."""
+"""A step is measured on one of so many parts of its trees first, and on all of them only near the bound: most steps
+are far below it, and a pass over all trees costs half as much as learning."""
 _NEAR: Final = 0.3
 """Share of the bound from which on all parts are measured."""
 _SHORTEST: Final = 1e-3
-"""Share of a step below which it is not shortened: the rest is rounding."""
+"""Share of a step below which it is not shortened further: the rest is rounding."""
 _FACTORS: Final = (0.1, 0.5)
 """The smallest and the largest factor by which one try shortens a step."""
 
@@ -433,8 +433,8 @@ def bounded_step(
     """Take an optimizer step, shortened until it moves the policy by no more than a bound.
 
     AdamW normalises gradients, so the first steps of a fresh optimizer, and those after many small gradients, move
-    every weight by the whole learning rate. One such step can destroy an agent's abilities. The distance that a step
-    moves the policy is measured on the tokens that it learnt from:
+    every weight by the whole learning rate. Such a step can destroy an agent's abilities. The divergence of a step
+    is measured on the tokens that it learnt from:
 
         KL(pi_before || pi_after) ~ mean over sampled tokens of r - 1 - log r,  r = pi_after / pi_before
 
@@ -442,28 +442,28 @@ def bounded_step(
     is taken back in part, as in the line search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C).
 
     Costs a pass without a gradient over a quarter of `packed`; near the bound one over all of it, and another each
-    time that the step is shortened. With several ranks, or with dropout, also one before the step. Holds a second copy
-    of the trained weights meanwhile. A step that moves only the other three quarters is not noticed.
+    time that the step is shortened. With several ranks, or with dropout, also one before the step. Keeps a second copy
+    of the trained weights meanwhile. A step that changes only the other three quarters is not detected.
 
     Args:
         packed: the trees that the gradients come from.
         sampled: number of terms that a policy sampled, which come first; imitated terms follow them.
-        max_kl: the most nats a token by which the policy may move; 0 bounds nothing, and costs nothing.
-        seen: the numbers that the pass behind the gradients computed for each term.
+        max_kl: maximum divergence in nats a token; 0 is no bound.
+        seen: log-probabilities of each term, computed by the pass of the gradients.
 
     Returns:
-        The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as it was measured last,
-        and `update/share`, the part of the step that was taken.
+        The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as measured last, and
+        `update/share`, the part of the step that was taken.
     """
     if max_kl == 0:
         return learner.optim_step()
-    # A pass with dropout computed other numbers than the policy's, and one of several ranks only those of its share.
+    # A pass with dropout has other log-probabilities than the policy, and a rank has only those of its share.
     whole = not learner.drops and not np.isnan(seen.logprobs_S).any()
     before_S = (seen.logprobs_S if whole else learner.logprobs(packed).cpu().numpy()).astype(np.float64)
     of_all = np.arange(packed.term_count)
 
     def divergence(of: PackedTrees, terms_N: np.ndarray) -> float:
-        """Return the mean of k3 over the terms of some trees that were sampled; 0 where there are none."""
+        """Return the mean of k3 over the sampled terms of some trees; 0 if there are none."""
         log_ratio_N = (learner.logprobs(of).double().cpu().numpy() - before_S[terms_N])[terms_N < sampled]
         return float(np.mean(np.expm1(log_ratio_N) - log_ratio_N)) if log_ratio_N.size else 0.0
 

@@ -1,7 +1,6 @@
 """Load and save models and adapters. Adapters are saved as peft writes them.
 
-Adapters may also be added and removed while a model is loaded, for clients that each train one of their own on the
-same base.
+Adapters can be added to a loaded model, for clients that train adapters on the same base.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .errors import AdapterMismatchError, PolicyError, cannot_load
 from .machine import bound_product_caches
 from .model import DEFAULT_ADAPTER, PolicyModel
 from .model_files import ADAPTER_CONFIG, adapter_folder, resolve_model
-from .rank_group import RankGroup
+from .rank_group import RankGroup, ShardedBase
 from .settings import Dtype, LoraSettings, Quantization
 
 logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """Return the type of a name; `auto` is bfloat16 where the device multiplies that faster, else float32."""
+    """Return the type of a name; `auto` is bfloat16 if the device multiplies it faster, else float32."""
     if dtype != "auto":
         return getattr(torch, dtype)  # type: ignore[no-any-return]
     if device.type == "cuda":
@@ -82,27 +81,27 @@ def load_model(
     """Load a model, ready for the engine and the learner.
 
     Args:
-        model: "embedded", a folder, a hub id, or a loaded model (used as it is, not copied). The folder of an adapter
-            loads its base, and that adapter wherever no other is given.
+        model: "embedded", a folder, a hub id, or a loaded model (not copied). The folder of an adapter loads its base,
+            and that adapter unless another one is given.
         lora: adapter to create; None trains every weight, unless adapters are given.
         adapter: folder of a saved adapter to continue.
         adapters: several adapters to train, by name: the folder of a saved one to continue, or None for a new one.
-            Without it there is one, named "default".
+            None trains a single adapter named "default".
         fixed_adapters: folders of saved adapters that are only sampled with, by name.
-        seed: seeds the new adapters' initial values; None leaves torch's generator as it is.
-        shard_over: ranks each of which keeps a part of the base; None keeps it whole.
+        seed: seed of the new adapters' initial values; None uses torch's generator.
+        shard_over: ranks that each keep a part of the base; None keeps it whole.
 
     Raises:
         ModelNotFoundError: no such model.
         AdapterMismatchError: an adapter does not fit this model.
-        PolicyError: the device or quantisation cannot be had here, or the adapters cannot be had together.
+        PolicyError: the device or quantisation is not available, or the adapters do not go together.
     """
     trained = {DEFAULT_ADAPTER: adapter} if adapters is None else dict(adapters)
     models_adapter = adapter_folder(model) if isinstance(model, str) else None
     trained = {name: models_adapter if folder is None else folder for name, folder in trained.items()}
     fixed = dict(fixed_adapters or {})
     if adapters is not None and adapter is not None:
-        raise PolicyError("`adapter` and `adapters` are two ways to say what is trained: give one of them")
+        raise PolicyError("`adapter` and `adapters` exclude each other: give one of them")
     disable_progress_bar()
     target = resolve_device(device)
     if isinstance(model, str):
@@ -112,12 +111,12 @@ def load_model(
         base = model
     _check_adapter_names([*trained, *fixed], base)
     base.eval()
-    # After the base is loaded, which may draw numbers too.
+    # After the base is loaded, which may draw random numbers too.
     if seed is not None:
         torch.manual_seed(seed)
     if lora is None and all(folder is None for folder in trained.values()):
         if adapters is not None or fixed:
-            raise PolicyError("adapters need a base that stays as it is: under full training (`lora=None`) give none")
+            raise PolicyError("adapters need a frozen base: give none under full training (`lora=None`)")
         if quantization != "none":
             raise PolicyError(
                 "quantised weights cannot be trained in full: keep LoRA on (`lora_r`), or use `quantization=none`",
@@ -130,9 +129,7 @@ def load_model(
         wrapped = _with_adapter(base, wrapped, name, None if folder is None else Path(folder).expanduser(), lora)
     shards: Any = None
     if shard_over is not None:
-        from .shards import ShardedBase
-
-        # Gradients then go down through all layers, so that all ranks gather the same ones.
+        # Gradients then flow through all layers, so that all ranks gather the same layers.
         base.enable_input_require_grads()
         backbone = getattr(base, base.base_model_prefix)
         shards = ShardedBase.cut(base, backbone, base.config.get_text_config().num_hidden_layers, shard_over)
@@ -147,7 +144,7 @@ def _load_base(name: str, device: torch.device, quantization: Quantization, opti
         options["device_map"] = {"": device}
     try:
         model = AutoModelForCausalLM.from_pretrained(path, attn_implementation=ATTENTION_NAME, **options)
-    except Exception as error:  # a damaged file of a model may raise any
+    except Exception as error:  # a damaged model file may raise any error
         raise cannot_load(name, error) from error
     refuse_non_finite(dict(model.named_parameters()), name, setting="model")
     loaded: PreTrainedModel = model if quantization != "none" else model.to(device)
@@ -160,10 +157,10 @@ def save_weights(model: PolicyModel, folder: Path, adapter: str = DEFAULT_ADAPTE
     if model.peft_model is None:
         model.base.save_pretrained(folder)
         return
-    # peft's card of a model is full of blanks, and takes longer to write than a small adapter.
+    # peft's model card is an empty template, and takes longer to write than a small adapter.
     model.peft_model.create_or_update_model_card = lambda _: None
     model.peft_model.save_pretrained(folder, selected_adapters=[adapter])
-    if adapter != DEFAULT_ADAPTER:  # peft puts any other into a folder of its name
+    if adapter != DEFAULT_ADAPTER:  # peft writes any other into a folder of its name
         for file in (folder / adapter).iterdir():
             file.replace(folder / file.name)
         (folder / adapter).rmdir()
@@ -212,11 +209,11 @@ def refuse_non_finite(state: Mapping[str, torch.Tensor], file: Path | str, *, se
     for name, tensor in state.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        # If any value is not finite, the least or the greatest is not. torch has neither for 8-bit numbers.
+        # If any value is not finite, the minimum or the maximum is not. torch has neither for 8-bit numbers.
         wide = (tensor if tensor.element_size() > 1 else tensor.float()).detach()
         if not torch.isfinite(torch.stack([wide.amin(), wide.amax()])).all():
             raise DamagedFileError(
-                f"{file} holds weights that are not finite ({name}): nothing can be computed with them", setting=setting
+                f"{file} holds weights that are not finite ({name}): the file is damaged", setting=setting
             )
 
 
@@ -227,7 +224,7 @@ def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
         PolicyError: bitsandbytes is not installed.
     """
     try:
-        import bitsandbytes  # noqa: F401  # transformers asks for it later, with a longer message
+        import bitsandbytes  # noqa: F401  # transformers would raise a longer message later
     except ImportError as error:
         raise MissingPackageError(f"{quantization}", "bitsandbytes", extra="quant", setting="quantization") from error
     from transformers import BitsAndBytesConfig
@@ -240,10 +237,10 @@ def quantization_config(quantization: Quantization, dtype: torch.dtype) -> Any:
 
 
 def _check_adapter_names(names: Sequence[str], base: PreTrainedModel) -> None:
-    """Refuse names of adapters that cannot be names of folders and of models, and parts of peft's parameter names."""
+    """Refuse names of adapters that cannot be used in folders, as model names and in peft's parameter names."""
     if not names:
         raise PolicyError("name at least one adapter to train", setting="adapters")
-    # peft finds an adapter's weights by its name within a parameter's, and a ModuleDict refuses names of its methods.
+    # peft finds an adapter's weights by its name in parameter names; a ModuleDict refuses names of its methods.
     taken = {part for name, _ in base.named_parameters() for part in name.split(".")}
     taken |= {"base_layer", "base_model", *dir(torch.nn.ModuleDict())}
     for name in names:
@@ -279,7 +276,7 @@ def _with_adapter(
 def _wrapped_with(base: PreTrainedModel, wrapped: Any | None, name: str, config: Any, lora: LoraSettings) -> Any:
     from peft import get_peft_model
 
-    # Dropout is a setting of this training, whatever an earlier one had.
+    # Dropout is a setting of this run, not of the saved adapter.
     config.lora_dropout = lora.dropout
     with warnings.catch_warnings():
         ignore_library_notices()
@@ -309,7 +306,7 @@ def _saved_config(base: PreTrainedModel, folder: Path, state: Mapping[str, torch
             f"{str(folder)!r} is a reward model, which scores answers and writes none: give another adapter",
             setting="adapter",
         )
-    # peft saves adapters as ready for inference, and would freeze this one.
+    # peft saves adapters in inference mode, which would freeze this one.
     config.inference_mode = False
     trained_on, here = config.base_model_name_or_path or "", base.name_or_path
     if trained_on and here and Path(trained_on).name != Path(here).name:
@@ -339,21 +336,21 @@ def _mismatch(folder: Path, detail: str) -> AdapterMismatchError:
 
 
 def add_adapter(model: PolicyModel, name: str, lora: LoraSettings, *, seed: int | None = None) -> None:
-    """Add an adapter that changes nothing yet and can be trained by a `Learner` of its own. On the torch thread.
+    """Add a new adapter, to be trained by its own `Learner`. On the torch thread.
 
     Args:
-        seed: seeds its initial values; None leaves torch's generator as it is.
+        seed: seed of its initial values; None uses torch's generator.
 
     Raises:
         PolicyError: the weights are trained in full, the name is taken, or no layer matches `target_modules`.
     """
     if model.peft_model is None:
-        raise PolicyError("adapters need a base that stays as it is, but here the weights are trained in full")
+        raise PolicyError("adapters need a frozen base, but here the weights are trained in full")
     if name in model.versions:
         raise PolicyError(f"there is an adapter named {name!r} already")
     _check_adapter_names([name], model.base)
     model.unpack()
-    # Others' random numbers go on as if nothing had been added.
+    # Other users of torch's generator get the same numbers as without the adapter.
     with torch.random.fork_rng(devices=[] if model.device.type == "cpu" else [model.device]):
         if seed is not None:
             torch.manual_seed(seed)
@@ -370,23 +367,23 @@ def add_adapter(model: PolicyModel, name: str, lora: LoraSettings, *, seed: int 
 
 _PART: Final = r"(?:[\w.^$-]|\\[.d])*"
 _QUICK: Final = re.compile(rf"{_PART}(?:[*+]{_PART})?")
-"""Patterns whose matching takes at most the square of the length of a name."""
+"""Patterns that match in at most quadratic time."""
 _MOST_REPETITIONS: Final = 100
 
 
 def saved_adapter_config(folder: Path, weights: Iterable[str]) -> Any:
-    """Return peft's configuration of the adapter in a folder, without patterns that take long to match.
+    """Return peft's configuration of the adapter in a folder, without slow patterns.
 
-    peft matches names of layers against regular expressions of the configuration, and Python's engine takes exponential
-    time for some of them. The names of an adapter's weights say which layers it changes, so where the configuration has
-    a pattern for these, they are listed instead. Other patterns may be names with at most one repetition.
+    peft matches names of layers against regular expressions of the configuration, some of which take exponential time.
+    The adapted layers are known from the names of the weights, so a pattern for them is replaced by a list. Other
+    patterns may be names with at most one repetition.
 
     Args:
         weights: names of the adapter's weights.
 
     Raises:
-        UserError: a pattern that could take long to match.
-        Exception: whatever peft raises for a configuration that it cannot read.
+        UserError: a pattern could be slow to match.
+        Exception: any error of peft for a configuration that it cannot read.
     """
     from peft import LoraConfig
 
@@ -416,5 +413,5 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         OSError: the file cannot be written; it may be the cause or context of an error of torch.
     """
-    with path.open("wb") as file:  # given a path, torch writes by itself, and drops the reason of a failure
+    with path.open("wb") as file:  # given a path, torch drops the reason of a failure
         torch.save(dict(state), file)

@@ -1,4 +1,4 @@
-"""What torch takes from the machine: threads, prepared products, free memory, and copies to a device."""
+"""Threads of torch, caches of oneDNN, free memory, and copies to a device."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _ENOUGH: Final = 0.65
 
 
 class ThreadCount:
-    """Keep torch's number of threads to the cores that nobody else uses, and never above what it was at first.
+    """Limit torch's number of threads to the cores that no other process uses, and to the initial number.
 
-    A matrix product is cut into equal parts, one for each thread, and ends with the last of them. A thread whose core
-    another process uses is late, and all others wait for it: one thread fewer is then faster. `adapt` is called before
-    a forward pass and before a chunk.
+    A matrix product is divided into equal parts, one for each thread. A thread that shares its core with another
+    process is late, and all others wait for it: one thread fewer is then faster. `adapt` is called before a forward
+    pass and before a chunk.
     """
 
     def __init__(self) -> None:
         self._cores = float(psutil.cpu_count() or 1)
-        # torch, OMP_NUM_THREADS or the program has chosen the number of threads.
+        # The number of threads that torch, OMP_NUM_THREADS or the program has set.
         self._most = min(torch.get_num_threads(), max(1, int(allowed_cores() + 1 - _ENOUGH)))
         self._chosen = self._most
         self._before = _times()
 
     def fix(self) -> None:
-        """Keep the present number: how a sum is cut decides how it is rounded."""
+        """Keep the current number: the rounding of sums depends on it."""
         self._most = 0
 
     def adapt(self) -> None:
-        """Set the number of threads for what the calling thread computes next."""
+        """Set the number of threads of the calling thread."""
         if self._most < 2:
             return
         at, busy, own = now = _times()
@@ -58,14 +58,14 @@ class ThreadCount:
 
 
 def _times() -> tuple[float, float, float]:
-    """Return the time, and the seconds that all processors have computed, for any process and for this one."""
+    """Return the time, and the processor seconds used by all processes and by this one."""
     return time.monotonic(), busy_seconds(), time.process_time()
 
 
 def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Let the calling thread compute with its share of the cores, where several ranks share them.
+    """Set the number of threads to this rank's share of the cores.
 
-    A number that OMP_NUM_THREADS sets stays; torchrun sets 1 where nothing was chosen.
+    OMP_NUM_THREADS has precedence, except for the 1 that torchrun sets by default.
     """
     chosen = environment.get("OMP_NUM_THREADS")
     if chosen is None or (chosen == "1" and "TORCHELASTIC_RUN_ID" in environment):
@@ -73,19 +73,19 @@ def take_share(ranks: int, environment: Mapping[str, str] = os.environ) -> None:
 
 
 _PREPARED: Final = 128
-"""Prepared products that are kept: those of the last fifteen numbers of tokens, at about eight a pass. A pass prepares
-three or four more than with torch's bound of 1,024; one of 48 x 96 takes 0.35 ms."""
+"""Number of prepared products that are kept: at about eight a pass, those of the last fifteen numbers of tokens.
+Preparing one of 48 x 96 takes 0.35 ms."""
 
 
 def bound_product_caches() -> None:
     """Bound the two caches of prepared matrix products on a CPU, unless the environment sets their sizes.
 
-    A product is prepared for its exact number of rows, and a server's passes have ever other numbers of tokens. oneDNN
-    and torch keep about 250 KiB for each. After 3,000 products of ever other rows a process held 2.2 GiB with torch's
-    bound of 1,024, and half a GiB with this one.
+    A product is prepared for its exact number of rows, and the passes of a server differ in their number of tokens.
+    oneDNN and torch keep about 250 KiB for each. After 3,000 products of different sizes a process held 2.2 GiB with
+    torch's default of 1,024, and 0.5 GiB with this bound.
 
-    Both read the environment at the first product in 16 bits or with blocked weights, so this comes before a model is
-    loaded. torch exports no function for either.
+    Call it before a model is loaded: both read the environment at the first product in 16 bits or with blocked weights,
+    and torch exports no function for either.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(_PREPARED))
@@ -94,8 +94,8 @@ def bound_product_caches() -> None:
 def release_free_memory() -> None:
     """Return the heap's free pages to the system, which glibc does not do by itself; without glibc do nothing.
 
-    Buffers of many sizes make the heap grow by gigabytes over a run. But a returned page costs a fault when it is used
-    again, so this is done when sampling and learning alternate, and seldom in between.
+    Buffers of many sizes make the heap grow by gigabytes over a run. But a returned page costs a page fault when it is
+    used again, so this is called when sampling and learning alternate, and seldom in between.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
@@ -113,6 +113,5 @@ def fill(target: Tensor, array: npt.NDArray[Any]) -> None:
 
 def _staged(array: npt.NDArray[Any], device: torch.device) -> Tensor:
     host = torch.from_numpy(np.ascontiguousarray(array))
-    # From pageable memory CUDA copies only when everything queued before has run. torch keeps what is pinned until it
-    # has been copied.
+    # A copy from pageable memory would wait for all queued kernels. torch keeps pinned memory until it is copied.
     return host.pin_memory() if device.type == "cuda" else host

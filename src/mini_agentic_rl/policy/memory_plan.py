@@ -1,8 +1,8 @@
-"""The memory and the time that a training run will take, predicted before it is run; and the settings that fit.
+"""Predict the memory and the time of a training run, and choose settings that fit.
 
-Sampling and learning take turns and never hold their memory together, so the peak is what both need plus the larger of
-what each needs alone. Where sampling runs ahead of learning, both are held together. Activations are counted from the
-layers' shapes, for as many tokens as the chunks of the trees keep alive at once; the learner's own rule cuts them.
+Sampling and learning take turns, so the peak is the shared memory plus the larger of what each needs alone. If sampling
+runs ahead of learning, both are held together. Activations are computed from the layers' shapes and the number of
+tokens that the learner's chunks keep alive at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ..tokens import CompletionRecord, TokenTree, most_alive, pack
 from .head import VOCAB_BLOCK
 from .model import PolicyModel
-from .sampling_layers import is_packed
 from .settings import Quantization
 from .static_decoding import GATHERED, READ, step_size
 
@@ -30,11 +29,10 @@ CPU_CHUNK: Final = 450
 MOST_LEARNT_AT_ONCE: Final = 8192
 """Packed tokens of a forward-backward pass: on a CPU, and at most."""
 _PROCESS_BYTES = 640 * 2**20
-"""Interpreter and libraries of a process on the CPU; a device's allocator holds none of them."""
+"""Interpreter and libraries of a process on the CPU."""
 _HOLES = 0.5
-"""Share of what the layers keep that learning on the CPU leaves in the heap between its buffers: glibc does not put an
-aligned buffer where one of its size was freed. Checkpointing frees what it does not keep, and leaves as much; where a
-layer computes in C++ between its products it frees so little that no hole was found."""
+"""Heap fragmentation of learning on the CPU, as a share of what the layers keep: glibc does not reuse the place of a
+freed aligned buffer. Checkpointing leaves as much; with the C++ layers and checkpointing none was measured."""
 _GATHERED_LAYERS = 2
 _SERVER_TOKENS = 8192
 """Tokens of one of a server's forward passes: vLLM's `max_num_batched_tokens` for serving."""
@@ -57,7 +55,7 @@ class LayerShape:
 
     @property
     def widest(self) -> int:
-        """Numbers of a token that exist at once in a layer that keeps nothing for a backward pass."""
+        """Number of values of a token that exist at once in a layer without a backward pass."""
         return 3 * self.intermediate + 4 * self.hidden + self.query_size + 2 * self.key_size
 
     @staticmethod
@@ -97,7 +95,7 @@ class ModelShape(LayerShape):
             OSError: there is no such model.
         """
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
-        # Built without memory: counting parameters of the real classes fits architectures with odd layers too.
+        # On the meta device, without memory: the parameters of the real classes are right for any architecture.
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
         head = model.get_output_embeddings()
@@ -135,11 +133,11 @@ class PlannedWork:
         return self.tasks_per_step * self.prompt_tokens + self.sampled_sequences * self.max_new_tokens
 
     def divided(self, processes: int) -> PlannedWork:
-        """Return the largest share of so many processes, among which whole tasks are divided."""
+        """Return the largest share of a process, if the tasks are divided among so many processes."""
         return replace(self, tasks_per_step=_share(self.tasks_per_step, processes))
 
     def tree(self) -> TokenTree:
-        """Return the tree of a step whose tasks share no prompt, and whose samples share no token: the largest one."""
+        """Return the largest tree of a step: its tasks share no prompt, and its samples share no token."""
         tree = TokenTree()
         token = 0
         for task in range(self.tasks_per_step):
@@ -178,18 +176,18 @@ class PlannedSettings:
     cache_mib: int = 768
     optimizer_8bit: bool = False
     cuda_graphs: bool = False
-    """True if decode steps are recorded, off the CPU: their buffers, and the cache, then stay while learning."""
+    """True if decode steps are recorded on a GPU: their buffers, and the cache, then stay while learning."""
     side_by_side: bool = False
     """True if sampling goes on while learning, so that the cache and the weights laid out for sampling stay."""
     samples_elsewhere: bool = False
-    """True if sampling has a device of its own: nothing of it is held here."""
+    """True if servers sample."""
     compiled: bool = False
-    """True if a layer computes in C++ between its products (kernels/), which keeps less for the backward pass."""
+    """True if the C++ kernels are used, which keep less for the backward pass."""
 
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """Something that takes memory, and the phase in which it does."""
+    """A use of memory, and its phase."""
 
     name: str
     bytes: int
@@ -205,7 +203,7 @@ class MemoryPlan:
 
     @property
     def peak(self) -> int:
-        """Bytes at the worst moment, which depends on whether sampling and learning take turns."""
+        """Peak in bytes."""
         sampling, learning = self._sum("sampling"), self._sum("learning")
         beside = self.settings.side_by_side and not self.settings.samples_elsewhere
         return self._sum("always") + (sampling + learning if beside else max(sampling, learning))
@@ -222,11 +220,10 @@ def plan_memory(
     on_cpu: bool,
     spread: Spread = Spread(),  # frozen
 ) -> MemoryPlan:
-    """Predict the memory of one rank: of the process on the CPU, elsewhere of the device's allocator.
+    """Predict the memory of a rank: of the process on the CPU, else of the device's allocator.
 
-    A rank that does not sample holds neither a cache nor weights laid out for it. Sharded ranks (`shards.py`) hold a
-    part of each layer, embeddings and head whole, and two whole layers while they compute: the one at work and the one
-    that is fetched meanwhile.
+    A rank that does not sample holds no cache. Sharded ranks (`ShardedBase`) hold a part of each layer, the whole
+    embeddings and head, and two whole layers while they compute.
     """
     if spread.replicas:
         settings = replace(settings, samples_elsewhere=True)
@@ -234,10 +231,10 @@ def plan_memory(
     samples = not settings.samples_elsewhere
     recorded = samples and settings.cuda_graphs and not on_cpu
     item = settings.dtype.itemsize
-    # Tokens of a chunk, and of those that wait for later ones' gradients: their activations exist together.
+    # Tokens of a chunk, and of the chunks that wait for gradients of later ones.
     alive = most_alive(pack([work.tree()]), settings.max_batch_tokens)
     saved = _saved_per_token(shape, settings)
-    # Adapters, their gradients and AdamW's two moments are in float32 whatever the base is in.
+    # Adapters, their gradients and AdamW's two moments are always in float32.
     lora = settings.lora_r * shape.lora_ends
     linear = _share(_linear_bytes(shape, settings), spread.ranks if spread.sharded else 1)
     parts = [
@@ -252,8 +249,7 @@ def plan_memory(
         if recorded:
             parts.append(MemoryPart("recorded decode steps", _recorded_bytes(shape, work, item), "always"))
         parts.append(MemoryPart("activations of sampling", _sampling_bytes(shape, work, settings), "sampling"))
-        # In C++ a processor samples from the weights themselves.
-        if on_cpu and is_packed(settings.dtype) and not settings.compiled and settings.quantization == "none":
+        if on_cpu and settings.dtype == torch.float32 and settings.quantization == "none":
             packed = item * (shape.linear_weights + shape.head_weights)
             parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
     parts.append(MemoryPart("activations of learning", _learning_bytes(shape, settings, alive), "learning"))
@@ -295,11 +291,11 @@ def fitting_plan(
 ) -> MemoryPlan:
     """Return the plan of the fastest settings whose peak is at most `limit` bytes; where none fits, the smallest plan.
 
-    A smaller cache costs least, then smaller chunks, then computing activations twice, then decoding without recorded
-    steps, and 4-bit weights cost accuracy.
+    In this order: a smaller cache, smaller chunks, checkpointing, no CUDA graphs, and 4-bit weights, which cost
+    accuracy.
 
     Args:
-        settings: those to begin with; only what saves memory is changed.
+        settings: initial settings.
         quantizes: True if 4-bit weights can be used.
     """
     quantizations: list[Quantization] = [settings.quantization]
@@ -338,7 +334,7 @@ def _linear_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
 
 def _cache_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> int:
     whole = settings.cache_mib * 2**20
-    # On the CPU pages that were never written take no memory.
+    # On the CPU unused pages take no memory.
     return min(whole, _key_bytes(shape, settings) * work.tokens) if on_cpu else whole
 
 
@@ -380,10 +376,10 @@ def _learning_bytes(shape: ModelShape, settings: PlannedSettings, alive: int) ->
 
 
 def _dropout_bytes(shape: ModelShape, settings: PlannedSettings, alive: int, *, on_cpu: bool) -> int:
-    """Return the bytes that dropout keeps for the backward pass besides.
+    """Return the bytes that dropout keeps for the backward pass.
 
-    For each linear map these are the thinned input of the adapter in the adapter's float32, and its mask, of float32 on
-    a CPU and of one byte on a card. The inputs themselves, which maps share, are no longer kept.
+    For each linear map these are the adapter's dropped-out input in float32, and its mask (float32 on a CPU, one byte
+    on a GPU). The shared inputs are not kept.
     """
     inputs = 5 * shape.hidden + shape.query_size + shape.intermediate
     shared = 2 * shape.hidden + shape.query_size + shape.intermediate
@@ -392,8 +388,8 @@ def _dropout_bytes(shape: ModelShape, settings: PlannedSettings, alive: int, *, 
 
 
 def _saved_per_token(shape: LayerShape, settings: PlannedSettings) -> int:
-    """Return the bytes that one layer keeps for the backward pass of a token: two residuals and their norms, queries,
-    keys, values and attention's output, and gate, up, their activation and product."""
+    """Return the bytes that a layer keeps of a token for the backward pass: two residuals and their norms, queries,
+    keys, values and the attention's output, and gate, up, their activation and product."""
     item = settings.dtype.itemsize
     if settings.compiled:
         # Rotated queries and keys, and no activation of gate beside its product.
@@ -413,10 +409,10 @@ def _head_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
 def plan_replica(
     shape: ModelShape, work: PlannedWork, settings: PlannedSettings, spread: Spread, *, versions: int
 ) -> MemoryPlan:
-    """Predict what one server holds while it samples its share of a step with nothing waiting.
+    """Predict the memory of a server that samples its share of a step at once.
 
     Args:
-        versions: adapters that it holds at once.
+        versions: number of adapters that it holds.
     """
     item = settings.dtype.itemsize
     work = work.divided(spread.replicas)
@@ -432,7 +428,7 @@ def plan_replica(
 
 
 def adapter_bytes(shape: ModelShape, rank: int) -> int:
-    """Return the size of an adapter's file: its weights are in float32."""
+    """Return the size of an adapter's file (float32)."""
     return 4 * rank * shape.lora_ends
 
 
@@ -442,19 +438,19 @@ def _share(whole: int, among: int) -> int:
 
 @dataclass(frozen=True)
 class StepRates:
-    """Rates of one process, measured with one model; a larger model is taken to be slower by its number of weights."""
+    """Rates of a process, measured with a model. The time is assumed to be proportional to the number of weights."""
 
     source: str
-    """Machine and program that measured them, for a person to judge."""
+    """Machine and program of the measurement."""
     parameters: int
-    """Number of weights of that model."""
+    """Number of weights of the measured model."""
     sampled: float
     """Sampled tokens a second of one process that samples."""
     learned: float
     """Packed tokens (prompts counted once for each task) a second of one rank that learns."""
 
     def of_model(self, parameters: int) -> StepRates:
-        """Return the rates that a model of so many weights is taken to have."""
+        """Return the estimated rates of a model with so many weights."""
         factor = self.parameters / parameters
         return StepRates(self.source, parameters, self.sampled * factor, self.learned * factor)
 
@@ -483,9 +479,9 @@ class StepSeconds:
 
 
 def step_seconds(work: PlannedWork, spread: Spread, rates: StepRates, *, overlapped: bool) -> StepSeconds:
-    """Predict a step in which every rollout samples as much as it may.
+    """Predict the seconds of a step in which every rollout samples its maximum.
 
-    Left out are what agents wait for besides the model, publishing weights and summing gradients.
+    Without waiting times of agents, publishing weights and summing gradients.
     """
     sampled = work.sampled_sequences * work.max_new_tokens
     samplers = spread.replicas or spread.ranks

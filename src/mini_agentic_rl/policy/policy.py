@@ -2,14 +2,12 @@
 
 The engine and the learner share the modules and the torch thread. Whatever changes weights runs through `Policy.run`,
 which afterwards invalidates what was cached with older weights. Turn-taking happens in this file and nowhere else:
-whole turns by default, `SharedTurns` where sampling runs ahead of learning, and `SamplingCopy` where sampling has a
-device of its own.
+whole turns by default, `SharedTurns` where sampling runs ahead of learning.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -34,7 +32,7 @@ from .tree_pass import Scorer
 T = TypeVar("T")
 
 _RELEASE_EVERY: Final = 16
-"""Learning turns in a row from one release of the heap's free pages to the next."""
+"""Learning turns in a row between two releases of the heap's free pages."""
 
 
 class Policy:
@@ -45,44 +43,28 @@ class Policy:
         model: PolicyModel,
         engine: EngineSettings | None = None,
         thread: TorchThread | None = None,
-        sampler: PolicyModel | None = None,
     ) -> None:
         """
         Args:
             thread: computes with `model`; None makes one.
-            sampler: a second copy of the weights, which the engine samples with on another thread; None samples with
-                `model`.
         """
         self.model = model
         self._thread = thread or TorchThread()
-        self._copy = None if sampler is None else SamplingCopy(model, sampler)
-        self._sampling_thread = self._thread if sampler is None else TorchThread()
-        self.engine = self._make_engine(sampler or model, engine)
+        self.engine = self._make_engine(engine)
         self._turns = SharedTurns(model, self.engine, self._see_weights, self._thread)
         self._seen = dict(model.versions)
         """Version of each adapter that the engine has seen."""
         self._learnt_in_a_row = 0
-        """Learning turns since the last one before which anything was sampled."""
+        """Learning turns in a row without sampling in between."""
         self.is_whole = True
         """False once a learning turn has failed: the weights may then lie between two steps."""
 
     @classmethod
     def load(cls, model: str | PreTrainedModel, *, engine: EngineSettings | None = None, **options: Any) -> Policy:
         """Load a model on the torch thread, with the options of `load_model`, and make a policy of it."""
-        device = None if engine is None else engine.sampler_device
         thread = TorchThread()
-
-        def loaded() -> tuple[PolicyModel, PolicyModel | None]:
-            sampler = None
-            if device is not None:
-                # Copied before adapters are put into the layers of a model that was given as an object.
-                source = model if isinstance(model, str) else copy.deepcopy(model).to(torch.device(device))
-                sampler = load_model(source, **{**options, "device": device})
-            return load_model(model, **options), sampler
-
         try:
-            learnt, sampler = thread.call(loaded)
-            return cls(learnt, engine, thread, sampler)
+            return cls(thread.call(lambda: load_model(model, **options)), engine, thread)
         except BaseException:
             thread.close()
             raise
@@ -109,8 +91,8 @@ class Policy:
     def run(self, job: Callable[[], T]) -> T:
         """Run `job` on the torch thread between two steps of the engine, and wait for it.
 
-        Requests under way are held meanwhile; where the job changed an adapter's version they go on with the new
-        weights, and no key computed with the old ones is used again.
+        Running requests pause meanwhile. If the job changed an adapter's version, they continue with the new weights,
+        and no key computed with the old weights is used again.
         """
         return self._thread.call(lambda: self._turn(job))
 
@@ -126,9 +108,9 @@ class Policy:
     def learn(self, job: Callable[[], T], share: float = 0.0) -> T:
         """Run a job that learns, as `run` does.
 
-        The memory of the key/value cache is freed before, so that sampling's memory and learning's are never held
-        together. With a `share` above 0 it is kept, and so are weights laid out for sampling: sampling goes on, with
-        this share of the torch thread's time while it has anything to do (`SharedTurns`).
+        The memory of the key/value cache is freed before, so that sampling and learning never hold memory at the same
+        time. With a `share` above 0 it is kept, and so are weights laid out for sampling: sampling continues with this
+        share of the torch thread's time (`SharedTurns`).
         """
         return self._thread.call(lambda: self._learning_turn(job, share))
 
@@ -141,11 +123,11 @@ class Policy:
         self.run(lambda: save_weights(self.model, folder, adapter))
 
     def load_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        """Read weights back in place; what was cached with the old ones is not used again."""
+        """Load weights in place; keys cached with the old weights are not used again."""
         self.run(lambda: self.read_weights(folder, adapter))
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        """Read weights back in place, inside of `run`."""
+        """Load weights in place, inside of `run`."""
         load_weights(self.model, folder, adapter)
         self.weights_changed(adapter)
 
@@ -157,7 +139,7 @@ class Policy:
         return digest.hexdigest()
 
     def check_agreement(self) -> None:
-        """Raise if the ranks' weights differ; one rank always agrees with itself. Inside of `run`."""
+        """Raise if the ranks' weights differ; does nothing with a single rank. Inside of `run`."""
 
     def counters(self) -> EngineCounters:
         """Return the work of sampling so far, of all ranks."""
@@ -172,29 +154,20 @@ class Policy:
         return self._thread.submit(lambda: self._learning_turn(job, 0.0) if learning else self._turn(job))
 
     def weights_changed(self, adapter: str) -> None:
-        """Let the engine sample with the current weights, and invalidate keys that were cached with others.
+        """Let the engine sample with the current weights, and invalidate keys of older weights.
 
         Call it on the torch thread after a change of weights that raised no version; new versions are detected.
         """
         self._seen[adapter] = self.model.versions[adapter]
-
-        def publish() -> None:
-            if self._copy is None:
-                self.model.unpack()
-            else:
-                self._copy.take(adapter)
-            self.engine.weights_changed(adapter)
-
-        self._sampling_thread.call(publish)
+        self.model.unpack()
+        self.engine.weights_changed(adapter)
 
     def close(self) -> None:
         """Stop sampling and end the torch thread."""
         self._thread.close()
-        if self._sampling_thread is not self._thread:
-            self._sampling_thread.close()
 
-    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
-        return Engine(model, self._sampling_thread, settings)
+    def _make_engine(self, settings: EngineSettings | None) -> Engine:
+        return Engine(self.model, self._thread, settings)
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         was_whole, self.is_whole = self.is_whole, False
@@ -203,8 +176,6 @@ class Policy:
         return result
 
     def _run_learning(self, job: Callable[[], T], share: float) -> T:
-        if self._copy is not None:
-            return self._turn(job)
         if share > 0:
             with self._turns.shared(share):
                 try:
@@ -220,12 +191,12 @@ class Policy:
         return self._turn(job)
 
     def _turn(self, job: Callable[[], T]) -> T:
-        # The job may change weights, and sampling would go on with copies of the old ones.
+        # The job may change the weights, of which sampling would keep using copies.
         self.model.unpack()
         try:
             return job()
         finally:
-            # Also after an error: a job may have stepped before it failed.
+            # Also after an error: the job may have taken a step before it failed.
             self._see_weights()
 
     def _see_weights(self) -> None:
@@ -236,7 +207,7 @@ class Policy:
 
 
 class SharedTurns:
-    """Sampling's share of the torch thread while a job learns. Used on that thread alone.
+    """Gives sampling a share of the torch thread while a job learns. Used on that thread only.
 
     By default nothing is sampled until a job that learns has ended. With shared turns the job pauses between the chunks
     of its passes, and the engine steps there until sampling has had its share of the time. After the job's optimizer
@@ -256,8 +227,8 @@ class SharedTurns:
         """
         Args:
             engine: samples with `model`, on this thread.
-            on_weights: invalidates what was computed with older weights, where they have changed.
-            thread: whose brief jobs are run; None runs none.
+            on_weights: invalidates what was computed with older weights, if they have changed.
+            thread: runs brief jobs in the pauses too; None runs none.
             clock: the time in seconds.
         """
         self._model, self._engine, self._on_weights, self._thread = model, engine, on_weights, thread
@@ -283,7 +254,7 @@ class SharedTurns:
             self._model.on_pause = None
 
     def _pause(self) -> None:
-        """Run brief jobs, and steps of the engine until it has used up the time that it is due or has nothing to do."""
+        """Run brief jobs, and steps of the engine until it has used its share of the time or has nothing to do."""
         if self._paused:
             return
         self._owed += (self._clock() - self._since) * self._rate
@@ -307,33 +278,3 @@ class SharedTurns:
         if not self._engine.pending():
             self._owed = min(self._owed, 0.0)
         self._since = self._clock()
-
-
-class SamplingCopy:
-    """A second copy of the weights on a device of its own, with which the engine samples while the first one learns.
-
-    The trained weights are copied at each version. Both copies count the same versions.
-    """
-
-    def __init__(self, learnt: PolicyModel, model: PolicyModel) -> None:
-        """
-        Args:
-            learnt: the weights that learn.
-            model: the copy that samples.
-        """
-        self.model = model
-        self._pairs = {
-            adapter: list(zip(learnt.trainable(adapter), model.trainable(adapter), strict=True))
-            for adapter in learnt.adapters
-        }
-        self._versions = learnt.versions
-        for adapter in learnt.adapters:
-            self.take(adapter)
-
-    @torch.no_grad()
-    def take(self, adapter: str) -> None:
-        """Copy the weights of `adapter`, and their version. On the thread that samples."""
-        self.model.unpack()
-        for source, target in self._pairs.get(adapter, ()):
-            target.copy_(source)
-        self.model.versions[adapter] = self._versions[adapter]

@@ -1,30 +1,34 @@
-"""The ranks of a run: commands scattered, results gathered, gradients added up, weights copied from the first rank.
-
-Every rank holds the same weights, adds the same gradients and scales them by the same norm, so that the weights stay
-the same without ever being sent. Sums are in float32, and each of their parts is added up on one rank, so that all
-ranks get the same bits.
-"""
+"""The ranks of a run as a process group, and a base of which each rank holds a part."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from .errors import PolicyError
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
 _BUCKET: Final = 2**24
-"""Numbers that are added up together, at most: 64 MiB."""
+"""Maximum number of float32 values of an all-reduce: 64 MiB."""
 
 
 class RankGroup:
     """A process group; each method is called by all ranks, in the same order, on their torch threads.
 
+    Every rank holds the same weights, adds the same gradients and scales them by the same norm, so that the weights
+    stay the same without ever being sent. Sums are in float32, and each of their parts is added up on one rank, so that
+    all ranks get the same bits.
+
     Args:
-        rank: the number of this one.
-        size: the number of all.
-        process_group: all of them, with gloo for the CPU and NCCL for cards.
+        rank: rank of this process.
+        size: number of ranks.
+        process_group: all ranks, with gloo for the CPU and NCCL for GPUs.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device, process_group: dist.ProcessGroup) -> None:
@@ -34,12 +38,12 @@ class RankGroup:
         self.process_group = process_group
 
     def leave(self) -> None:
-        """Take the groups apart."""
+        """Destroy the process groups."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def scatter(self, values: Sequence[Any] | None) -> Any:
-        """Return this rank's one of the `values` that rank 0 gives, one for each rank; the others give None."""
+        """Return this rank's element of the `values` of rank 0, which has one for each rank; other ranks pass None."""
         received: list[Any] = [None]
         given = None if values is None else list(values)
         dist.scatter_object_list(received, given, 0, group=self.process_group)
@@ -63,9 +67,9 @@ class RankGroup:
                 parameter.grad = total.view_as(parameter).to(parameter) if owners else None
 
     def clip(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
-        """Scale gradients that are the same everywhere down to a norm; return the norm that they had.
+        """Scale gradients, which are the same on all ranks, down to a norm; return the norm before.
 
-        The norm is the first rank's: how many threads add it up decides how it is rounded.
+        The norm is that of rank 0: its rounding depends on the number of threads.
         """
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).to(self.device)
         dist.broadcast(norm, 0, group=self.process_group)
@@ -73,7 +77,7 @@ class RankGroup:
         return float(norm)
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Make the tensors of all ranks those of the first one."""
+        """Copy the tensors of rank 0 to all other ranks."""
         for tensor in tensors:
             there = tensor.detach().to(self.device).contiguous()
             dist.broadcast(there, 0, group=self.process_group)
@@ -90,3 +94,78 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
         bucket.append(parameter)
     if bucket:
         yield bucket
+
+
+_NOTHING, _BACKWARD, _FORWARD = range(3)
+"""Sweeps through all layers. Of those that ranks want at the same time the greatest is done first."""
+
+
+class ShardedBase:
+    """A frozen base in parts: each rank holds a part of every layer, and gathers a layer while it computes it (FSDP2).
+
+    Adapters, embeddings and head stay whole on each rank, so that optimizer, checkpoints and publication know nothing
+    of parts. A layer is gathered by all ranks at once, while their trees differ in number and length. So before each
+    sweep through the layers the ranks agree on its direction, and one that has nothing to compute in it only hands its
+    parts out. Used by all ranks in step, on their torch threads.
+    """
+
+    def __init__(self, layers: Sequence[FSDPModule], group: RankGroup) -> None:
+        self._layers = layers
+        self._group = group
+
+    @classmethod
+    def cut(cls, base: nn.Module, backbone: nn.Module, layers: int, group: RankGroup) -> ShardedBase:
+        """Keep this rank's part of each layer, and move everything else to the group's device.
+
+        The base may still be on the CPU: a device never holds more of it than its part and one layer.
+
+        Raises:
+            PolicyError: there is no list of so many layers.
+        """
+        lists = [m for m in backbone.modules() if isinstance(m, nn.ModuleList) and len(m) == layers]
+        if not lists:
+            raise PolicyError(f"{type(base).__name__} has no list of {layers} layers", setting="shard")
+        # Imported here: most runs do without FSDP.
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = DeviceMesh.from_group(group.process_group, group.device.type)
+        whole = {p for name, p in base.named_parameters() if "lora_" in name}
+        for layer in lists[0]:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+        in_layers = {id(p) for layer in lists[0] for p in layer.parameters()}
+        whole |= {p for p in base.parameters() if id(p) not in in_layers}
+        fully_shard(backbone, mesh=mesh, ignored_params=whole)
+        for parameter in whole:
+            parameter.data = parameter.data.to(group.device)
+        for buffer in base.buffers():
+            buffer.data = buffer.data.to(group.device)
+        cut: list[Any] = list(lists[0])
+        for position, layer in enumerate(cut):
+            # By default the layer that ran before is fetched next, which is the last one of an earlier sweep for the
+            # first one: ranks that have computed other sweeps would fetch other layers.
+            layer.set_modules_to_backward_prefetch([cut[max(0, position - 1)]])
+        return cls(cut, group)
+
+    def begin_forward(self) -> None:
+        """Return once all ranks begin a forward sweep; until then take part in the sweeps of others."""
+        self._take_part(_FORWARD)
+
+    def begin_backward(self) -> None:
+        """Return once all ranks begin a backward sweep; until then take part in the sweeps of others."""
+        self._take_part(_BACKWARD)
+
+    def end(self) -> None:
+        """Take part in the sweeps of others until no rank has one left."""
+        self._take_part(_NOTHING)
+
+    def _take_part(self, wanted: int) -> None:
+        while True:
+            # On the CPU (gloo), so that no rank waits for its GPU.
+            agreed = torch.tensor([wanted])
+            dist.all_reduce(agreed, dist.ReduceOp.MAX, group=self._group.process_group)
+            if int(agreed) == wanted:
+                return
+            for layer in reversed(self._layers) if int(agreed) == _BACKWARD else self._layers:
+                layer.unshard()
+                layer.reshard()

@@ -1,11 +1,12 @@
-"""Drawing tokens from logits. What a request draws depends on its seed and position alone, never on its batch.
+"""Draw tokens from logits. A draw depends on the seed and the position of its request, never on the batch.
 
-On a GPU nothing here waits for it but the one copy that brings the draws back.
+On a GPU there is one synchronisation: the copy of the draws to the host.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -24,7 +25,7 @@ _BUCKET = 128
 
 
 class TokenCounts:
-    """Count how often each token was sampled. A further token costs the same however many there are.
+    """Number of times that each token was sampled.
 
     Args:
         tokens: those sampled so far.
@@ -34,53 +35,32 @@ class TokenCounts:
     def __init__(self, tokens: Iterable[int] = (), prompt: Sequence[int] = ()) -> None:
         self.prompt = np.unique(np.asarray(prompt, np.int64))
         """The distinct tokens of the prompt."""
-        self._places: dict[int, int] = {}
-        self._ids = np.empty(16, np.int64)
-        self._counts = np.empty(16, np.float32)
-        for token in tokens:
-            self.add(token)
+        self._counts = Counter(tokens)
 
     def add(self, token: int) -> None:
         """Count one more."""
-        place = self._places.get(token)
-        if place is None:
-            place = self._places[token] = len(self._places)
-            if place == self._ids.size:
-                self._ids, self._counts = np.resize(self._ids, 2 * place), np.resize(self._counts, 2 * place)
-            self._ids[place], self._counts[place] = token, 0
-        self._counts[place] += 1
+        self._counts[token] += 1
 
-    @property
-    def counted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """The distinct tokens, and how often each was sampled."""
-        return self._ids[: len(self._places)], self._counts[: len(self._places)]
-
-    def with_further(self, tokens: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Return what `counted` would be with a few more tokens."""
-        ids, counts = self.counted
-        counts = counts.copy()
-        new: dict[int, int] = {}
-        for token in tokens:
-            if token in self._places:
-                counts[self._places[token]] += 1
-            else:
-                new[token] = new.get(token, 0) + 1
-        more = (np.fromiter(new.keys(), np.int64, len(new)), np.fromiter(new.values(), np.float32, len(new)))
-        return np.concatenate([ids, more[0]]), np.concatenate([counts, more[1]])
+    def counted(self, further: Iterable[int] = ()) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Return the distinct tokens, and how often each was sampled, with a few more tokens counted."""
+        counts = self._counts
+        if further:
+            counts = counts + Counter(further)
+        return np.fromiter(counts.keys(), np.int64, len(counts)), np.fromiter(counts.values(), np.float32, len(counts))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence, as the sampler needs it."""
+    """What the sampler needs of one draw."""
 
     sampling: SamplingParams
     seed: int
     position: int = 0
     """Number of tokens sampled so far."""
     counts: TokenCounts | None = None
-    """Counts of what was sampled so far, where penalties ask for it."""
+    """Counts of the tokens sampled so far; only under penalties."""
     guessed: Sequence[int] = ()
-    """Draft tokens after those in `counts`, taken as sampled; `position` counts them."""
+    """Draft tokens after those in `counts`, treated as sampled; `position` includes them."""
     allowed: npt.NDArray[np.int32] | None = None
     """The tokens that may be drawn, as `fit_mask` gives them; None for all."""
 
@@ -98,12 +78,12 @@ class Draw:
 
 def uniform(seed: int, position: int) -> float:
     """Return a number in (0, 1) that depends on seed and position only (SplitMix64; Steele et al. 2014)."""
-    # Made from the two alone, and not by a generator that each draw advances: a preempted sequence draws the same.
+    # No generator whose state each draw advances: a preempted sequence draws the same tokens.
     z = (seed * 0x9E3779B97F4A7C15 + (position + 1) * 0xD1B54A32D192ED03) & _MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
     z ^= z >> 31
-    # 53 bits are all that a double holds; the half keeps 0 out, at which a token of probability 0 could be drawn.
+    # A double holds 53 bits; the half excludes 0, at which a token of probability 0 could be drawn.
     return ((z >> 11) + 0.5) / (1 << 53)
 
 
@@ -111,13 +91,13 @@ def fit_mask(allowed: npt.NDArray[np.int32], vocabulary: int) -> npt.NDArray[np.
     """Return the mask of a constraint (see `TokenConstraint.allowed`) in as many words as `vocabulary` ids take.
 
     Raises:
-        ConstraintError: it allows none of these ids.
+        ConstraintError: the mask allows none of these ids.
     """
     words = -(-vocabulary // 32)
     fitted = np.zeros(words, np.int32)
     fitted[: allowed.size] = allowed[:words]
     if vocabulary % 32:
-        # Bits behind the vocabulary are no tokens.
+        # Bits beyond the vocabulary are no tokens.
         fitted[-1] &= (1 << vocabulary % 32) - 1
     if not fitted.any():
         raise ConstraintError("the model's vocabulary has no token that may come next")
@@ -139,10 +119,10 @@ def sample(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int] | None 
 
     Args:
         logits_BV: may be overwritten.
-        places: the logits of each row; None takes the first row's from the first of them, and so on.
+        places: index of each row's logits; None is their order.
     """
     places = range(len(rows)) if places is None else places
-    # How a row is drawn depends on what it asks for, and never on its neighbours.
+    # The implementation depends on the row's own settings, and never on its neighbours.
     quick = [i for i, row in enumerate(rows) if _is_quick(row)] if kernels.can_draw(logits_BV) else []
     draws = dict(
         zip(quick, _sample_quickly(logits_BV, [rows[i] for i in quick], [places[i] for i in quick]), strict=True)
@@ -157,7 +137,7 @@ def sample(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int] | None 
 
 
 def _is_quick(row: Row) -> bool:
-    """Return True if one pass over the logits as they are draws a row: nothing is added to them, and nothing sorted."""
+    """Return True if one pass over unchanged logits draws a row: without penalties, biases and truncation."""
     params = row.sampling
     if params.logit_bias or params.top_logprobs or row.counts is not None or row.position < params.min_tokens:
         return False
@@ -183,12 +163,12 @@ def _is_forced(row: Row) -> bool:
 
 
 def _sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
-    # In 16 bits the log-sum-exp over a vocabulary would no longer be the learner's.
+    # In 16 bits the log-sum-exp over a vocabulary would differ from the learner's.
     logits_BV = logits_BV.float()
     _adjust(logits_BV, rows)
     temperatures = [row.sampling.temperature for row in rows]
     if any(t not in (0.0, 1.0) for t in temperatures):
-        with np.errstate(over="ignore"):  # beyond float32 it is infinite: every token is as likely
+        with np.errstate(over="ignore"):  # beyond float32 it is infinite: a uniform distribution
             scale_B = np.array([t if t > 0 else 1.0 for t in temperatures]).astype(np.float32)
         logits_BV.div_(on_device(scale_B, logits_BV.device)[:, None])
     logits_BV.sub_(torch.logsumexp(logits_BV, -1, keepdim=True))
@@ -206,7 +186,7 @@ def _sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
         cut = [at for at, p in enumerate(params) if p.top_p < 1 or p.top_k > 0 or p.min_p > 0]
         if len(cut) == len(drawn):
             probs_NV = _truncate(probs_NV, params)
-        elif cut:  # to sort a vocabulary costs more than to draw from it, so only those pay who ask for it
+        elif cut:  # sorting a vocabulary costs more than drawing from it, so only these rows are sorted
             cut_N = _indices(cut, logits_BV)
             probs_NV[cut_N] = _truncate(probs_NV[cut_N], [params[at] for at in cut])
         u_N = np.array([uniform(rows[i].seed, rows[i].position) for i in drawn])
@@ -216,7 +196,7 @@ def _sample(logits_BV: Tensor, rows: Sequence[Row]) -> list[Draw]:
 
 
 def _indices(places: Sequence[int] | npt.NDArray[np.int64], beside: Tensor) -> Tensor:
-    """Return the places as an index on the device of another tensor; a list would be copied there at a wait."""
+    """Return indices on the device of another tensor; indexing with a list would synchronise."""
     return on_device(np.array(places, np.int64), beside.device)
 
 
@@ -225,7 +205,7 @@ _Part: TypeAlias = tuple[int, npt.NDArray[np.int64], npt.NDArray[np.float32]]
 
 
 def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
-    """Add biases, scale the logits of what is repeated and subtract penalties, each for all rows in one operation."""
+    """Add biases, scale repeated tokens and subtract penalties, each in one operation for all rows."""
     biases: list[_Part] = [(i, *row.sampling.bias) for i, row in enumerate(rows) if row.sampling.logit_bias]
     scales: list[_Part] = []
     penalties: list[_Part] = []
@@ -233,12 +213,12 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
         if row.counts is None:
             continue
         params = row.sampling
-        ids, counts = row.counts.counted if not row.guessed else row.counts.with_further(row.guessed)
+        ids, counts = row.counts.counted(row.guessed)
         if params.repetition_penalty != 1:
             before = np.concatenate([row.counts.prompt, ids])
             scales.append((i, before, np.full(before.size, params.repetition_penalty, np.float32)))
         if params.presence_penalty or params.frequency_penalty:
-            # Of the answer alone: a prompt may repeat what it likes.
+            # Only tokens of the answer: those of the prompt are not penalised.
             penalties.append((i, ids, -(params.presence_penalty + params.frequency_penalty * counts)))
     if biases:
         place_2N, bias_N = _placed(biases, logits_BV)
@@ -253,7 +233,7 @@ def _adjust(logits_BV: Tensor, rows: Sequence[Row]) -> None:
 
 
 def _placed(parts: Sequence[_Part], beside: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return the rows and token ids of all parts as one index, and their numbers, on the device of another tensor."""
+    """Return the rows and token ids of all parts as one index, and their values, on the device of another tensor."""
     row_N = np.repeat([i for i, *_ in parts], [ids.size for _, ids, _ in parts])
     id_N = np.concatenate([ids for _, ids, _ in parts])
     number_N = np.concatenate([numbers for *_, numbers in parts]).astype(np.float32)
@@ -263,7 +243,7 @@ def _placed(parts: Sequence[_Part], beside: Tensor) -> tuple[tuple[Tensor, Tenso
 def _restrict(logprobs_BV: Tensor, rows: Sequence[Row]) -> Tensor:
     """Return log-probabilities to draw with, over the allowed tokens alone.
 
-    Renormalised, because what is allowed may be so unlikely that its probabilities are 0 in float32.
+    Renormalised, because the allowed tokens may have probabilities that are 0 in float32.
     """
     masks = [_allowed(row, logprobs_BV.shape[1]) for row in rows]
     limited = [(i, mask) for i, mask in enumerate(masks) if mask is not None]
@@ -296,8 +276,8 @@ def _allowed(row: Row, vocabulary: int) -> npt.NDArray[np.int32] | None:
 def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
     """Return the token at which the cumulated probability passes u.
 
-    It is found in two levels, so that no sum is long: over a whole vocabulary, rounding would move probability from the
-    last tokens.
+    The search has two levels, so that no sum is long: in a sum over the whole vocabulary, rounding would take
+    probability from the last tokens.
     """
     batch, vocab = probs_BV.shape
     padded_BUO = torch.nn.functional.pad(probs_BV, (0, -vocab % _BUCKET)).view(batch, -1, _BUCKET)
@@ -311,13 +291,13 @@ def _inverse_cdf(probs_BV: Tensor, u_B: Tensor) -> Tensor:
     inside_BO = padded_BUO.gather(1, bucket_B1[:, :, None].expand(-1, -1, _BUCKET))[:, 0].double()
     offset_B1 = torch.searchsorted(inside_BO.cumsum(-1), (target_B[:, None] - before_B1)).clamp_(max=_BUCKET - 1)
     chosen_B = (bucket_B1 * _BUCKET + offset_B1)[:, 0]
-    # Rounding may land on a token of probability 0 at the end of a bucket; the likeliest of the bucket takes its place.
+    # Rounding may select a token of probability 0 at the end of a bucket: take the bucket's most likely token instead.
     zero_B = inside_BO.gather(1, offset_B1)[:, 0] <= 0
     return torch.where(zero_B, bucket_B1[:, 0] * _BUCKET + inside_BO.argmax(-1), chosen_B)
 
 
 def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Set to zero what top-k, top-p and min-p leave out; the rest need not sum to one."""
+    """Set the probabilities that top-k, top-p and min-p exclude to zero, without renormalising."""
     ordered_BV, index_BV = probs_BV.sort(-1, descending=True)
     rank_1V = torch.arange(ordered_BV.shape[1], device=ordered_BV.device)[None, :]
     vocab = ordered_BV.shape[1]
@@ -325,7 +305,7 @@ def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     top_k_B1 = on_device(np.array([[min(p.top_k or vocab, vocab)] for p in params], np.int64), device)
     top_p_B1 = on_device(np.array([[p.top_p] for p in params], np.float32), device)
     floor_B1 = on_device(np.array([[p.min_p] for p in params], np.float32), device)
-    # Mass before a token, and not with it: the nucleus includes the token that passes top-p.
+    # Mass before a token, without its own: the nucleus includes the token that passes top-p.
     before_BV = ordered_BV.cumsum(-1) - ordered_BV
     keep_BV = (
         (rank_1V < top_k_B1) & ((before_BV < top_p_B1) | (rank_1V == 0)) & (ordered_BV >= floor_B1 * ordered_BV[:, :1])
@@ -336,17 +316,17 @@ def _truncate(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 def _read(
     logprobs_BV: Tensor, tokens_B1: Tensor, rows: Sequence[Row]
 ) -> Iterator[tuple[int, float, tuple[tuple[int, float], ...]]]:
-    """Yield each row's token, its log-probability, and the likeliest tokens that it asks for: one copy to the host."""
+    """Yield each row's token, its log-probability and its most likely tokens, with one copy to the host."""
     most = min(max(row.sampling.top_logprobs for row in rows), logprobs_BV.shape[1])
     ids_BN, values_BN = tokens_B1, logprobs_BV.gather(1, tokens_B1)
     if most:
         best = logprobs_BV.topk(most, -1)
         ids_BN, values_BN = torch.cat([ids_BN, best.indices], 1), torch.cat([values_BN, best.values], 1)
-    # Of one type, the numbers' bits taken for integers, so that one copy brings both.
+    # Floats are copied as the bits of integers, so that one copy is enough.
     both = torch.cat([ids_BN.int(), values_BN.view(torch.int32)], 1).cpu().numpy()
     ids, values = both[:, : 1 + most].tolist(), both[:, 1 + most :].view(np.float32).tolist()
     for row, (token, *top), (logprob, *top_values) in zip(rows, ids, values, strict=True):
-        # JSON has no infinity; a token without any probability is not among the likeliest.
+        # JSON has no infinity: tokens of probability 0 are left out.
         best_first = zip(top, top_values, strict=True)
         wanted = [(id_, value) for id_, value in best_first if value > -math.inf][: row.sampling.top_logprobs]
         yield token, logprob, tuple(wanted)

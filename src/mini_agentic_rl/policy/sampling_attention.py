@@ -1,9 +1,8 @@
-"""Attention of sampling, over the block cache: a chunk of each prompt, and one token of each sequence that decodes.
+"""Attention of sampling, over the block cache: a chunk of each prompt, and one token of each decoding sequence.
 
-Keys that several decoding sequences begin with are read once. Sequences that began with the same tokens hold the same
-cache blocks for them: a system prompt, a task that is sampled several times. `shared_runs` finds these blocks, the
-queries of all that share a run are scored against it in one matrix product, and one softmax runs over what a sequence
-shares and what is its own.
+Shared prefixes are read once. Sequences with the same prefix (a system prompt, a task that is sampled several times)
+hold the same cache blocks. `shared_runs` finds these blocks, the queries of all sequences that share a run are
+multiplied with its keys in one matrix product, and the softmax is merged with that over a sequence's other keys.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class PagedTables:
                 window=scoring.window,
                 softcap=scoring.softcap,
             )
-        # Written before anything is read: a token sees itself, and sequences of one step may share blocks.
+        # Written before reading: a token sees itself, and sequences of a pass may share blocks.
         fresh_keys, fresh_values = k_HTD.transpose(0, 1), v_HTD.transpose(0, 1)
         if self._sources is not None:
             fresh_keys, fresh_values = fresh_keys[self._sources], fresh_values[self._sources]
@@ -80,7 +79,7 @@ class PagedTables:
         return self._pool.keys, self._pool.values
 
     def reads(self, tokens: int) -> kernels.PagedReads:
-        """Return which of the step's rows read which slots, for the C++ attention."""
+        """Return the slots that each row of the pass reads, for the C++ attention."""
         if self._kernel_reads is None:
             reads = self._kernel_reads = kernels.PagedReads(tokens, self._slots, self._sources)
             for chunk in self._chunks:
@@ -107,16 +106,16 @@ def _causal_mask(new: int, slots: Tensor, window: int | None) -> Tensor:
 
 
 _WORTHWHILE = 64
-"""Tokens that a run must save gathering to be read once; below, one more product costs more than it saves."""
+"""Tokens that reading a run once has to save; below, the additional product costs more."""
 _GATHERED = 4096
-"""Tokens that are gathered at once on the CPU: so many stay in its cache until the product has read them."""
+"""Tokens that are gathered at once on the CPU, so that they stay in its cache until the product reads them."""
 _ALONE = 256
-"""Cost of a run of one sequence beside its tokens, in tokens gathered."""
+"""Fixed cost of a run of a single sequence, in gathered tokens."""
 
 
 @dataclass(frozen=True)
 class SharedRun:
-    """Cache blocks `first`..`last` of the neighbouring sequences `rows`, which are the same ones for all."""
+    """Cache blocks `first`..`last` that the neighbouring sequences `rows` share."""
 
     rows: slice
     first: int
@@ -124,14 +123,14 @@ class SharedRun:
 
 
 def shared_runs(tables: Sequence[Sequence[int]], block_size: int) -> list[SharedRun]:
-    """Return the runs worth reading once, those of more sequences before those of fewer. The runs that a sequence is
-    in follow each other without a gap, from its first block on.
+    """Return the runs that are worth reading once, those of more sequences first. The runs of a sequence are
+    contiguous, from its first block on.
 
-    Blocks in no run are gathered for all sequences in one width. So where a few histories are much longer than the
-    rest, the surplus of each is a run too, of one sequence: that of the last of a group whose others have finished.
+    Blocks in no run are gathered for all sequences with one width. So if a few histories are much longer than the
+    rest, the surplus of each is a run of a single sequence.
 
     Args:
-        tables: block ids of each sequence, in ascending order, so that those that begin alike are neighbours; only
+        tables: block ids of each sequence, in ascending order, so that common prefixes are neighbours; only
             blocks that may be shared.
     """
     runs = list(_runs(tables, range(len(tables)), 0, block_size))
@@ -147,7 +146,7 @@ def shared_runs(tables: Sequence[Sequence[int]], block_size: int) -> list[Shared
 
 
 def _width(blocks_B: np.ndarray, of_a_run: int) -> int:
-    """Return the width at which reading so many blocks of each sequence costs least, with the surplus read as runs."""
+    """Return the cheapest number of blocks to gather of each sequence, with the surplus read as runs."""
     widths = np.sort(blocks_B)
     longer = np.arange(widths.size)[::-1]
     beyond = widths.sum() - widths.cumsum() - longer * widths
@@ -157,7 +156,7 @@ def _width(blocks_B: np.ndarray, of_a_run: int) -> int:
 def _runs(tables: Sequence[Sequence[int]], rows: range, first: int, block_size: int) -> Iterator[SharedRun]:
     if len(rows) < 2:
         return
-    # In ascending order, all neighbours have in common what the outermost two have.
+    # In ascending order, all neighbours share what the outermost two share.
     low, high = tables[rows[0]], tables[rows[-1]]
     last = first
     while last < min(len(low), len(high)) and low[last] == high[last]:
@@ -181,7 +180,7 @@ class SharedKeys:
 
 
 class DecodeTables:
-    """The places of B decoding sequences' histories in the cache."""
+    """The cache slots of the histories of B decoding sequences."""
 
     def __init__(self, shared: Sequence[SharedKeys], own_BC: Tensor, first_B: Tensor, lengths_B: Tensor) -> None:
         """
@@ -203,7 +202,7 @@ class DecodeTables:
         return self._own_BC.shape[0]
 
     def read_by(self, reads: kernels.PagedReads, first_row: int) -> None:
-        """Tell the C++ attention the same places; the sequences' rows begin at `first_row`."""
+        """Enter the same slots into `reads`, for the C++ attention; the sequences' rows begin at `first_row`."""
         for keys in self._shared:
             rows = range(first_row + keys.rows.start, first_row + keys.rows.stop)
             slots_P = keys.slots_P
@@ -222,8 +221,8 @@ class DecodeTables:
         q_BKGD = q_HBD.view(pool.heads, heads // pool.heads, batch, size).permute(2, 0, 1, 3)
         out_BKGD, own_lse_BKG = self._over_own(pool, layer, q_BKGD, scoring)
         if self._shared:
-            # Softmax over parts put together: with the log-sum-exp of each part's scores, its output counts by
-            # exp(part - whole). The whole is in float32, as 16 bits cannot tell large sums apart.
+            # Merge the softmax of the parts: the weight of a part is exp(its log-sum-exp - that of the whole), in
+            # float32, as 16 bits are too few for large sums.
             lse_BKG = own_lse_BKG.clone()
             parts = [self._over_run(pool, layer, keys, q_BKGD, scoring) for keys in self._shared]
             for keys, (_, run_lse_RKG) in zip(self._shared, parts, strict=True):
@@ -239,7 +238,7 @@ class DecodeTables:
         [B, K, G]."""
         mask = self._own_mask(scoring.window, q_BKGD.dtype)
         batch, width = self._own_BC.shape
-        # A GPU gathers all at once: many small kernels would cost more than the memory.
+        # A GPU gathers all at once: many small kernels would cost more.
         rows = max(1, _GATHERED // width) if pool.device.type == "cpu" else batch
         parts = []
         for start in range(0, batch, rows):
@@ -258,7 +257,7 @@ class DecodeTables:
         keys_PKD, values_PKD = pool.read(layer, keys.slots_P)
         q_RKGD = q_BKGD[keys.rows]
         rows, kv_heads, groups, size = q_RKGD.shape
-        # The queries of all sequences and heads that read one key head become rows of one product.
+        # The queries of all sequences and heads of a key head become rows of one product.
         q_KQD = q_RKGD.transpose(0, 1).reshape(kv_heads, rows * groups, size)
         mask_QP = self._run_mask(keys, scoring.window, groups, q_BKGD.dtype)
         keys_KPD, values_KPD = keys_PKD.transpose(0, 1), values_PKD.transpose(0, 1)
@@ -267,7 +266,7 @@ class DecodeTables:
         return out_RKGD, lse_1KQ.view(kv_heads, rows, groups).transpose(0, 1)
 
     def _own_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Return [B, 1, 1, C], to be added to the scores, that hides what a new token does not see of its own keys."""
+        """Return [B, 1, 1, C], an additive mask of the unshared keys that a new token does not see."""
         if window not in self._own_masks:
             position_BC = self._first_B[:, None] + torch.arange(self._own_BC.shape[1], device=self._own_BC.device)
             lengths_B1 = self._lengths_B[:, None]
@@ -278,7 +277,7 @@ class DecodeTables:
         return self._own_masks[window]
 
     def _run_mask(self, keys: SharedKeys, window: int | None, groups: int, dtype: torch.dtype) -> Tensor | None:
-        """Return [R x G, P], to be added to the scores, that hides the run's tokens outside the window, if any."""
+        """Return [R x G, P], an additive mask of the run's tokens outside the window; None without a window."""
         if window is None:
             return None
         first_R1 = self._lengths_B[keys.rows, None] - window

@@ -1,18 +1,16 @@
 """Linear layers, and whole decoder layers, for sampling a few rows on a CPU.
 
-A decoding step multiplies every weight with a handful of rows. In the layout of training torch's product runs at half
-the speed that the processor reaches, and each has a price of its own that does not depend on its size. So layers that
-are given the same input are computed together: in C++, straight from the weights (kernels/), where it can be compiled,
-and elsewhere from copies in oneDNN's blocked layout. All copies are freed before the weights may change, and so before
-learning needs the memory.
+A decoding step multiplies every weight with a few rows. torch's product then reaches half of the processor's speed, and
+each call has a fixed cost. So layers with the same input are computed together: bfloat16 in C++ from the weights in
+place (kernels/), float32 from copies in oneDNN's blocked layout. All copies are freed before the weights may change,
+and so before learning needs the memory.
 
-In float32 an adapter is added into its layer's copy. In bfloat16 it stays beside: the sum would be rounded, and the
-sampler's log-probabilities would no longer be the learner's. In the blocked layout A x comes out of the same product as
-W x there, as further rows of the weight.
+An adapter is added into its layer's copy, in float32. bfloat16 is computed in C++ alone, with the adapter beside its
+layer: the sum would be rounded, and the sampler's log-probabilities would no longer be the learner's.
 
-`DecoderStack` computes all layers of a few rows in one call of C++, where a model is built as Llama is. transformers'
-modules stay what learning and prompts run through. The first pass goes both ways, and where the numbers differ the
-modules keep the work.
+`DecoderStack` computes all layers of a few rows in one C++ call, for models that are built like Llama. Learning and
+prompts use the modules of transformers. The first pass is computed both ways, and if the results differ, the modules
+are used from then on.
 """
 
 from __future__ import annotations
@@ -30,65 +28,39 @@ from . import kernels
 from .sampling_attention import PagedTables
 
 _ROWS = 16
-"""Number of rows that the layout is chosen for; any number may be multiplied."""
+"""Number of rows that the layout is optimised for."""
 FEW_ROWS = 160
-"""Most rows of a product in C++; with more, the product of training is as fast."""
+"""Maximum number of rows of a product in C++; with more, torch's product is as fast."""
 _ALIKE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""Names of neighbouring layers that are given the same input. One that is given another computes by itself."""
+"""Names of layers with the same input. A layer that gets another input is computed alone."""
 
 
 @dataclass(frozen=True)
 class _Pack:
-    """Layers that are computed together: y = W x + b, and s B A x with adapters in bfloat16."""
+    """Layers of float32 that are computed together: y = W x + b."""
 
     weight: Tensor
-    """Blocked: W of all layers, then A of all."""
+    """W of all layers with the adapter added to it, in the blocked layout."""
     bias: Tensor | None
     sizes: tuple[int, ...]
     """Number of outputs of each layer."""
-    b_RN: Tensor | None = None
-    """s B of all layers, each in rows and columns of its own."""
-
-    def takes(self, x: Tensor) -> bool:
-        """Return True: any number of rows may be multiplied."""
-        return True
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-        if self.b_RN is not None:
-            # The product also computed A x, as its last rows.
-            y_TN, low_TR = y.view(-1, y.shape[-1]).tensor_split([self.b_RN.shape[1]], -1)
-            y = torch.addmm(y_TN, low_TR, self.b_RN).view(*x.shape[:-1], -1)
         return tuple(part.contiguous() for part in torch.split(y, list(self.sizes), -1))
-
-
-@dataclass(frozen=True)
-class _InPlace:
-    """The same in C++, from the weights themselves."""
-
-    layers: kernels.FewRows
-
-    def takes(self, x: Tensor) -> bool:
-        """Return True if `x` has few rows."""
-        return x.dtype == torch.bfloat16 and x.numel() <= FEW_ROWS * x.shape[-1]
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        x_TK = x.reshape(-1, x.shape[-1])
-        outputs = self.layers(x_TK if x_TK.stride(1) == 1 else x_TK.contiguous())
-        return tuple(y_TN.view(*x.shape[:-1], -1) for y_TN in outputs)
 
 
 class PackedLinears:
     """The linear layers of `base`, each with the adapters it may have."""
 
     def __init__(self, base: nn.Module) -> None:
-        self._packs: dict[nn.Module, _Pack | _InPlace] = {}
-        """Groups of layers by the first of each."""
+        self._packs: dict[nn.Module, _Pack | kernels.FewRows] = {}
+        """Each group of layers, by its first layer."""
         self._others: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-        """For each further layer of a group the input that it should be given next, and its output for that one."""
+        """For each further layer of a group: the input that it should get next, and its output for that input."""
         self._adapter: str | None = None
         self._resting = False
-        """True while somebody else computes with these layers, and the copies only wait to be used again."""
+        """True while learning uses these layers and the copies are kept for later."""
         self._groups = list(_groups(base))
         for group in self._groups:
             for layer in group:
@@ -97,7 +69,7 @@ class PackedLinears:
     def pack(self, adapter: str | None) -> None:
         """Compute with copies that have `adapter`, or none.
 
-        This happens where all layers are plain ones on the CPU and of a type that oneDNN multiplies well.
+        This happens where all layers are plain ones on the CPU, in float32, or in bfloat16 where C++ computes them.
         """
         if self._packs and self._adapter == adapter:
             self._resting = False
@@ -107,17 +79,20 @@ class PackedLinears:
             return
         with torch.no_grad():
             for group in self._groups:
-                self._packs[group[0]] = _in_place(group, adapter) or _packed(group, adapter)
+                if all(kernels.FewRows.takes(_linear_of(layer).weight) for layer in group):
+                    self._packs[group[0]] = _in_place(group, adapter)
+                elif _linear_of(group[0]).weight.dtype == torch.float32:
+                    self._packs[group[0]] = _packed(group, adapter)
         self._adapter = adapter
 
     def release(self) -> None:
-        """Drop the copies: the weights are about to change, or their memory is needed."""
+        """Free the copies before the weights change or their memory is needed."""
         self._packs.clear()
         self._others.clear()
         self._resting = False
 
     def rest(self) -> None:
-        """Compute without the copies until `pack` is called again; they stay, with their memory."""
+        """Compute without the copies, and keep them, until `pack` is called again."""
         self._resting = True
         self._others.clear()
 
@@ -128,39 +103,34 @@ class PackedLinears:
 
     @property
     def in_place(self) -> bool:
-        """True if few rows are computed in C++ from the weights as they lie."""
-        return not self._resting and isinstance(next(iter(self._packs.values()), None), _InPlace)
+        """True if few rows are computed in C++."""
+        return not self._resting and isinstance(next(iter(self._packs.values()), None), kernels.FewRows)
 
     def few_rows(self, layer: nn.Module) -> kernels.FewRows | None:
-        """Return the layers that are given the same input, of which `layer` is the first, while they are `in_place`."""
+        """Return the group whose first layer is `layer`, if it is computed in C++."""
         pack = self._packs.get(layer)
-        return pack.layers if isinstance(pack, _InPlace) else None
+        return pack if isinstance(pack, kernels.FewRows) else None
 
     def _forward(
         self, group: Sequence[Any], layer: Any, unpacked: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor:
         pack = self._packs.get(group[0])
-        # Blocked weights have no gradient: with gradients on, somebody else computes with this model.
-        if pack is None or self._resting or torch.is_grad_enabled() or not pack.takes(x):
+        # Copies have no gradient, so with gradients on this is not sampling.
+        if pack is None or self._resting or torch.is_grad_enabled():
+            return unpacked(x, *args, **kwargs)
+        if isinstance(pack, kernels.FewRows) and (x.dtype != torch.bfloat16 or x.numel() > FEW_ROWS * x.shape[-1]):
             return unpacked(x, *args, **kwargs)
         if layer is group[0]:
             first, *further = pack(x)
             self._others.update(zip(group[1:], ((x, y) for y in further), strict=True))
             return first
-        # Popped, so that no tensor outlives the pass; compared, as an architecture may feed a layer something else.
+        # Popped, so that no tensor outlives the pass; compared, as an architecture may pass another input.
         given, y = self._others.pop(layer, (None, x))
         return y if given is x else unpacked(x, *args, **kwargs)
 
 
-def is_packed(dtype: torch.dtype) -> bool:
-    """Return True if this processor samples with blocked copies of weights of this type."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch
-        return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 def _groups(base: nn.Module) -> Iterator[list[Any]]:
-    """Yield the linear layers, those together that are given the same input."""
+    """Yield the linear layers in groups of the same input."""
     layers = _outermost_linears(base)
     left = {id(layer) for layer in layers}
     for parent in base.modules():
@@ -185,10 +155,7 @@ def _outermost_linears(base: nn.Module) -> list[Any]:
     return [*with_adapters, *(m for m in base.modules() if type(m) is nn.Linear and id(m) not in inside)]
 
 
-def _in_place(group: Sequence[Any], adapter: str | None) -> _InPlace | None:
-    """Return the layers as C++ computes them; None where it does not."""
-    if not all(kernels.FewRows.takes(_linear_of(layer).weight) for layer in group):
-        return None
+def _in_place(group: Sequence[Any], adapter: str | None) -> kernels.FewRows:
     layers = []
     for layer in group:
         linear = _linear_of(layer)
@@ -197,38 +164,21 @@ def _in_place(group: Sequence[Any], adapter: str | None) -> _InPlace | None:
             a_RK = layer.lora_A[adapter].weight
             b_NR = layer.lora_B[adapter].weight * layer.scaling[adapter]
         layers.append(kernels.AdaptedLinear(linear.weight, linear.bias, a_RK, b_NR))
-    return _InPlace(kernels.FewRows(layers))
+    return kernels.FewRows(layers)
 
 
 def _packed(group: Sequence[Any], adapter: str | None) -> _Pack:
     linears = [_linear_of(layer) for layer in group]
     sizes = tuple(linear.out_features for linear in linears)
     weights = [linear.weight.detach() for linear in linears]
-    biases = [linear.bias for linear in linears]
-    with_adapter = [n for n, layer in enumerate(group) if layer is not linears[n] and adapter in layer.lora_A]
-    b_RN = None
-    # float32 holds W + s B A as exactly as the learner's two products; the sum is one product less a layer.
-    if weights[0].dtype == torch.float32:
-        for n in with_adapter:
-            weights[n] = group[n].get_delta_weight(adapter).add_(weights[n])
-    elif with_adapter:
-        small = [group[n].lora_A[adapter].weight.detach() for n in with_adapter]
-        # Zeros outside a layer's own rows and columns: what one layer's A gives must not reach another's outputs.
-        b_RN = torch.zeros(sum(a_RK.shape[0] for a_RK in small), sum(sizes), dtype=weights[0].dtype)
-        row = 0
-        for n, a_RK in zip(with_adapter, small, strict=True):
-            b_NR, first = group[n].lora_B[adapter].weight.detach(), sum(sizes[:n])
-            b_RN[row : row + len(a_RK), first : first + sizes[n]] = b_NR.T * group[n].scaling[adapter]
-            row += len(a_RK)
-        weights += [a_RK.to(weights[0].dtype) for a_RK in small]
+    for n, layer in enumerate(group):
+        if layer is not linears[n] and adapter in layer.lora_A:
+            weights[n] = layer.get_delta_weight(adapter).add_(weights[n])
     rows_NK = torch.cat(weights) if len(weights) > 1 else weights[0]
     bias_N = None
-    if any(bias is not None for bias in biases):
-        bias_N = rows_NK.new_zeros(len(rows_NK))
-        for part, bias in zip(bias_N[: sum(sizes)].split(sizes), biases, strict=True):
-            if bias is not None:
-                part.copy_(bias.detach())
-    return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes, b_RN)
+    if any(linear.bias is not None for linear in linears):
+        bias_N = torch.cat([rows_NK.new_zeros(n.out_features) if n.bias is None else n.bias.detach() for n in linears])
+    return _Pack(torch.ops.mkldnn._reorder_linear_weight(rows_NK, _ROWS), bias_N, sizes)
 
 
 def _linear_of(layer: Any) -> Any:
@@ -239,7 +189,8 @@ def _can_be_packed(layer: Any) -> bool:
     linear = _linear_of(layer)
     if type(linear) is not nn.Linear or (linear is not layer and layer.lora_variant):
         return False
-    return linear.weight.device.type == "cpu" and is_packed(linear.weight.dtype)
+    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch
+    return has_onednn and linear.weight.device.type == "cpu"
 
 
 logger = logging.getLogger(__name__)
@@ -250,14 +201,14 @@ _OF_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 class DecoderStack:
-    """The layers of a model as C++ computes them."""
+    """Computes all layers of a model in one C++ call."""
 
     def __init__(
         self, backbone: nn.Module, fused: set[nn.Module], packed: PackedLinears, heads: tuple[int, int, int]
     ) -> None:
         """
         Args:
-            fused: modules that compute what C++ does for norms, gates and rotations.
+            fused: modules of which C++ computes norms, gates and rotations (`fuse_layers`).
             packed: the linear layers.
             heads: numbers of query and of key heads, and their size.
         """
@@ -265,11 +216,12 @@ class DecoderStack:
         self._packed = packed
         self._heads = heads
         self._agrees: bool | None = None
-        """True once C++ has given the modules' numbers; None until it was tried."""
+        """True if C++ has given the modules' results; None before the comparison."""
         if not _is_known(backbone, fused):
             self._agrees = False
             logger.info(
-                "sampling computes the layers of %s through torch: C++ does not know them", type(backbone).__name__
+                "sampling computes the layers of %s through torch: the C++ kernels do not support them",
+                type(backbone).__name__,
             )
         self._decoder: kernels.DecoderLayers | None = None
         self._made_of: kernels.FewRows | None = None
@@ -277,10 +229,10 @@ class DecoderStack:
     def hidden(
         self, tokens_T: Tensor, positions_T: Tensor, tables: Any, by_modules: Callable[[], Tensor]
     ) -> Tensor | None:
-        """Return the last hidden states [T, M] of a pass; None where it is not one for C++.
+        """Return the last hidden states [T, M] of a pass; None if C++ does not compute it.
 
         Args:
-            by_modules: computes the same by the modules.
+            by_modules: computes the same with the modules.
         """
         if self._agrees is False or not isinstance(tables, PagedTables) or tokens_T.numel() > FEW_ROWS:
             return None
@@ -299,15 +251,15 @@ class DecoderStack:
         return hidden_TM
 
     def release(self) -> None:
-        """Drop what was made of the adapter: the weights are about to change."""
+        """Drop the copies of the adapter before the weights change."""
         self._decoder = self._made_of = None
 
     def _tried(self, hidden_TM: Tensor, expected_TM: Tensor) -> Tensor:
-        apart = float((hidden_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
-        self._agrees = apart < 2**-5
+        difference = float((hidden_TM.float() - expected_TM.float()).abs().max() / expected_TM.float().abs().max())
+        self._agrees = difference < 2**-5
         if not self._agrees:
             logger.warning(
-                "sampling computes the layers through torch: those in C++ differ by %.3g of the largest", apart
+                "sampling computes the layers through torch: C++ differs by %.3g of the largest value", difference
             )
         return expected_TM
 
@@ -339,7 +291,7 @@ class DecoderStack:
 
 
 def _is_known(backbone: Any, fused: set[nn.Module]) -> bool:
-    """Return True if all layers have the parts that C++ knows, and nothing else."""
+    """Return True if all layers have exactly the parts that C++ computes."""
     if not all(isinstance(getattr(backbone, name, None), nn.Module) for name in ("embed_tokens", "norm", "rotary_emb")):
         return False
     layers = getattr(backbone, "layers", None)
@@ -354,7 +306,7 @@ def _is_known(backbone: Any, fused: set[nn.Module]) -> bool:
 def _layer_is_known(layer: Any, fused: set[nn.Module]) -> bool:
     if _names(layer) != _PARTS or not fused.issuperset(layer.children()):
         return False
-    # A window hides tokens, which the first pass may be too short to show.
+    # A window: the first pass may be too short to show the difference.
     sees_all = getattr(layer.self_attn, "sliding_window", None) is None and hasattr(layer.self_attn, "scaling")
     return sees_all and _names(layer.self_attn) <= _OF_ATTENTION and _names(layer.mlp) <= _OF_MLP
 

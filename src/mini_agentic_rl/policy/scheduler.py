@@ -96,16 +96,16 @@ class Scheduler:
         return None
 
     def _plan(self, adapter: str | None) -> StepPlan | None:
-        """Return the next forward pass with `adapter`; None where none of its sequences can go on now."""
+        """Return the next forward pass with `adapter`; None if none of its sequences can run now."""
         self._firsts.clear()
-        # Decoding first: a long prompt must not hold up the answers under way.
+        # Decoding first: a long prompt must not delay running answers.
         decode = self._decodes(adapter)
         budget = self._max_batch_tokens - sum(segment.cost for segment in decode)
         prefill: list[Segment] = []
         begun = [sequence for sequence in self._running if sequence.request.adapter == adapter and sequence.left > 1]
         kept, most = 0, math.inf
         if begun:
-            # Beside one that takes further passes, shorter prompts come in, in up to half of this one.
+            # Shorter prompts may take up to half of the pass beside a prompt that needs further passes.
             left = begun[0].left
             kept, most = (left, most) if left <= budget else (budget - budget // 2, left)
         for sequence in sorted(begun[1:], key=lambda sequence: sequence.left):
@@ -113,10 +113,10 @@ class Scheduler:
                 budget -= self._take(sequence, budget - kept, prefill)
         while budget > kept and len(self._running) < self._max_running:
             waiting = self._next(most)
-            # The queue stops at the first one that cannot go: overtaking would starve a long prompt.
+            # The queue stops at the first sequence that finds no room: overtaking would starve a long prompt.
             if waiting is None or waiting.request.adapter != adapter or not self._admit(waiting):
                 break
-            # With all but one token found in the cache, it decodes at once.
+            # If all but one token are cached, the sequence decodes at once.
             budget -= self._take(waiting, budget - kept, decode if waiting.left == 1 else prefill)
         if begun and budget > 0:
             self._take(begun[0], budget, prefill)
@@ -126,7 +126,7 @@ class Scheduler:
         """Record one forward pass; return the number of tokens that it added to sequences.
 
         Args:
-            draws: for each segment in `drawing` the token drawn behind its last one, and behind each guessed one.
+            draws: for each segment in `drawing` the tokens drawn after its last token and after each draft token.
         """
         for segment in (*plan.prefill, *plan.decode):
             segment.sequence.computed += segment.count
@@ -155,7 +155,7 @@ class Scheduler:
             if draw.token != guessed or reason is not None:
                 break
             right += 1
-        # Right guesses have the keys of the tokens; the keys of the others are overwritten.
+        # The keys of accepted draft tokens are valid; those of rejected ones are overwritten.
         sequence.computed += right
         if segment.guess is not None and segment.twin is None and reason is None:
             self._drafts.observe(segment.guess, right)
@@ -172,7 +172,7 @@ class Scheduler:
         self._cache.clear()
 
     def fail_all(self) -> list[RunningSequence]:
-        """Drop everything (after an error in the forward pass) and return what was dropped."""
+        """Drop all sequences after an error in the forward pass, and return them."""
         dropped = [*self._running, *self._waiting]
         for sequence in self._running:
             self._cache.close(sequence.table)
@@ -211,7 +211,7 @@ class Scheduler:
     def _decodes(self, adapter: str | None) -> list[Segment]:
         ready: list[RunningSequence] = []
         for sequence in list(self._running):
-            # An earlier one in this loop may have preempted it.
+            # It may have been preempted for an earlier one of this loop.
             if sequence not in self._running or sequence.request.adapter != adapter:
                 continue
             if sequence.left != 1:
@@ -219,7 +219,7 @@ class Scheduler:
             while not self._cache.grow(sequence.table, len(sequence.tokens)):
                 youngest = self._running[-1]
                 if youngest is sequence and len(self._running) == 1:
-                    # The cache is too small for it alone: it ends as if it had met its length bound.
+                    # The cache is too small for it alone: it ends with the reason "length".
                     self._release(sequence)
                     self._deliver(sequence, "length")
                     break
@@ -232,16 +232,16 @@ class Scheduler:
                 ready.append(sequence)
         ready = rows_in_turn(ready, self._running, self._drafts.cost.share_of_row)
         guesses = self._guesses(ready)
-        # A published block must be computed, and only now is it certain that none of these is preempted.
+        # Only now is it certain that none of these is preempted, so that their published blocks are computed.
         return [self._segment(sequence, 1, guess) for sequence, guess in zip(ready, guesses, strict=True)]
 
     def _guesses(self, ready: Sequence[RunningSequence]) -> list[Guess | None]:
-        """Return draft tokens for each sequence: those that its grammar makes certain, else a guess."""
+        """Return draft tokens for each sequence: those that its grammar determines, else a guess."""
         budget = min(self._max_batch_tokens - len(ready), GUESSED)
         certain: dict[RunningSequence, Guess] = {}
         for sequence in ready:
             if sequence.constraint is not None:
-                # Not the last of them, behind which a choice is drawn again.
+                # Without the last of them, after which a token is drawn.
                 tokens = tuple(sequence.constraint.certain(self._vocabulary))[:-1]
                 certain[sequence] = Guess(tokens, 0).first(min(budget, self._room(sequence)))
                 budget -= len(certain[sequence].tokens)
@@ -250,7 +250,7 @@ class Scheduler:
         return [certain.get(sequence, guess) for sequence, guess in zip(ready, guessed, strict=True)]
 
     def _room(self, sequence: RunningSequence) -> int:
-        """Return the maximum number of draft tokens: fewer than the sequence may still get."""
+        """Return the maximum number of draft tokens: one less than the tokens that the sequence may still get."""
         left = sequence.request.sampling.max_tokens - sequence.position
         return min(left, self._context_length - len(sequence.tokens)) - 1
 
@@ -263,25 +263,25 @@ class Scheduler:
     def _segment(self, sequence: RunningSequence, count: int, guess: Guess | None = None) -> Segment:
         """Return the next `count` tokens as a segment, with its full blocks published.
 
-        The prefix-tree node of the last full block and the tokens behind that block identify a history. A segment of
-        the same step with both alike computes the same, and what is guessed for one may be drawn for the other.
+        The prefix-tree node of the last full block and the tokens after that block identify a history. Segments of the
+        same pass with the same history compute the same, and share their draft tokens.
         """
         table, stop = sequence.table, sequence.computed + count
         self._cache.publish(table, sequence.tokens, stop)
         history = (table.node, tuple(sequence.tokens[table.published * self._cache.block_size : stop]))
         first = self._firsts.get(history)
-        # The twin must compute all of these tokens, and so must not begin later.
+        # The twin has to compute all of these tokens, so it must not begin later.
         if first is not None and first.start <= sequence.computed:
             shared = first.guess
-            if shared is not None and sequence.constraint is not None:  # it must keep to its own grammar
-                shared = None if guess is None else guess.as_far_as(shared)
+            if shared is not None and sequence.constraint is not None:  # its own grammar limits it
+                shared = None if guess is None else guess.common_prefix(shared)
             return Segment(sequence, count, first, self._with_room(sequence, shared))
         segment = Segment(sequence, count, guess=self._with_room(sequence, guess))
         self._firsts[history] = segment
         return segment
 
     def _with_room(self, sequence: RunningSequence, guess: Guess | None) -> Guess | None:
-        """Return `guess` as far as the sequence may take it; None where the cache has no block for it."""
+        """Return the part of `guess` that the sequence has room for; None if the cache has no block for it."""
         if guess is None:
             return None
         guess = guess.first(self._room(sequence))
@@ -294,7 +294,7 @@ class Scheduler:
         return self._cache.open((adapter or "", self._version(adapter)), sequence.tokens)
 
     def _admit(self, sequence: RunningSequence) -> bool:
-        """Let a waiting sequence run, with blocks for all of its tokens; without enough blocks change nothing."""
+        """Admit a waiting sequence, with blocks for all of its tokens; return False without enough blocks."""
         table = self._open(sequence)
         if not self._cache.grow(table, len(sequence.tokens)):
             self._cache.close(table)
@@ -313,9 +313,9 @@ class Scheduler:
         return True
 
     def _adapters_in_turn(self) -> list[str | None]:
-        """Return the adapters with work, the least recently used first: long answers of one do not hold up another.
+        """Return the adapters with work, the least recently used first, so that all take turns.
 
-        All are tried, because the sequences of a waiting one may find no room while another runs.
+        All are returned, because the sequences of a waiting adapter may find no room while another one runs.
         """
         adapters = [s.request.adapter for s in self._running]
         first = self._next()
@@ -341,7 +341,7 @@ class Scheduler:
             self._deliver(sequence, "cancelled")
 
     def _deliver(self, sequence: RunningSequence, reason: FinishReason | None) -> None:
-        """Deliver the draws that were not delivered yet."""
+        """Deliver the draws that are not delivered yet."""
         draws, sequence.undelivered = sequence.undelivered, []
         first = len(draws) == sequence.position
         sequence.deliver(
@@ -362,7 +362,7 @@ class Scheduler:
         self._cache.close(sequence.table)
 
     def _start_over(self, sequences: Sequence[RunningSequence]) -> None:
-        # Each goes to the front of the queue, so the last one first: their order stays.
+        # Each is put to the front of the queue, so the last one first: their order stays.
         for sequence in reversed(sequences):
             self._preempt(sequence)
             # Draws of the old weights must not be reported under the new version.

@@ -1,4 +1,4 @@
-"""The settings of models, sampling and learning, apart from what they set: reading them needs no torch."""
+"""Settings of models, sampling and learning. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LoraSettings(Settings):
     )
     """Dropout before the adapter while learning; sampling and measuring never drop anything."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Layers that get an adapter."""
+    """Layers with an adapter."""
 
 
 class EngineSettings(Settings):
@@ -65,7 +65,7 @@ class EngineSettings(Settings):
     block_size: int = Field(default=8, ge=1)
     """Tokens per cache block."""
     cache_mib: int = Field(default=768, ge=1)
-    """Size of the sampler's key/value cache in MiB; it is freed while learning, unless sampling goes on meanwhile
+    """Size of the sampler's key/value cache in MiB; it is freed while learning, unless sampling continues meanwhile
     (`max_staleness`)."""
     max_batch_tokens: int = Field(default=1024, ge=1)
     """Most tokens of one forward pass."""
@@ -76,13 +76,9 @@ class EngineSettings(Settings):
     max_draft_tokens: int = Field(default=8, ge=0)
     """Maximum draft length for n-gram speculation, used where it is measured to pay (lossless); 0 turns it off."""
     cuda_graphs: bool = True
-    """Decode in CUDA graphs on a CUDA device, so that Python does not launch every operation; their buffers, and the
-    key/value cache, are then held while learning too."""
-    sampler_device: str | None = None
-    """Device for sampling alone, as in `cuda:1`, with a second copy of the weights; by default one copy samples and
-    learns."""
+    """Decode in CUDA graphs on a CUDA device; their buffers and the key/value cache stay allocated while learning."""
     deterministic: bool = False
-    """One request per forward pass and no prefix cache: slow, but no number depends on what else is sampled."""
+    """One request per forward pass and no prefix cache: slow, but no result depends on concurrent requests."""
 
 
 class LearnerSettings(Settings):

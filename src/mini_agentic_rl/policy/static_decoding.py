@@ -1,15 +1,15 @@
 """Decode steps over fixed buffers, which a GPU repeats without Python (CUDA graphs).
 
-A decode step is some hundreds of small kernels, and launching them one by one from Python takes longer than running
-them. A graph holds the launches with the addresses that they were recorded with, so it is right as long as everything
-that it reads and writes stays where it is: weights and adapters are updated in place, inputs are copied into buffers.
+A decode step consists of hundreds of small kernels, and launching them from Python takes longer than running them. A
+graph stores the launches with their addresses, so everything that it reads and writes must keep its address: weights
+and adapters are updated in place, inputs are copied into buffers.
 
-Rows and widths are filled up to a few sizes; what fills up repeats the first row, and is thrown away. Each row reads
-its whole history by itself. That reads what sequences share more than once, in exchange for shapes that do not depend
-on who shares what, so it is for steps that wait for launches and not for memory (`READ`).
+Rows and widths are padded to a few sizes; padding repeats the first row, and its results are dropped. Each row reads
+its whole history by itself. Shared histories are read more than once, but shapes do not depend on what is shared. So
+this pays for steps that are bound by launches and not by memory (`READ`).
 
-A size is computed plainly when it is first met, and recorded when it is met again. A recording is used only if it
-gives what the plain step gave; where one cannot be made or differs, sampling goes on without, and the log says so.
+A size is computed plainly the first time and recorded the second time. A recording is used only if it gives the
+results of the plain step; if recording fails, sampling continues without graphs and logs a warning.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class CudaGraphs:
         with torch.cuda.device(self._device):
             before = torch.cuda.current_stream()
             try:
-                # On the stream of the recording, because libraries prepare their workspace for each stream apart.
+                # On the stream of the recording, because libraries prepare a workspace for each stream.
                 self._stream.wait_stream(before)
                 with torch.cuda.stream(self._stream):
                     call()
                 graph = torch.cuda.CUDAGraph()
-                # The thread's own errors alone: another one may be copying to the device meanwhile.
+                # Only errors of this thread: another one may be copying to the device meanwhile.
                 mode = "thread_local"
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=mode):
                     call()
             finally:
-                # A recording that fails leaves its stream the current one.
+                # A failed recording leaves its stream as the current one.
                 torch.cuda.set_stream(before)
             before.wait_stream(self._stream)
         return graph.replay
@@ -76,12 +76,12 @@ READ: Final = 2**18
 GATHERED: Final = 2**16
 """Tokens of cached history that are gathered at once: bounds the memory of one layer's attention."""
 _UNIT: Final = 64
-"""Tokens that a width is a multiple of, or one block where that is more; fused attention wants even rows."""
+"""A width is a multiple of so many tokens, or of one block if that is more: fused attention needs aligned rows."""
 _KEPT: Final = 128
-"""Recordings that are kept; the least recently used is dropped."""
-_APART: Final = 2**-4
-"""Most that a recording may differ from the plain step, as a share of the largest number: a wrong address differs by
-far more, another order of summing in 16 bits by less."""
+"""Maximum number of recordings; the least recently used is dropped."""
+_TOLERANCE: Final = 2**-4
+"""Maximum difference of a recording from the plain step, relative to the largest value: a wrong address differs by far
+more, another order of summation in 16 bits by less."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _rounded(count: int) -> int:
 
 
 def _filled(size: StepSize, of_rows: Sequence[list[int]], blocks: Sequence[list[int]]) -> npt.NDArray[np.int64]:
-    """Return the inputs of a step in the order of the buffers, filled up to `size`.
+    """Return the inputs of a step in the order of the buffers, padded to `size`.
 
     Args:
         of_rows: tokens; positions; cache slots that keys and values are written to; and the row that each of these is
@@ -125,7 +125,7 @@ def _filled(size: StepSize, of_rows: Sequence[list[int]], blocks: Sequence[list[
     rows, tables = flat[: 4 * size.rows].reshape(4, -1), flat[4 * size.rows :].reshape(size.rows, -1)
     for row, values in zip(rows, of_rows, strict=True):
         row[: len(values)] = values
-        # What fills up writes what the first row writes, to the same slot.
+        # Padding writes the first row again, to the same slot.
         row[len(values) :] = values[0]
     tables[:] = 0
     for table, held in zip(tables, blocks, strict=False):
@@ -158,7 +158,7 @@ class _StaticTables:
             parts = (q_RKGD[some], keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2))
             if scoring.softcap is None:
                 out = F.scaled_dot_product_attention(*parts, attn_mask=mask_R11C[some], scale=scoring.scale)
-            else:  # torch's fused attention cannot squash scores
+            else:  # torch's fused attention has no softcap
                 out = partial_attention(*parts, mask_R11C[some], scoring)[0]
             out_RHD[some] = out.reshape(-1, heads, size)
         return out_RHD
@@ -178,10 +178,10 @@ _Key = tuple[str | None, StepSize]
 
 
 class DecodeRunner:
-    """Computes passes in which sequences decode, and few tokens of prompts are read. Only the torch thread uses it.
+    """Computes passes of decoding sequences and short prompts over fixed buffers. Only the torch thread uses it.
 
-    Rollouts of several turns read the result of a tool in nearly every pass. So the tokens of a prompt are rows too,
-    each of which sees the tokens before it. All sizes share one set of buffers, as only one step runs at a time.
+    Rollouts of several turns read the result of a tool in nearly every pass, so the tokens of a prompt are rows too.
+    All sizes share one set of buffers, as only one step runs at a time.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class DecodeRunner:
         self._addresses: tuple[int, ...] = ()
         self._works, self._addresses_checked = True, False
         self.settled = True
-        """False if the last pass was a step that took longer than it will again: a plain or a recorded one."""
+        """False if the last pass was slower than its repetitions will be: it was computed plainly, or recorded."""
 
     @property
     def holds_recordings(self) -> bool:
@@ -245,7 +245,7 @@ class DecodeRunner:
         return (self._hidden_RM[: len(rows)], places) if self._compute((plan.adapter, size)) else None
 
     def _compute(self, key: _Key) -> bool:
-        """Compute the step in the buffers, from a recording where it pays; False where recording has just failed."""
+        """Compute the step in the buffers, by a recording if there is one; False if recording has just failed."""
         self.settled = key in self._recordings
         if key not in self._recordings:
             if key not in self._met:
@@ -261,7 +261,7 @@ class DecodeRunner:
         return True
 
     def _compute_plainly(self, size: StepSize) -> None:
-        """Compute the hidden states of all rows from what the buffers hold. Nothing here looks at a value."""
+        """Compute the hidden states of all rows from the buffers, without reading a value on the host."""
         numbers, rows = self._numbers[: size.numbers], size.rows
         tokens_R, positions_R, slots_R, sources_R = numbers[: 4 * rows].view(4, rows)
         blocks_RN = numbers[4 * rows :].view(rows, size.blocks)
@@ -274,7 +274,7 @@ class DecodeRunner:
         self._hidden_RM[:rows].copy_(hidden_RM)
 
     def _record(self, key: _Key) -> bool:
-        """Record a step, and check that the recording gives what the plain step gives; False where that fails."""
+        """Record a step, and compare the recording with the plain step; False if that fails."""
         size = key[1]
         try:
             replay = self._recorder.record(lambda: self._compute_plainly(size))
@@ -282,11 +282,11 @@ class DecodeRunner:
             expected = hidden_RM.clone()
             hidden_RM.zero_()
             replay()
-            apart = float((hidden_RM - expected).abs().max() / expected.abs().max())
+            difference = float((hidden_RM - expected).abs().max() / expected.abs().max())
         except RuntimeError as error:
             return self._give_up(f"a step cannot be recorded: {error}")
-        if not apart <= _APART:
-            return self._give_up(f"a recorded step gave other numbers ({apart:.3g} apart)")
+        if not difference <= _TOLERANCE:
+            return self._give_up(f"a recorded step gave other numbers (difference {difference:.3g})")
         self.counters["recorded"] += 1
         self._recordings[key] = replay
         if len(self._recordings) > _KEPT:
@@ -294,7 +294,7 @@ class DecodeRunner:
         return True
 
     def _give_up(self, reason: str) -> bool:
-        logger.warning("decoding goes on without CUDA graphs, which is slower and changes no token: %s", reason)
+        logger.warning("decoding continues without CUDA graphs, which is slower and changes no token: %s", reason)
         self._works = False
         self._recordings.clear()
         self._numbers = self._hidden_RM = torch.empty(0)

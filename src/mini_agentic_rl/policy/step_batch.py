@@ -1,8 +1,8 @@
-"""One forward pass of the engine: the sequences that run, the plan of the pass, and the plan as tensors.
+"""One forward pass of the engine: its sequences, its plan, and the plan as tensors.
 
-Packed order: prefill chunks first, then the rows of the decoding sequences, one for each last token and each draft
-token behind it, as if each were a sequence that ends there. A segment with a twin adds no token: it gets copies of its
-twin's keys and values in its own cache slots, and draws from its twin's hidden states.
+Packed order: prefill chunks first, then the rows of the decoding sequences, one for each last token and for each draft
+token after it, as if each were a sequence that ends there. A segment with a twin adds no token: its cache slots get
+copies of its twin's keys and values, and its draws use its twin's hidden states.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunningSequence:
     tokens: list[int]
     """Prompt and what was sampled so far."""
     constraint: TokenConstraint | None = None
-    """Grammar, in its state after the sampled tokens; it survives a preemption, as they do."""
+    """Grammar, in its state after the sampled tokens."""
     table: BlockTable = field(default_factory=BlockTable)
     computed: int = 0
     """Number of `tokens` whose keys are in the cache."""
@@ -46,7 +46,7 @@ class RunningSequence:
     failure: str = ""
     """Reason of the cancellation, if no token obeys the constraint."""
     undelivered: list[Draw] = field(default_factory=list)
-    """Draws that `on_delta` was not called with yet."""
+    """Draws that are not delivered to `on_delta` yet."""
     version: int = 0
     """Policy version of the last draw."""
     counts: TokenCounts | None = None
@@ -62,7 +62,7 @@ class RunningSequence:
             self.counts = TokenCounts()
 
     def deliver(self, delta: TokenDelta) -> None:
-        """Call `on_delta`. A callback that raises ends its request, and no other of the pass."""
+        """Call `on_delta`. A callback that raises ends its own request only."""
         try:
             self.on_delta(delta)
         except Exception as error:  # the callback is the caller's
@@ -77,7 +77,7 @@ class RunningSequence:
 
     @property
     def left(self) -> int:
-        """Number of tokens that are still to compute; with one of them, it decodes."""
+        """Number of tokens that are still to compute; a decoding sequence has one."""
         return len(self.tokens) - self.computed
 
 
@@ -88,10 +88,10 @@ class Segment:
     sequence: RunningSequence
     count: int
     twin: Segment | None = None
-    """Segment of the same pass with the same tokens after the same history. Its keys and hidden states are used here
-    too, so nothing is computed for this segment."""
+    """Segment of the same pass with the same tokens after the same history. Its keys and hidden states are reused, so
+    nothing is computed for this segment."""
     guess: Guess | None = None
-    """Draft tokens, computed behind those of the segment."""
+    """Draft tokens, computed after those of the segment."""
 
     @property
     def start(self) -> int:
@@ -115,7 +115,7 @@ class Segment:
 
     @property
     def draws(self) -> bool:
-        """True if the segment reaches the last token: then a token is drawn there, and at each draft token."""
+        """True if the segment reaches the last token: a token is drawn there and at each draft token."""
         return self.stop == len(self.sequence.tokens)
 
 
@@ -130,7 +130,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Places:
-    """Places of the tokens of a pass in packed order."""
+    """Packed indices of the tokens of a pass."""
 
     count: int
     """Number of tokens that are computed."""
@@ -142,7 +142,7 @@ class Places:
         return [self.index(segment, segment.stop - 1 + ahead) for ahead in range(1 + len(segment.guessed))]
 
     def index(self, segment: Segment, position: int) -> int:
-        """Return the packed index of the token at `position`, in the segment's twin where it has one."""
+        """Return the packed index of the token at `position`; that of the segment's twin if it has one."""
         computed = segment.twin or segment
         return self.of[computed][position - computed.start]
 
@@ -172,7 +172,7 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
         positions.extend(range(segment.start, segment.stop))
         slots.append(segment_slots[segment.start :])
         chunks.append(Chunk(places_of[segment][0], len(tokens), on_device(segment_slots, device)))
-    # Sorted by their blocks, so that rows with a common beginning are neighbours, as `shared_runs` needs.
+    # Sorted by blocks, so that rows with a common prefix are neighbours, as `shared_runs` needs.
     rows = sorted(rows_of(plan.decode), key=lambda row: (row.shareable(block_size), row.length))
     decode: DecodeTables | None = None
     if rows:
@@ -198,7 +198,7 @@ def pack_step(plan: StepPlan, pool: KVPool, block_size: int) -> StepBatch:
 
 @dataclass(frozen=True)
 class TokenRow:
-    """One token of a segment, with all tokens before it visible."""
+    """A token of a segment, which sees all tokens before it."""
 
     segment: Segment
     ahead: int
@@ -248,8 +248,8 @@ def _places(segment: Segment) -> range:
 
 
 def twin_copies(plan: StepPlan, places: Places, block_size: int) -> Iterator[tuple[np.ndarray, list[int]]]:
-    """Yield for each twin its own cache slots, and the packed indices whose keys they get."""
-    # Copies, because a twin's blocks may be private, and outlive the other sequence.
+    """Yield for each segment with a twin its cache slots, and the packed indices of the keys for them."""
+    # Copies, because the sequences may end at different times.
     for segment in (p for p in (*plan.prefill, *plan.decode) if p.twin is not None):
         end = segment.stop + len(segment.guessed)
         indices = [places.index(segment, position) for position in range(segment.start, end)]
@@ -272,7 +272,7 @@ def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tupl
     for row, table in enumerate(tables):
         blocks[row, : len(table)] = table
     slots = (blocks[:, :, None] * block_size + np.arange(block_size)).reshape(len(rows), -1)
-    # The block that the new token goes to is being written, so it is never shared.
+    # The block of the new token is being written, so it is never shared.
     runs = shared_runs([row.shareable(block_size) for row in rows], block_size)
     first = np.zeros(len(rows), np.int64)
     shared = []
@@ -286,7 +286,7 @@ def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tupl
                 torch.arange(taken.start, taken.stop, device=device),
             )
         )
-    # All rows have one width: a shorter history repeats its last slot, which the mask hides.
+    # All rows have the same width: a shorter history repeats its last slot, which the mask hides.
     positions = first[:, None] + np.arange(int((lengths - first).max()))
     rest = np.take_along_axis(slots, np.minimum(positions, slots.shape[1] - 1), 1)
     decode = DecodeTables(shared, on_device(rest, device), on_device(first, device), on_device(lengths, device))
@@ -294,7 +294,7 @@ def _decode(rows: list[TokenRow], block_size: int, device: torch.device) -> tupl
 
 
 def _run_of(slots: np.ndarray, device: torch.device) -> torch.Tensor | slice:
-    """Return slots that follow each other as a slice, which is read without a copy."""
+    """Return contiguous slots as a slice, which is read without a copy."""
     first, last = int(slots[0]), int(slots[-1])
     if last - first == slots.size - 1 and bool((np.diff(slots) == 1).all()):
         return slice(first, last + 1)

@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 class Steps(Protocol):
-    """The part of `Engine` that this thread calls."""
+    """The part of `Engine` that this thread calls; `engine.py` imports this module."""
 
     def pending(self) -> bool:
-        """Return True if there is a step to do; quick, as it is called under the thread's lock."""
+        """Return True if there is a step to compute."""
 
     def step(self) -> None:
-        """Do one step."""
+        """Compute one step."""
 
     def abandon(self) -> None:
         """Cancel all requests; no step follows."""
@@ -52,7 +52,7 @@ class TorchThread:
         atexit.register(self.close)
 
     def attend(self, engine: Steps) -> None:
-        """Run the steps of this engine. One whose step raises is abandoned."""
+        """Run the steps of this engine while no job waits. An engine whose step raises is abandoned."""
         with self._condition:
             self._engine = engine
             self._condition.notify()

@@ -1,17 +1,17 @@
 """Attention of learning, inside packed trees: a token sees itself and its ancestors.
 
-Trees are computed chunk by chunk. A chunk's queries look at its own keys and at those of its context, the path above
-it, which an earlier chunk has computed and kept. Kept keys are detached from the graph that made them: the gradients of
-all that look at them gather there, and go on into that graph when its turn comes.
+Trees are computed chunk by chunk. A chunk's queries attend to its own keys and to those of its context, the path above
+it, which earlier chunks have computed and kept. Kept keys are detached from the graph that computed them: the gradients
+of later chunks accumulate there, and enter that graph in its own backward pass.
 
-On the CPU a chunk is computed block by block, so that few products are computed which the tree's mask would hide. The
-subtrees of a chunk do not see each other: each looks at its own tokens under a small mask, and at a leading part of the
-context. Only queries, keys and values are kept for the backward pass, which computes the weights again. Scores are
-float32 whatever the type of the queries; weights are rounded to that type once they are probabilities.
+On the CPU a chunk is computed block by block, which skips most products that the tree's mask would hide. The subtrees
+of a chunk do not see each other: each attends to its own tokens under a small mask, and to a leading part of the
+context. Only queries, keys and values are kept for the backward pass, which recomputes the weights. Scores are float32;
+probabilities are rounded to the type of the queries.
 
 On a GPU a chunk is computed by torch's FlexAttention (Dong et al. 2024, arXiv 2412.05496): one fused kernel that skips
-the blocks of 128 queries by 128 keys in which no pair sees each other. torch compiles it once, for any number of
-tokens; before its first use it is compared with a masked product. Where there is none, one whole mask is used.
+the blocks of 128 queries by 128 keys that are hidden. torch compiles it once, for any number of tokens; before its
+first use it is compared with a masked product. Without it one whole mask is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .machine import on_device
 
 
 class KeptKeys:
-    """Keys and values of one chunk, layer by layer, that later chunks look at."""
+    """Keys and values of one chunk, layer by layer, for later chunks."""
 
     def __init__(self, chunk: TreeChunk) -> None:
         self.chunk = chunk
@@ -43,7 +43,7 @@ class KeptKeys:
         self._cut: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, layer: int, k_HTD: Tensor, v_HTD: Tensor) -> None:
-        """Take a layer's keys and values. A second time is a checkpoint that computes them again, and is ignored."""
+        """Keep a layer's keys and values. A second call, from a recomputed checkpoint, is ignored."""
         if layer not in self._made:
             self._made[layer] = (k_HTD, v_HTD)
             self._cut[layer] = (_cut(k_HTD), _cut(v_HTD))
@@ -56,7 +56,7 @@ class KeptKeys:
         return k_HTD.index_select(1, indices), v_HTD.index_select(1, indices)
 
     def gathered(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the keys and values that later chunks have looked at, and the gradients that gathered there."""
+        """Return the keys and values that later chunks have used, and their accumulated gradients."""
         pairs = [
             (made, cut.grad)
             for layer, both in self._made.items()
@@ -80,8 +80,8 @@ class TreeTables:
         """
         Args:
             path: the chunks before this one whose keys are kept, in order; together they hold its context.
-            keep: takes this chunk's own keys; None where no later chunk looks at them.
-            flex: FlexAttention; None does without.
+            keep: takes this chunk's keys; None if no later chunk attends to them.
+            flex: FlexAttention; None uses other kernels.
         """
         self._packed = packed
         self._chunk = chunk
@@ -90,13 +90,13 @@ class TreeTables:
         self._reads = _reads(chunk, path, device)
         self._flex = flex
         self._views: dict[object, Any] = {}
-        """The tree's mask in the form that a kernel takes, by what it depends on; layers share it."""
+        """The tree's mask in the form of each kernel; layers share it."""
 
     def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
         if self._keep is not None:
             self._keep.keep(layer, k_HTD, v_HTD)
         keys = [kept.read(layer, indices) for kept, indices in self._reads]
-        # Blocks know no window and no softcap.
+        # Blocks support no window and no softcap.
         if self._flex is None and self._device.type == "cpu" and scoring.window is None and scoring.softcap is None:
             nothing = k_HTD[:, :0]
             context = (torch.cat([k for k, _ in keys] or [nothing], 1), torch.cat([v for _, v in keys] or [nothing], 1))
@@ -121,8 +121,8 @@ class TreeTables:
         return self._views[key]
 
     def _mask(self, window: int | None) -> FlexMask | Tensor:
-        """Return what FlexAttention takes, or without it [T, C + T]: True where a token sees a key, of the context or
-        the chunk's own."""
+        """Return the mask of FlexAttention, or without it [T, C + T]: True where a token sees a key of the context or
+        the chunk."""
         seen = seen_in(self._packed, self._chunk, window)
         if self._flex is not None:
             return FlexMask(seen, self._device)
@@ -130,12 +130,12 @@ class TreeTables:
 
 
 def _cut(tensor: Tensor) -> Tensor:
-    # A leaf of its own: backward passes of later chunks end here and add to its `grad`.
+    # A leaf: backward passes of later chunks end here and add to its `grad`.
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _reads(chunk: TreeChunk, path: Sequence[KeptKeys], device: torch.device) -> list[tuple[KeptKeys, slice | Tensor]]:
-    """Return the kept keys that make up the chunk's context, in order; runs are read without a copy."""
+    """Return the kept keys of the chunk's context, in order; contiguous ones are read without a copy."""
     reads: list[tuple[KeptKeys, slice | Tensor]] = []
     context_C = chunk.context_C
     for kept in path:
@@ -151,27 +151,26 @@ def _reads(chunk: TreeChunk, path: Sequence[KeptKeys], device: torch.device) -> 
 
 
 _SMALLEST = 48
-"""Tokens up to which neighbouring subtrees are taken together: smaller products do not pay."""
+"""Maximum size of a block of several neighbouring subtrees, in tokens: smaller products do not pay."""
 _LARGEST = 128
-"""The most tokens of a block: as a block sees no key after its last token, several of them skip part of the products,
-and their scores stay in the processor's cache."""
+"""Maximum size of a block, in tokens: smaller blocks skip more of the hidden keys, and their scores stay in the
+processor's cache."""
 
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """Tokens `rows` of a chunk. They look at its tokens `own` under a mask, and at `context` tokens of its context."""
+    """Tokens `rows` of a chunk. They attend to its tokens `own` under a mask, and to `context` context tokens."""
 
     rows: slice
     own: slice
     context: int
     hidden_RN: Tensor
-    """Added to the scores of `own`, once for each query head that shares a key head: 0, or minus infinity where one
-    token does not see the other."""
+    """Added to the scores of `own`, once for each query head of a key head: 0, or minus infinity for hidden
+    tokens."""
 
 
 def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[AttentionBlock]:
-    """Return the chunk's subtrees as blocks: neighbouring ones together if they see equally much of the context, large
-    ones in parts.
+    """Return the chunk's subtrees as blocks: neighbours that see the same context together, large ones in parts.
 
     Args:
         groups: query heads that share a key head.
@@ -193,7 +192,7 @@ def blocks_of(packed: PackedTrees, chunk: TreeChunk, groups: int) -> list[Attent
 
 
 def reads_of(packed: PackedTrees, chunk: TreeChunk) -> kernels.TreeReads:
-    """Return the same blocks as the C++ attention takes them."""
+    """Return the same blocks for the C++ attention."""
     start = chunk.start
     blocks = [
         (rows.start - start, rows.stop - start, first - start, rows.stop - start, packed.positions_T[first])
@@ -204,9 +203,9 @@ def reads_of(packed: PackedTrees, chunk: TreeChunk) -> kernels.TreeReads:
 
 
 def _parts(packed: PackedTrees, chunk: TreeChunk) -> Iterator[tuple[int, range]]:
-    """Yield the rows of each block, behind the first token of the subtrees that they are part of.
+    """Yield the first token of the subtrees of each block, and the block's rows.
 
-    The path to that first token is what the rows see of the context.
+    The rows see the context on the path to that first token.
     """
     for first, last in _spans(packed, chunk):
         for start in range(first, last, _LARGEST):
@@ -256,7 +255,7 @@ class _BlockAttention(torch.autograd.Function):
         heads, tokens, size = q_HTD.shape
         grad_HTD = grad_THD.transpose(0, 1)
         grad_q_THD = q_HTD.new_empty(tokens, heads, size)
-        # Many blocks add to the same keys; in 16 bits the later ones would be rounded away.
+        # Many blocks add to the same keys; in 16 bits later summands would be lost.
         grad_k, grad_v, grad_ck, grad_cv = (
             torch.zeros(t.shape, dtype=torch.float32, device=t.device) for t in (k_HTD, v_HTD, ck_HCD, cv_HCD)
         )
@@ -264,7 +263,7 @@ class _BlockAttention(torch.autograd.Function):
             q_KRD, grad_KRD = (_folded(t[:, block.rows], k_HTD.shape[0]) for t in (q_HTD, grad_HTD))
             keys_KND, values_KND = _seen(ck_HCD, k_HTD, block), _seen(cv_HCD, v_HTD, block)
             weights_KRN = _weights(q_KRD, keys_KND, block, ctx.scale)
-            # float32, because a softmax's gradient is a difference: 16 bits would lose it where a weight is near 1.
+            # float32, because the gradient of a softmax is a difference, which cancels where a weight is near 1.
             of_weights_KRN = grad_KRD.float() @ values_KND.float().transpose(1, 2)
             of_scores_KRN = torch._softmax_backward_data(of_weights_KRN, weights_KRN, -1, torch.float32)
             of_scores_KRN = of_scores_KRN.to(q_KRD.dtype)
@@ -273,7 +272,6 @@ class _BlockAttention(torch.autograd.Function):
             _add(grad_ck, grad_k, block, of_scores_KRN.transpose(1, 2) @ q_KRD)
             _add(grad_cv, grad_v, block, weights_KRN.to(grad_KRD.dtype).transpose(1, 2) @ grad_KRD)
         grads = (grad_q_THD.transpose(0, 1), grad_k, grad_v, grad_ck, grad_cv)
-        # Scaled once at the end, and not in each block's product.
         for grad in (grad_q_THD, grad_k, grad_ck):
             grad.mul_(ctx.scale)
         of_q, of_k, of_v, of_ck, of_cv = (grad.to(q_HTD.dtype) for grad in grads)
@@ -286,7 +284,7 @@ def _folded(tensor_HTD: Tensor, kv_heads: int) -> Tensor:
 
 
 def _seen(context_HCD: Tensor, own_HTD: Tensor, block: AttentionBlock) -> Tensor:
-    """Return the keys or values [H, N, D] that a block looks at."""
+    """Return the keys or values [H, N, D] that a block attends to."""
     keys_HND = own_HTD[:, block.own]
     return torch.cat([context_HCD[:, : block.context], keys_HND], 1) if block.context else keys_HND
 
@@ -309,9 +307,9 @@ logger = logging.getLogger(__name__)
 _BLOCK: Final = 128
 """Queries, and keys, of a block."""
 _NOWHERE: Final = 2**31 - 1
-"""Index of a key that only fills up: behind every query."""
-_APART: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
-"""Most that output and gradients may differ from those of a masked product, as a share of their length."""
+"""Index of a padding key: after every query."""
+_TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
+"""Maximum relative difference of output and gradients from those of a masked product."""
 
 Attention = Callable[..., Any]
 """`flex_attention`, or what torch compiles of it."""
@@ -339,7 +337,7 @@ class Seen:
 
 
 def seen_in(packed: PackedTrees, chunk: TreeChunk, window: int | None) -> Seen:
-    """Return who sees whom in a chunk of packed trees; under a window only what is less than so many positions back."""
+    """Return the visibility in a chunk of packed trees; a window hides keys that many or more positions back."""
     own_T = np.arange(chunk.start, chunk.stop)
     key_K = np.concatenate([chunk.context_C, own_T])
     positions_T = packed.positions_T[own_T]
@@ -348,13 +346,13 @@ def seen_in(packed: PackedTrees, chunk: TreeChunk, window: int | None) -> Seen:
 
 
 def _whole_blocks(count: int) -> int:
-    # At least two: torch compiles apart what has the length one, and every compilation is a wait.
+    # At least two: torch compiles again for a length of one.
     return max(2, -(-count // _BLOCK)) * _BLOCK
 
 
-def filled_up(seen: Seen) -> Seen:
-    """Return the same with queries and keys filled up to whole blocks: queries that see what the last one sees, and
-    keys that nobody sees. There are never as many keys as queries, as torch would compile that apart too."""
+def padded(seen: Seen) -> Seen:
+    """Return the same with queries and keys padded to whole blocks: queries that see what the last one sees, and hidden
+    keys. There are never as many keys as queries, as torch would compile again for that."""
     queries, keys = _whole_blocks(seen.query_Q.size), _whole_blocks(seen.key_K.size)
     keys += _BLOCK if keys == queries else 0
     more_q, more_k = (0, queries - seen.query_Q.size), (0, keys - seen.key_K.size)
@@ -368,19 +366,19 @@ def filled_up(seen: Seen) -> Seen:
 
 
 def _blocks(seen: Seen) -> Iterator[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """Yield for each block of queries the blocks of keys of which it sees something, and those of which it sees all."""
+    """Yield for each block of queries the blocks of keys that it sees in part or in full, and those in full."""
     for start in range(0, seen.query_Q.size, _BLOCK):
         pairs = seen.rows(start, start + _BLOCK).reshape(_BLOCK, -1, _BLOCK)
         yield np.asarray(pairs.any((0, 2))), np.asarray(pairs.all((0, 2)))
 
 
 class FlexMask:
-    """The mask of one chunk, as FlexAttention takes it."""
+    """The mask of a chunk for FlexAttention."""
 
     def __init__(self, seen: Seen, device: torch.device) -> None:
         from torch.nn.attention.flex_attention import BlockMask
 
-        whole = filled_up(seen)
+        whole = padded(seen)
         self.queries, self.keys = whole.query_Q.size, whole.key_K.size
         query_Q, first_Q, key_K, end_K, position_K = (
             on_device(part.astype(np.int32), device)
@@ -397,7 +395,7 @@ class FlexMask:
 
 
 def _listed(blocks: npt.NDArray[np.bool_], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return how many blocks of keys each block of queries has, and which, those first."""
+    """Return the number of key blocks of each query block, and their indices, the listed ones first."""
     order = np.argsort(~blocks, axis=1, kind="stable")
     return tuple(on_device(part.astype(np.int32)[None, None], device) for part in (blocks.sum(1), order))  # type: ignore[return-value]  # of two parts
 
@@ -407,7 +405,7 @@ def flex_tree_attention(
 ) -> Tensor:
     """Return attention [H, T, D]; keys and values, the context's first, may have fewer heads than the queries."""
     heads, tokens, size = q_HTD.shape
-    # A scale in the call would be a number that torch compiles for; its own is the one that most architectures have.
+    # torch would compile again for each scale in the call; most architectures use its default.
     factor = scoring.scale * size**0.5
     if abs(factor - 1) > 1e-6:
         q_HTD = q_HTD * factor
@@ -415,7 +413,7 @@ def flex_tree_attention(
         torch.nn.functional.pad(part, (0, 0, 0, length - part.shape[1])).contiguous()[None]
         for part, length in ((q_HTD, mask.queries), (k_HCD, mask.keys), (v_HCD, mask.keys))
     )
-    # A tensor, as torch would compile for each number.
+    # A tensor, as torch would compile again for each number.
     cap_H = torch.full((heads,), scoring.softcap or 0.0, device=q.device)
 
     def capped(score: Tensor, batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -427,9 +425,9 @@ def flex_tree_attention(
 
 
 def flex_on(device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, size: int) -> Attention | None:
-    """Return FlexAttention, compiled for a CUDA device, where it can be trusted with tensors of this kind; else None.
+    """Return FlexAttention compiled for a CUDA device, if it is correct for tensors of this kind; else None.
 
-    Elsewhere torch has no backward pass of it.
+    For other devices torch has no backward pass of it.
     """
     if device.type != "cuda":
         return None
@@ -449,35 +447,35 @@ def _compiled() -> Attention:
 def trusted(
     attention: Attention, device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, size: int
 ) -> bool:
-    """Return True if `attention` gives what a masked product gives, forward and backward, for tensors of this kind.
+    """Return True if `attention` equals a masked product, forward and backward, for tensors of this kind.
 
-    The first time it is compiled, which the log announces.
+    The first call compiles it, and logs that.
     """
     logger.info("compiling attention over trees for this device, once")
     began = time.monotonic()
     try:
-        apart = _apart(attention, device, dtype, heads, key_heads, size)
-    except Exception as error:  # of any kind: the compiler's, Triton's, that of a device too old for it
-        logger.warning("attention over trees goes on with whole masks, which is slower: %s", error)
+        difference = _difference(attention, device, dtype, heads, key_heads, size)
+    except Exception as error:  # from the compiler, from Triton, or because the device is too old
+        logger.warning("attention over trees uses whole masks, which is slower: %s", error)
         return False
-    if not apart <= _APART.get(dtype, 0.0):
-        logger.warning("attention over trees goes on with whole masks: compiled, it is %.3g apart from them", apart)
+    if not difference <= _TOLERANCE.get(dtype, 0.0):
+        logger.warning("attention over trees uses whole masks: the compiled kernel differs by %.3g", difference)
         return False
     logger.info("compiled in %.0f s", time.monotonic() - began)
     return True
 
 
-def _apart(
+def _difference(
     attention: Attention, device: torch.device, dtype: torch.dtype, heads: int, key_heads: int, size: int
 ) -> float:
-    """Return how far output and gradients are from those of a masked product, of three branches behind one trunk."""
+    """Return the largest relative difference from a masked product, for three branches behind one trunk."""
     trunk, branch, count = 150, 50, 3
     index = np.arange(trunk + count * branch)
     end = np.where(index < trunk, index.size, trunk + (index - trunk) // branch * branch + branch)
     at = np.where(index < trunk, index, trunk + (index - trunk) % branch)
     seen = Seen(index, np.zeros_like(index), index, end, at)
     scoring = Scoring(size**-0.5, None, None)
-    generator = torch.Generator().manual_seed(0)  # of its own, as others may have seeded torch's
+    generator = torch.Generator().manual_seed(0)  # the global generator may have been seeded
     shapes = [(head, index.size, size) for head in (heads, key_heads, key_heads, heads)]
     *inputs, weights = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
     pairs = on_device(seen.rows(0, index.size), device)

@@ -1,9 +1,9 @@
 """One pass over packed trees, in chunks that bound its memory, each token computed once.
 
-Chunks run in depth-first order. One that later chunks look at keeps its keys and values, and waits for their gradients
-before its own backward pass; any other is done at once. So what exists together is one chunk and the path above it,
-and where the trees are cut changes no number beyond rounding. `Scorer` reads numbers off such passes without a
-gradient, under an adapter, the bare model or a teacher.
+Chunks run in depth-first order. A chunk that later chunks attend to keeps its keys and values, and waits for their
+gradients before its own backward pass; any other runs its backward pass at once. So only one chunk and the path above
+it exist at a time, and the places where the trees are cut change no result beyond rounding. `Scorer` runs such passes
+without a gradient, under an adapter, the bare model or a teacher.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ChunkTerms:
 
 @dataclass(frozen=True)
 class _WaitingChunk:
-    """A chunk whose keys later chunks may look at, and its own loss."""
+    """A chunk whose keys later chunks may attend to, and its own loss."""
 
     kept: KeptKeys
     hidden_TM: Tensor
@@ -87,7 +87,7 @@ class TreePass:
         for chunk in cut(self._packed, self._max_tokens):
             self._model.pause()
             self._model.threads.adapt()
-            # Depth first: once a subtree is left behind, nothing looks at its keys any more.
+            # Depth first: once a subtree is finished, no later chunk attends to its keys.
             while path and path[-1].kept.chunk.reach <= chunk.start:
                 self._backward(path.pop())
             done = self._forward(chunk, [waiting.kept for waiting in path], on_terms)
@@ -111,7 +111,7 @@ class TreePass:
         tables = TreeTables(self._packed, chunk, path, keep, self._model.device, self._flex)
         hidden_TM = self._model.hidden(self._tokens_T[rows], self._positions_T[rows], tables)
         at = self._predicted_at_S
-        # A term belongs to the chunk that predicts it: the token itself may be the first of the next one.
+        # A term belongs to the chunk that predicts it: the token itself may be the first of the next chunk.
         terms_N = np.flatnonzero((at >= chunk.start) & (at < chunk.stop))
         if terms_N.size == 0:
             return _WaitingChunk(kept, hidden_TM, None)
@@ -129,13 +129,13 @@ class TreePass:
         return _WaitingChunk(kept, hidden_TM, on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N, hidden_TM, at_N)))
 
     def _backward(self, waiting: _WaitingChunk) -> None:
-        """Run the backward pass of a chunk, from its own loss and from all that looked at its keys."""
+        """Run the backward pass of a chunk, from its own loss and from the gradients of its kept keys and values."""
         roots, gradients = waiting.kept.gathered()
         if waiting.loss is not None and (waiting.loss.requires_grad or not roots):
             roots.append(waiting.loss)
             gradients.append(torch.ones_like(waiting.loss))
         if self._model.shards is not None and torch.is_grad_enabled():
-            # The last layer is gathered where a gradient comes to its output, whatever the loss is made of.
+            # The last layer is gathered only if its output has a gradient.
             roots.append(waiting.hidden_TM)
             gradients.append(torch.zeros_like(waiting.hidden_TM))
             self._model.shards.begin_backward()
@@ -165,7 +165,7 @@ class Scorer:
             adapter: the adapter that computes; None is the bare model.
             max_tokens: the most packed tokens of a pass.
             head_rows: LM-head chunk size, in positions.
-            flex: False does without FlexAttention. Old and reference log-probabilities have to come from the same
+            flex: False uses no FlexAttention. Old and reference log-probabilities have to come from the same
                 kernels as the gradients, so a learner passes its own setting.
         """
         self._model = model

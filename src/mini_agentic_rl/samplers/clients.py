@@ -352,8 +352,8 @@ def _vllm_delta(choice: Mapping[str, Any], top: int) -> TokenDelta:
         )
     top_logprobs: list[tuple[tuple[int, float], ...]] = []
     for each in (scores.get("top_logprobs") or ()) if top else ():
-        likeliest = sorted((each or {}).items(), key=lambda pair: -pair[1])[:top]
-        top_logprobs.append(tuple((int(name.rpartition(":")[2]), value) for name, value in likeliest))
+        best = sorted((each or {}).items(), key=lambda pair: -pair[1])[:top]
+        top_logprobs.append(tuple((int(name.rpartition(":")[2]), value) for name, value in best))
     return TokenDelta(ids, logprobs, tuple(top_logprobs), finish_reason=_finish_reason(choice.get("finish_reason")))
 
 

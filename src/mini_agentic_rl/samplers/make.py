@@ -16,7 +16,7 @@ from .clients import SglangClient, VllmClient
 from .policy_sampler import PolicySampler
 from .pool import SamplerPool
 from .replica import Replica
-from .vllm_process import ServedModel, StartedServers, start_here
+from .vllm_process import start_servers
 
 KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
 """Environment variable with the API key of the servers."""
@@ -39,7 +39,7 @@ def make_sampler(
         prompts: token ids of the first comparison of servers with the learner.
         model_folder: folder or id of the base model, for servers that are started.
         least_context: tokens that prompt and answer together must have room for.
-        note: called with a line about each thing that takes long.
+        note: called with a line of progress at each slow step.
 
     Raises:
         UserError: a server cannot be started, reached or sampled from; the message says what to change. Or there is no
@@ -65,30 +65,17 @@ def make_sampler(
     folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     key = os.environ.get(KEY_VARIABLE)
-    started: StartedServers | None = None
-    if not settings.sampler_url:
-        served = ServedModel(
-            folder=model_folder,
-            dtype=str(model.dtype).removeprefix("torch."),
-            rank=model.rank,
-            adapters=len(model.versions),
-            on_cpu=model.device.type == "cpu",
-        )
-        started = start_here(settings, served, folder, note)
-    pool: SamplerPool | None = None
-    try:
-        client = SglangClient if settings.sampler == "sglang" else VllmClient
+    if settings.sampler_url:
         urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
+        client = SglangClient if settings.sampler == "sglang" else VllmClient
         replicas = [Replica(url, client(url, key)) for url in urls]
-        if started is not None:
-            replicas = [Replica(server.url, client(server.url, key), server) for server in started.servers]
-        end = None if started is None else started.close
-        pool = SamplerPool(replicas, settings, policy, base_name=base_name, prompts=prompts, folder=folder, end=end)
+    else:
+        servers = start_servers(settings, model, model_folder, folder, note)
+        replicas = [Replica(server.url, VllmClient(server.url, key), server) for server in servers]
+    pool = SamplerPool(replicas, settings, policy, base_name=base_name, prompts=prompts, folder=folder)
+    try:
         pool.connect(least_context, note)
     except BaseException:
-        if pool is not None:
-            pool.close()
-        elif started is not None:
-            started.close()
+        pool.close()
         raise
     return pool

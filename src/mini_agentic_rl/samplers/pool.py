@@ -32,7 +32,7 @@ from .base import ContextLengthError, SamplerLoad, SamplerSettings
 from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, refusal
 from .policy_sampler import TokenStreams
 from .replica import Probe, Publication, Replica
-from .vllm_process import Server
+from .vllm_process import VllmServer, end_servers
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 _TRIES: Final = 5
 """Servers that one request may be lost with: the request itself may crash them."""
 _STREAM_INTERVALS: Final = {"whole": 32, "joined": 4}
-"""Tokens that a server sends together, by the delivery that the request asks for; 1 otherwise."""
+"""Tokens that a server sends together, by the delivery of the request; 1 otherwise."""
 _MAX_AFFINITIES: Final = 8192
 """Number of rollouts whose server is remembered."""
 _WATCH_SECONDS: Final = 2.0
@@ -67,7 +67,6 @@ class SamplerPool:
         base_name: name of the model without an adapter in requests.
         prompts: token ids of the first comparison of each server.
         folder: folder in which new weights are saved for the servers.
-        end: ends the servers, if they were started for this pool.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class SamplerPool:
         base_name: str,
         prompts: Sequence[Sequence[int]],
         folder: Path,
-        end: Callable[[], None] | None = None,
     ) -> None:
         self.model_names = (base_name, *policy.model.versions)
         self.context_length = policy.model.context_length
@@ -89,7 +87,6 @@ class SamplerPool:
         self._silence = settings.sampler_silence
         self._rank = policy.model.rank or 0
         self._probe = Probe(policy, prompts, settings.parity_bound)
-        self._end = end
         self._run = secrets.token_hex(3)
         """Id of this pool in the names of its adapters: other runs may use the same servers and folder."""
         self._folder = folder / self._run
@@ -101,7 +98,7 @@ class SamplerPool:
         self._older: set[Publication] = set()
         """Earlier weights, which requests in flight may still use."""
         self._loading = asyncio.Lock()
-        """Held while new weights are loaded, so that a server that comes back gets the newest ones."""
+        """Held while new weights are loaded, so that a restored server gets the newest ones."""
         self._in_flight = 0
         self._replica_of: OrderedDict[str, Replica] = OrderedDict()
         """Server of the earlier requests of a rollout: it has their keys and values in its cache."""
@@ -336,22 +333,17 @@ class SamplerPool:
                 if replica.well and missed >= _MISSED_CHECKS:
                     replica.lose(error)
                 if not replica.well and replica.server is not None:
-                    await self._restart(replica, replica.server)
+                    await self._restart(replica.server)
                 continue
             missed = 0
             if not replica.well:
                 await self._bring_back(replica)
 
-    async def _restart(self, replica: Replica, server: Server) -> None:
+    async def _restart(self, server: VllmServer) -> None:
         try:
             await asyncio.to_thread(server.restart)
         except UserError as error:
             self._failure = self._failure or error
-            return
-        if server.url != replica.url:
-            logger.info("the sampler %s is now at %s", replica.url, server.url)
-            replica.url = server.url
-            replica.client.http.base_url = server.url
 
     async def _bring_back(self, replica: Replica) -> None:
         """Load the current weights on a server before it gets requests again."""
@@ -383,8 +375,7 @@ class SamplerPool:
         self._thread.join()
         self._loop.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self._end is not None:
-            self._end()
+        end_servers([replica.server for replica in self.replicas if replica.server is not None])
 
     async def _close(self) -> None:
         for watch in self._watches:

@@ -25,7 +25,7 @@ from ..errors import UserError
 from ..policy import Policy
 from ..tokens import CompletionRecord, SamplingParams, TokenDelta, TokenTree, pack
 from .clients import Generation, ReplicaLostError, ServerClient, ServerInfo
-from .vllm_process import Server
+from .vllm_process import VllmServer
 
 logger = logging.getLogger(__name__)
 
@@ -89,8 +89,8 @@ class Parity:
         if self.difference >= _OTHER_MODEL:
             return "it serves another base model, or other weights of it"
         return (
-            "look at the number format that it computes in (--dtype), the adapter that it applies, and keys that it "
-            "keeps of older weights (its prefix cache); or raise `parity_bound`"
+            "check the number format of the server (--dtype), the adapter that it applies, and its prefix cache, which "
+            "may hold keys of older weights; or raise `parity_bound`"
         )
 
 
@@ -122,7 +122,7 @@ class Replica:
         server: its process, if this run has started it.
     """
 
-    def __init__(self, url: str, client: ServerClient, server: Server | None = None) -> None:
+    def __init__(self, url: str, client: ServerClient, server: VllmServer | None = None) -> None:
         self.url = url
         self.client = client
         self.server = server

@@ -12,14 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import httpx
 
 from ..errors import UserError
+from ..policy import PolicyModel
 from ..processes import FAMILY_VARIABLE, at_death, end_family, new_family, start_child
 from .base import SamplerSettings
 from .clients import max_lora_rank
@@ -38,58 +38,7 @@ _NOTE_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.5
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """The base model that servers are started with."""
-
-    folder: str
-    """Folder or id of the base model."""
-    dtype: str
-    """Number format of the learner's weights."""
-    rank: int
-    """Largest rank of the adapters."""
-    adapters: int
-    """Number of adapters."""
-    on_cpu: bool
-    """True if the learner computes on a CPU: servers then run there too, without compiling graphs."""
-
-
-class Server(Protocol):
-    """A server that a run starts and ends: `StartedVllm` on this computer, or an actor of `integrations/ray`."""
-
-    @property
-    def url(self) -> str:
-        """Its address, once it is known; a restart may change it."""
-
-    @property
-    def log(self) -> Path:
-        """File with its output."""
-
-    def start(self) -> None:
-        """Start it."""
-
-    def is_well(self) -> bool:
-        """Return whether it answers.
-
-        Raises:
-            UserError: it cannot be started, or has ended.
-        """
-
-    def restart(self) -> None:
-        """Start it again if its process has ended, or has been unhealthy for too long. Blocks for a moment.
-
-        Raises:
-            UserError: it has ended too often.
-        """
-
-    def last_line(self) -> str:
-        """Return the last line of its output, or why it is not started yet."""
-
-    def end(self) -> None:
-        """End it, and wait until it has ended."""
-
-
-class StartedVllm:
+class VllmServer:
     """A `vllm serve` process, restarted up to `RESTARTS` times.
 
     Args:
@@ -185,57 +134,16 @@ class StartedVllm:
         self._revoke()
 
 
-class StartedServers:
-    """Starts servers and waits until all are healthy.
+def start_servers(
+    settings: SamplerSettings, model: PolicyModel, model_folder: str, folder: Path, note: Callable[[str], None]
+) -> list[VllmServer]:
+    """Start `sampler_replicas` servers at the loopback address, and wait until all are healthy.
 
     Args:
-        timeout: seconds that they may take.
-        note: called with a line about each thing that takes long.
-
-    Raises:
-        UserError: a server does not start; the message says what to do.
-    """
-
-    def __init__(self, servers: Sequence[Server], timeout: float, note: Callable[[str], None]) -> None:
-        self.servers = tuple(servers)
-        try:
-            self._start(timeout, note)
-        except BaseException:
-            self.close()
-            raise
-
-    def _start(self, timeout: float, note: Callable[[str], None]) -> None:
-        began = noted = time.monotonic()
-        for server in self.servers:
-            server.start()
-        logs = ", ".join(str(server.log) for server in self.servers)
-        note(f"starting vLLM ({len(self.servers)} servers); logs: {logs}")
-        starting = list(self.servers)
-        while starting := [server for server in starting if not server.is_well()]:
-            now = time.monotonic()
-            first = starting[0]
-            if now - began > timeout:
-                raise UserError(
-                    f"vLLM was not ready after {timeout:.0f} seconds: {first.last_line()}; look into {first.log}, or "
-                    "give it longer",
-                    setting="sampler_timeout",
-                )
-            if now - noted > _NOTE_SECONDS:
-                noted = now
-                note(f"vLLM is starting: {now - began:.0f} s so far, {first.last_line()}")
-            time.sleep(_POLL_SECONDS)
-        note(f"vLLM is ready after {time.monotonic() - began:.0f} s")
-
-    def close(self) -> None:
-        """End all servers at the same time."""
-        with ThreadPoolExecutor(max(1, len(self.servers)), "vllm-end") as threads:
-            list(threads.map(lambda server: server.end(), self.servers))
-
-
-def start_here(
-    settings: SamplerSettings, model: ServedModel, folder: Path, note: Callable[[str], None]
-) -> StartedServers:
-    """Start `sampler_replicas` servers at the loopback address; their logs go into `folder`.
+        model: the learner's model.
+        model_folder: folder or id of the base model.
+        folder: folder for the servers' logs.
+        note: called with a line of progress at each slow step.
 
     Raises:
         UserError: vLLM is not installed, or a server does not start; the message names its log.
@@ -243,16 +151,48 @@ def start_here(
     python = python_of_vllm(settings)
     host = "127.0.0.1"
     servers = [
-        StartedVllm(
-            serve_command(python, model, host, port, settings.sampler_args),
-            serve_environment(model),
+        VllmServer(
+            serve_command(python, model, model_folder, host, port, settings.sampler_args),
+            serve_environment(on_cpu=model.device.type == "cpu"),
             f"http://{host}:{port}",
             folder / f"vllm-{number}.log",
             settings.sampler_timeout,
         )
         for number, port in enumerate(free_ports(host, settings.sampler_replicas))
     ]
-    return StartedServers(servers, settings.sampler_timeout, note)
+    try:
+        for server in servers:
+            server.start()
+        note(f"starting vLLM ({len(servers)} servers); logs: {', '.join(str(server.log) for server in servers)}")
+        _wait_until_healthy(servers, settings.sampler_timeout, note)
+    except BaseException:
+        end_servers(servers)
+        raise
+    return servers
+
+
+def _wait_until_healthy(servers: Sequence[VllmServer], timeout: float, note: Callable[[str], None]) -> None:
+    began = noted = time.monotonic()
+    while starting := [server for server in servers if not server.is_well()]:
+        now = time.monotonic()
+        first = starting[0]
+        if now - began > timeout:
+            raise UserError(
+                f"vLLM was not ready after {timeout:.0f} seconds: {first.last_line()}; look into {first.log}, or "
+                "give it longer",
+                setting="sampler_timeout",
+            )
+        if now - noted > _NOTE_SECONDS:
+            noted = now
+            note(f"vLLM is starting: {now - began:.0f} s so far, {first.last_line()}")
+        time.sleep(_POLL_SECONDS)
+    note(f"vLLM is ready after {time.monotonic() - began:.0f} s")
+
+
+def end_servers(servers: Sequence[VllmServer]) -> None:
+    """End servers at the same time."""
+    with ThreadPoolExecutor(max(1, len(servers)), "vllm-end") as threads:
+        list(threads.map(VllmServer.end, servers))
 
 
 def python_of_vllm(settings: SamplerSettings) -> str:
@@ -274,25 +214,26 @@ def python_of_vllm(settings: SamplerSettings) -> str:
     return sys.executable
 
 
-def serve_command(python: str, model: ServedModel, host: str, port: int, further: str) -> list[str]:
-    """Return the command that serves the model at an address."""
-    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model.folder]
-    command += ["--served-model-name", "base", "--host", host, "--port", str(port), "--dtype", model.dtype]
+def serve_command(python: str, model: PolicyModel, model_folder: str, host: str, port: int, further: str) -> list[str]:
+    """Return the command that serves the base model in the learner's number format at an address."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model_folder]
+    command += ["--served-model-name", "base", "--host", host, "--port", str(port), "--dtype", dtype]
     # What the learner computes: after the temperature, and with no sampling defaults of the model's own.
     command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     command += ["--enable-prompt-tokens-details"]
-    loaded = 3 * model.adapters  # the current version, and older ones of requests in flight
-    command += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(model.rank))]
+    loaded = 3 * len(model.versions)  # the current version, and older ones of requests in flight
+    command += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(model.rank or 0))]
     command += ["--max-loras", str(loaded), "--max-cpu-loras", str(2 * loaded)]
-    if model.on_cpu:
-        command += ["--enforce-eager"]
+    if model.device.type == "cpu":
+        command += ["--enforce-eager"]  # without compiling graphs
     return [*command, *shlex.split(further)]
 
 
-def serve_environment(model: ServedModel) -> dict[str, str]:
+def serve_environment(*, on_cpu: bool) -> dict[str, str]:
     """Return the environment of a process that serves the model."""
     defaults = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
-    if model.on_cpu:
+    if on_cpu:
         defaults["VLLM_CPU_KVCACHE_SPACE"] = str(_CPU_CACHE_GIB)
     # vLLM may be in another environment, which must not import from this one.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}

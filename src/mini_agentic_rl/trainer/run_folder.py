@@ -29,7 +29,6 @@ from ..files import (
     DiskFullError,
     make_private_file,
     make_private_folder,
-    private_opener,
     read_json,
     remove_folder,
     remove_leftovers,
@@ -37,7 +36,7 @@ from ..files import (
     write_json,
 )
 from ..metrics import read_metrics
-from ..redaction import remember_secrets, without_secrets, without_secrets_within
+from ..redaction import remember_secrets, without_secrets_within
 from ..samplers import SamplerSettings
 from .evaluations import AnswerRows, add_answers
 
@@ -296,14 +295,6 @@ class RunFolder:
         """
         with self.writing(self.evaluations_path):
             add_answers(self.evaluations_path, without_secrets_within(rows), keep)
-
-    def add_log(self, name: str, line: str) -> None:
-        """Append a line to `logs/NAME.log`; a disk that takes none loses it."""
-        path = self.logs_path / f"{name}.log"
-        with suppress(OSError):
-            make_private_folder(self.logs_path)
-            with open(path, "a", encoding="utf-8", opener=private_opener) as file:
-                file.write(without_secrets(line) + "\n")
 
     def save_epoch(self, epoch: int, write: Callable[[Path], None]) -> None:
         """Write `epoch_N/`: the trained weights after so many passes over the tasks.

@@ -28,7 +28,7 @@ from ...http import (
     json_response,
     new_app,
 )
-from ...policy import EngineSettings, LearnerSettings, LoraSettings, Policy, PolicyError, resolve_model
+from ...policy import EngineSettings, LearnerSettings, LoraSettings, Policy, resolve_model
 from .checkpoints import CheckpointFolder
 from .routes import TinkerRoutes, record_routes, refused, work_routes
 from .service import TinkerModel, TinkerService
@@ -97,8 +97,6 @@ class TinkerServer(AdmittingServer):
         Raises:
             UserError: the model cannot be loaded, or its engine samples on a device of its own.
         """
-        if engine is not None and engine.sampler_device is not None:
-            raise PolicyError("clients' adapters come and go on one device only", setting="sampler_device")
         source = str(resolve_model(model)) if isinstance(model, str) else model.name_or_path
         loaded = load_tokenizer(model, tokenizer)
         # Every layer has an adapter from the start, which nobody uses: those of clients are put beside it.

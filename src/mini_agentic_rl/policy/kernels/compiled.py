@@ -62,14 +62,14 @@ def usable(dtype: torch.dtype, device: torch.device, head_size: int = 32) -> boo
 
 
 class Unused(NamedTuple):
-    """A reason why torch computes instead of the C++ functions, and what helps."""
+    """Why torch computes instead of the C++ functions, and what to do about it."""
 
-    found: str
+    reason: str
     advice: str
 
 
 def why_unused() -> Unused | None:
-    """Return why the library does not compute here; None where it does. It is compiled if it was not."""
+    """Return why the library cannot be used; None if it can. Compiles it if necessary."""
     if os.environ.get(KERNELS_VARIABLE) == "torch":
         return Unused(f"{KERNELS_VARIABLE}=torch", "unset it")
     if not _processor_has_it():
@@ -77,8 +77,8 @@ def why_unused() -> Unused | None:
     if library() is not None:
         return None
     if _compiler() is None:
-        return Unused("no C++ compiler is found", "install g++, as by `apt-get install g++`")
-    return Unused("it could not be compiled or loaded", f"remove {cache_dir() / 'kernels'}, and look at the log")
+        return Unused("no C++ compiler was found", "install g++, as by `apt-get install g++`")
+    return Unused("it could not be compiled or loaded", f"remove {cache_dir() / 'kernels'}, and read the log")
 
 
 class Kernel:
@@ -96,7 +96,7 @@ class Kernel:
         self._function: Any = None
 
     def __call__(self, *arguments: Any) -> None:
-        """Call it; other Python threads go on meanwhile."""
+        """Call the function without the interpreter lock."""
         if self._function is None:
             lib = library()
             if lib is None:
@@ -113,7 +113,7 @@ def dense(tensor_HTD: Tensor) -> Tensor:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled library; None where torch has to do without it."""
+    """Return the compiled library; None if it is not available."""
     if os.environ.get(KERNELS_VARIABLE) == "torch" or not _processor_has_it():
         return None
     file = next((path for path in (_HERE / _file_name(), _cached()) if path.exists()), None)
@@ -121,7 +121,7 @@ def library() -> ctypes.CDLL | None:
         if file is None:
             compiler = _compiler()
             if compiler is None:
-                logger.info("no C++ compiler is found (g++): attention runs through torch, which is slower")
+                logger.info("no C++ compiler was found (g++): attention runs through torch, which is slower")
                 return None
             logger.info("compiling for this processor, once (a few seconds)")
             file = _cached()
@@ -140,13 +140,13 @@ def _processor_has_it() -> bool:
 
 
 def _compiler() -> str | None:
-    # g++ speaks to the OpenMP library that torch brings along; others bring a second one, whose threads would fight.
+    # g++ uses the OpenMP library that torch loads; other compilers load a second one with a second thread pool.
     wanted = os.environ.get("CXX", "")
     return shutil.which(wanted if "g++" in wanted and "clang" not in wanted else "g++")
 
 
 def _file_name() -> str:
-    """Return the library's name, which is another one when a source or a flag changes."""
+    """Return the library's name, which contains a hash of sources and flags."""
     digest = hashlib.sha256(repr(_FLAGS).encode())
     for name in (*_SOURCES, *_HEADERS):
         digest.update((_HERE / name).read_bytes())
@@ -169,7 +169,7 @@ def compile_library(compiler: str, target: Path) -> None:
             [compiler, *_FLAGS, "-c", str(_HERE / name), "-o", made]
             for name, made in zip(_SOURCES, objects, strict=True)
         ]
-        # Linked without OpenMP's library: its functions are found in the one that torch has loaded.
+        # Linked without OpenMP's library: its symbols are resolved from the one that torch has loaded.
         made = Path(scratch) / target.name
         for command in (*commands, [compiler, "-shared", *objects, "-o", str(made)]):
             done = run_child(command)

@@ -119,7 +119,7 @@ def _rotate(x_HTD: Tensor, cosines_TD: Tensor, sines_TD: Tensor, *, back: bool) 
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return [T, I] whose rows may lie apart, but whose numbers lie side by side."""
+    """Return [T, I] with a contiguous last axis."""
     x_TI = x.reshape(-1, x.shape[-1])
     return x_TI if x_TI.stride(1) == 1 else x_TI.contiguous()
 
@@ -200,8 +200,8 @@ class TreeReads(NamedTuple):
     """The tokens that each token of a chunk sees; the same for all layers."""
 
     blocks: np.ndarray
-    """int64 [blocks, 5]: first and last row, first and last of the chunk's own tokens that they look at, and the number
-    of leading tokens of the context that they see."""
+    """int64 [blocks, 5]: first and last row, first and last of the chunk's own tokens that they attend to, and the
+    number of leading tokens of the context that they attend to."""
     end_T: np.ndarray
     """int32: for each token of the chunk the first one behind it that does not see it."""
 

@@ -78,13 +78,14 @@ class FewRows:
         fits = outputs % _OUTPUTS == 0 and inputs % _INPUTS == 0 and weight_NK.is_contiguous()
         return fits and usable(weight_NK.dtype, weight_NK.device)
 
-    def __call__(self, x_TK: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs [T, N] of each layer for an input [T, K] whose rows may lie apart."""
-        rows = x_TK.shape[0]
-        outputs = tuple(x_TK.new_empty(rows, size) for size in self.sizes)
-        for place, y_TN in zip(self._layers, outputs, strict=True):
-            place.out = y_TN.data_ptr()
-        _FEW_ROWS(x_TK.data_ptr(), x_TK.stride(0), rows, self.inputs, self._layers, len(self.sizes))
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs [..., N] of each layer for an input [..., K]."""
+        x_TK = x.reshape(-1, self.inputs)
+        x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
+        outputs = tuple(x.new_empty(*x.shape[:-1], size) for size in self.sizes)
+        for place, y in zip(self._layers, outputs, strict=True):
+            place.out = y.data_ptr()
+        _FEW_ROWS(x_TK.data_ptr(), x_TK.stride(0), len(x_TK), self.inputs, self._layers, len(self.sizes))
         return outputs
 
     def arguments(self) -> ctypes.Array[LinearArguments]:
@@ -398,7 +399,7 @@ def draw_tokens(
 
     Args:
         rows: the row of logits that each draw is from.
-        temperatures: what the draws' logits are divided by; 0 takes the likeliest, and divides by nothing.
+        temperatures: divisors of the logits; 0 takes the most likely token.
         uniforms: a number in (0, 1) for each draw.
         allowed: the tokens that each may take, a bit for each of the vocabulary; None for all.
     """

@@ -1,12 +1,11 @@
-"""Several ranks, one policy: each holds the weights, samples its share and learns its share of the trees.
+"""One policy on several ranks: each holds the weights, samples some of the rollouts and learns some of the trees.
 
-    rendezvous.py  the ranks meet and join the process groups
-    channel.py     messages between rank 0 and each other rank
-    leader.py      rank 0's policy, engine, learners and scorers, which give the other ranks their shares
-    commands.py    rank 0's commands to the other ranks
-    follower.py    the other ranks, which do them
+    rendezvous.py  rendezvous, and joining the process groups
+    leader.py      rank 0's policy, engine, learners and scorers, which send the other ranks their shares
+    commands.py    messages between ranks, and rank 0's commands to the others
+    follower.py    the other ranks, which execute these commands
 
-`../launch.py` says which rank this process is, `../rank_group.py` adds up the gradients.
+`../launch.py` says which rank this process is, `../rank_group.py` adds up the gradients and divides the base.
 """
 
 import lazy_loader

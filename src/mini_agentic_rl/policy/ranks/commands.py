@@ -1,4 +1,4 @@
-"""Rank 0's commands to the other ranks, and their messages to it.
+"""Messages between rank 0 and each other rank, and rank 0's commands to them.
 
 Weights change in turns: a turn begins for the other ranks with its first command, and until it ends they sample
 nothing, as rank 0 does. A command is a method of a learner or a scorer, which every rank calls with its own share, in
@@ -8,35 +8,137 @@ the same order: rank 0 scatters the arguments, calls its own, and gathers the re
 from __future__ import annotations
 
 import itertools
+import logging
+import os
+import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+import torch.distributed as dist
 
 from ...tokens import PackedTrees, Share, TokenDelta, divide
 from ..engine import EngineCounters
 from ..errors import PolicyError
 from ..model import PolicyModel
 from ..rank_group import RankGroup
-from .channel import Channel
-from .follower import LOSS_SECONDS, end_later
 from .rendezvous import RankLostError
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
+LOSS_SECONDS: Final = 3.0
+"""Seconds between a collective operation that fails and the news that a rank is lost, at most."""
+_END_SECONDS: Final = 60.0
+"""Seconds after a loss in which a process ends by itself: its torch thread may wait for the lost rank for ever."""
+_HEARTBEATS: Final = 4
+"""Heartbeats of a rank that has nothing to send, within the seconds of silence that end a channel."""
+
+
+class Channel:
+    """Messages to and from one other rank, in order, over the default process group of torch.distributed (gloo).
+
+    They are pickled, and nothing authenticates them, as with any torch.distributed program.
+
+    A rank that dies closes its connections. A rank that hangs, or whose host is unreachable, counts as lost after
+    `silence` seconds.
+
+    Args:
+        peer: number of the other rank.
+        silence: time limit of the process group, in seconds.
+    """
+
+    def __init__(self, peer: int, silence: float) -> None:
+        self._peer = peer
+        self._silence = silence
+        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self, on_message: Callable[[Any], None], on_lost: Callable[[str], None]) -> None:
+        """Begin to send and receive.
+
+        Args:
+            on_message: called with each message, one after another, on a thread of the channel.
+            on_lost: called once with the reason if the other rank is lost before `close`; on a thread of the channel.
+        """
+        self._threads = [
+            threading.Thread(target=self._write, name=f"writes rank {self._peer}", daemon=True),
+            threading.Thread(
+                target=self._read, args=(on_message, on_lost), name=f"reads rank {self._peer}", daemon=True
+            ),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, message: Any) -> None:
+        """Send a message, from any thread and without waiting. Messages to a lost rank are dropped."""
+        self._outgoing.put(message)
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """Send the queued messages, and end. Return True if the other rank ends too, within twice `seconds`."""
+        with self._lock:
+            self._closed = True
+        self._outgoing.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(seconds)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _read(self, on_message: Callable[[Any], None], on_lost: Callable[[str], None]) -> None:
+        received: list[Any] = [[]]
+        reason = "has closed its connection"
+        try:
+            while received[0] is not None:
+                for message in received[0]:
+                    on_message(message)
+                dist.recv_object_list(received, self._peer)
+        except RuntimeError as error:
+            if "timed out" in str(error).lower():
+                reason = f"was silent for {self._silence:g} seconds (`rank_timeout`)"
+        except Exception as error:  # any error of a handler: later messages would never be handled
+            logger.exception("a message of rank %d failed", self._peer)
+            reason = f"sent a message that failed ({error})"
+        with self._lock:
+            was_closed, self._closed = self._closed, True
+        self._outgoing.put(None)
+        if not was_closed:
+            on_lost(reason)
+
+    def _write(self) -> None:
+        closing = False
+        with suppress(RuntimeError):  # the reader reports the reason
+            while not closing:
+                messages, closing = self._next_messages()
+                dist.send_object_list([messages], self._peer)  # an empty list is a heartbeat
+            dist.send_object_list([None], self._peer)
+
+    def _next_messages(self) -> tuple[list[Any], bool]:
+        """Return the queued messages, or none when a heartbeat is due; and whether they are the last."""
+        messages: list[Any] = []
+        with suppress(queue.Empty):
+            message = self._outgoing.get(timeout=self._silence / _HEARTBEATS)
+            while message is not None:
+                messages.append(message)
+                message = self._outgoing.get_nowait()
+            return messages, True
+        return messages, False
+
 
 class Followers:
-    """Ranks 1, 2 … as rank 0 sees them. Turns and commands belong to the torch thread.
+    """The other ranks, seen from rank 0. Turns and commands belong to the torch thread.
 
     Args:
         group: all ranks.
-        silence: seconds without a message after which one of them counts as lost.
-        log: called with the number of a rank and a line that it logs.
+        silence: seconds without a message after which a rank counts as lost.
     """
 
-    def __init__(self, group: RankGroup, silence: float, log: Callable[[int, str], None]) -> None:
+    def __init__(self, group: RankGroup, silence: float) -> None:
         self.group = group
         self.count = group.size - 1
         self.model: PolicyModel | None = None
@@ -49,26 +151,25 @@ class Followers:
         """Called with each delta of a request, and the number that the request was sent with."""
         self.numbers = itertools.count()
         """Numbers by which learners are named in commands."""
-        self._log = log
         self._lock = threading.Lock()
         self._end: threading.Timer | None = None
         self._depth = 0
         self._learning = False
         self._begun = False
         self._in_step = True
-        """False once rank 0 has failed within a command: the others wait for its part, and no command can follow."""
+        """False once rank 0 has failed within a command: the others wait for its part, so no command can follow."""
         self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
         for rank, channel in enumerate(self._channels, 1):
             channel.start(partial(self._on_message, rank), partial(self._on_lost, rank))
 
     def check(self) -> None:
-        """Raise the loss of a rank, if one is lost."""
+        """Raise `RankLostError` if a rank is lost."""
         if self.lost.done():
             self.lost.result()
 
     @contextmanager
     def turn(self, *, learning: bool) -> Iterator[None]:
-        """Hold a turn, within another one a part of it; the others take part from their first command on.
+        """Hold a turn, or a part of an outer turn; the other ranks take part from their first command on.
 
         Args:
             learning: whether the memory of their caches is given back for it.
@@ -92,16 +193,16 @@ class Followers:
         here: Callable[[], T] | None,
         options: Mapping[str, Any] | None = None,
     ) -> tuple[T | None, list[Any]]:
-        """Have all ranks call a method; return the result of this one, and those of the others in order.
+        """Have all ranks call a method; return the result of rank 0, and those of the others in order.
 
         Args:
             target: number of a learner, arguments of a scorer, or None for the rank itself.
-            arguments: of each other rank; None for one without a share, whose result is None.
-            here: the call of this rank; None where it has no share.
+            arguments: of each other rank; None for a rank without a share, whose result is None.
+            here: the call on rank 0; None if it has no share.
             options: keyword arguments, the same on all.
 
         Raises:
-            RankLostError: a rank is lost, or could not do it.
+            RankLostError: a rank is lost, or has failed.
         """
         self.check()
         if self._depth == 0:
@@ -124,7 +225,7 @@ class Followers:
         return result, results
 
     def call_alike(self, target: Any, method: str, here: Callable[[], T], *arguments: Any) -> T:
-        """Have all ranks call a method with the same arguments; return the result of this one."""
+        """Have all ranks call a method with the same arguments; return the result of rank 0."""
         return self.call(target, method, [arguments] * self.count, here)[0]  # type: ignore[return-value]  # it has a share
 
     def call_in_shares(
@@ -139,7 +240,7 @@ class Followers:
         """Divide trees among all ranks and have each call a method; return the shares with their results.
 
         Args:
-            here: the call of this rank for its share.
+            here: the call on rank 0 for its share.
             arguments: of another rank for its share; by default the trees alone.
             options: keyword arguments of the other ranks, the same for each.
         """
@@ -155,20 +256,20 @@ class Followers:
         return [(share, part) for share, part in pairs if share is not None and part is not None]
 
     def copy_weights(self, model: PolicyModel, adapter: str) -> None:
-        """Give the others the weights of an adapter, or all under full training, that this rank has."""
+        """Copy the weights of an adapter, or all under full training, from rank 0 to the others."""
         self.call_alike(None, "copy_weights", lambda: self.group.copy_from_first(model.trainable(adapter)), adapter)
 
     def send(self, rank: int, message: tuple[Any, ...]) -> None:
-        """Send a message to one of them, from any thread."""
+        """Send a message to one rank, from any thread."""
         self._channels[rank - 1].send(message)
 
     def send_all(self, message: tuple[Any, ...]) -> None:
-        """Send a message to all of them, from any thread."""
+        """Send a message to all other ranks, from any thread."""
         for channel in self._channels:
             channel.send(message)
 
     def close(self) -> bool:
-        """End the run of the others; return whether all of them end with it, so that the group can be left."""
+        """End the run of the other ranks; return True if all of them end, so that the group can be left."""
         self.send_all(("goodbye",))
         ended = [channel.close() for channel in self._channels]
         if self._end is not None:
@@ -177,7 +278,7 @@ class Followers:
 
     @contextmanager
     def reporting_losses(self) -> Iterator[None]:
-        """Raise the loss of a rank in place of the failure of a collective operation with it."""
+        """Turn the failure of a collective operation with a lost rank into `RankLostError`."""
         try:
             yield
         except RankLostError:
@@ -193,8 +294,6 @@ class Followers:
             self.on_delta(*values)
         elif kind == "counters":
             self.counters[rank] = values[0]
-        elif kind == "log":
-            self._log(rank, values[0])
         elif kind == "failed":
             self._on_lost(rank, f"failed: {values[0]}")
 
@@ -202,5 +301,18 @@ class Followers:
         with self._lock:
             if not self.lost.done():
                 self._end = end_later(f"rank {rank} {reason}")
-                error = RankLostError(f"rank {rank} {reason}; `resume` goes on from the last checkpoint")
+                error = RankLostError(f"rank {rank} {reason}; `resume` continues from the last checkpoint")
                 self.lost.set_exception(error)
+
+
+def end_later(reason: str) -> threading.Timer:
+    """Return a timer that ends the process after a minute."""
+
+    def end() -> None:
+        os.write(2, f"error: {reason}; ended at once\n".encode())
+        os._exit(1)
+
+    timer = threading.Timer(_END_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    return timer

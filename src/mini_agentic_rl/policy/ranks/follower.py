@@ -3,17 +3,15 @@
     message "sample" ─► engine ─► messages "delta"
     message "turn"   ─► a job of the torch thread: receive a command, compute, return the result, until the turn ends
 
-It writes no file and prints nothing; rank 0 receives what it logs.
+It writes no file, and logs to its own standard error.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,7 +21,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import UserError
-from ...logging import PACKAGE_LOGGER
 from ...processes import deferred_interrupt
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest, TokenTree, pack
 from ..errors import PolicyError
@@ -37,17 +34,13 @@ from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSetti
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
-from .channel import Channel
+from .commands import LOSS_SECONDS, Channel, end_later
 from .rendezvous import RankLostError, device_of, join_group, meet
 
 logger = logging.getLogger(__name__)
 
-LOSS_SECONDS: Final = 3.0
-"""Seconds between a collective operation that fails and the news that a rank is lost, at most."""
-_END_SECONDS: Final = 60.0
-"""Seconds after a loss in which a process ends by itself: its torch thread may wait for the lost rank for ever."""
 _STOP_SECONDS: Final = 25.0
-"""Seconds that rank 0 has, after this rank was asked to stop, to write its checkpoint: launchers give 30."""
+"""Seconds that rank 0 has to write its checkpoint after this rank got a stop signal: launchers give 30."""
 _POLL_SECONDS: Final = 0.2
 CPU: Final = torch.device("cpu")
 
@@ -61,10 +54,10 @@ def follow_rank_0(
     engine: EngineSettings | None = None,
     **options: Any,
 ) -> None:
-    """Follow `RankedPolicy.lead`, which was given the same, on another rank; returns at the end of the run.
+    """Follow `RankedPolicy.lead` on another rank, with the same arguments; returns at the end of the run.
 
     Args:
-        about: the configuration of the run, which has to be rank 0's.
+        about: the configuration of the run, which has to be that of rank 0.
         options: those of `load_model`.
 
     Raises:
@@ -85,17 +78,16 @@ def follow_rank_0(
             group = thread.call(lambda: join_group(launch, store, ranks, device))
             follower = _Follower(group, channel)
             channel.start(follower.on_message, follower.on_lost)
-            with _logs_go_to(channel):
-                loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
-                follower.policy = Policy(loaded, engine, thread)
-                thread.submit(lambda: group.gather(None))  # ends once all have loaded it
-                follower.wait(stop)
+            loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
+            follower.policy = Policy(loaded, engine, thread)
+            thread.submit(lambda: group.gather(None))  # ends once all have loaded it
+            follower.wait(stop)
         except Exception as error:
             if follower is None or follower.failure is None:
                 channel.send(("failed", _in_one_line(error)))
                 raise
         finally:
-            end = end_later("this rank waits for another one that has gone")
+            end = end_later("this rank waits for a lost rank")
             channel.close()
             if group is not None and follower is not None and follower.failure is None:
                 thread.call(group.leave)
@@ -106,7 +98,7 @@ def follow_rank_0(
 
 
 class _Follower:
-    """What a rank that is not the first does for rank 0."""
+    """Handles the messages and commands of rank 0."""
 
     def __init__(self, group: RankGroup, channel: Channel) -> None:
         self.policy: Policy | None = None
@@ -129,12 +121,10 @@ class _Follower:
                     return
 
     def on_message(self, message: tuple[Any, ...]) -> None:
-        """Begin what a message of rank 0 asks for."""
+        """Handle a message of rank 0."""
         kind, *values = message
         if kind == "goodbye":
             self._over.set()
-        elif kind == "forget":
-            self._learners.pop(values[0], None)
         elif self.policy is None:
             return
         elif kind == "sample":
@@ -148,7 +138,7 @@ class _Follower:
     def on_lost(self, reason: str) -> None:
         """End the run, because rank 0 is lost."""
         if not self._over.is_set() and self.failure is None:
-            self.failure = RankLostError(f"rank 0 {reason}: this rank cannot go on without it")
+            self.failure = RankLostError(f"rank 0 {reason}: this rank cannot continue without it")
         self._over.set()
 
     def _sample(self, policy: Policy, number: int, request: TokenRequest) -> None:
@@ -174,7 +164,7 @@ class _Follower:
     ) -> Any:
         """Call a method of a learner (by its number), of a scorer (by its arguments), or of this rank (None)."""
         model = policy.model
-        if arguments is None:  # no share; the others still need this rank's part of the layers
+        if arguments is None:  # no share, but the other ranks need this rank's part of the layers
             if model.shards is not None:
                 model.shards.end()
             return None
@@ -191,7 +181,7 @@ class _Follower:
     def make_learner(
         self, policy: Policy, number: int, settings: LearnerSettings, adapter: str, value: ValueSettings | None
     ) -> None:
-        """Command of rank 0: make a learner, to be named by this number."""
+        """Command of rank 0: make a learner with this number."""
         self._learners[number] = (
             Learner(policy.model, settings, adapter, self._group)
             if value is None
@@ -199,7 +189,7 @@ class _Follower:
         )
 
     def copy_weights(self, policy: Policy, adapter: str) -> None:
-        """Command of rank 0: take its weights of an adapter, or all under full training."""
+        """Command of rank 0: copy its weights of an adapter, or all under full training."""
         self._group.copy_from_first(policy.model.trainable(adapter))
         policy.weights_changed(adapter)
 
@@ -244,43 +234,6 @@ def to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(to_device(each, device) for each in value)
     return value
-
-
-def end_later(reason: str) -> threading.Timer:
-    """Return a timer that ends the process after a minute."""
-
-    def end() -> None:
-        os.write(2, f"error: {reason}; ended at once\n".encode())
-        os._exit(1)
-
-    timer = threading.Timer(_END_SECONDS, end)
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
-@contextmanager
-def _logs_go_to(channel: Channel) -> Iterator[None]:
-    """Send what the package logs to rank 0, and nowhere else."""
-    package = logging.getLogger(PACKAGE_LOGGER)
-    handlers, propagates = package.handlers[:], package.propagate
-    package.handlers[:], package.propagate = [_ChannelHandler(channel.send)], False
-    try:
-        yield
-    finally:
-        package.handlers[:], package.propagate = handlers, propagates
-
-
-class _ChannelHandler(logging.Handler):
-    def __init__(self, send: Callable[[tuple[str, str]], None]) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        self._send = send
-        self._process = os.getpid()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if os.getpid() == self._process:
-            self._send(("log", self.format(record)))
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -1,16 +1,13 @@
-"""Rank 0's policy: it samples and learns with all ranks, and looks like one that is alone.
+"""Rank 0's policy, with the interface of `Policy`: it samples and learns on all ranks.
 
-Requests are given to the rank with the least to do. A loss adds up over terms, and each term is in one share, so that
-the sums of the metrics and the gradients are those of one rank that computes all. Optimizer steps add up the gradients
-of all ranks.
+A request is sampled by the least busy rank. A loss adds up over terms, and each term is in one share, so that
+the sums of metrics and gradients equal those of a single rank. Optimizer steps sum the gradients of all ranks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -41,15 +38,15 @@ from .rendezvous import device_of, join_group, meet
 T = TypeVar("T")
 
 _MOST_ROLLOUTS: Final = 1 << 16
-"""Rollouts whose rank is remembered, at most."""
+"""Maximum number of rollouts whose rank is remembered."""
 
 
 class RankedEngine(Engine):
-    """The engine of rank 0, which has other ranks sample too. Its cache is its own.
+    """The engine of rank 0, which also sends requests to the other ranks.
 
-    A rollout is sampled by the rank that had the least to do at its first request. Draws depend on a request's seed and
+    A rollout is sampled by the rank that was least busy at its first request. Draws depend on a request's seed and
     on the position alone, so that any rank draws the same tokens from the same distribution. Requests under a grammar
-    stay here: a grammar's state is of this process.
+    stay on rank 0, as the state of a grammar cannot be sent.
     """
 
     def __init__(self, followers: Followers, *arguments: Any, **options: Any) -> None:
@@ -59,15 +56,14 @@ class RankedEngine(Engine):
         self._elsewhere: dict[int, tuple[int, RunningSequence]] = {}
         """Sequences that other ranks sample, with their rank, by id."""
         self._busy = [0] * followers.group.size
-        """Sequences under way on each rank."""
-        self._given = [0] * followers.group.size
-        """Rollouts, and requests of none, that each rank was given."""
-        self._rank_of: OrderedDict[str, int] = OrderedDict()
+        """Number of sequences of each rank that have not ended."""
+        self._rank_of: dict[str, int] = {}
+        """Rank of each rollout, the oldest one first."""
         followers.on_delta = self._on_delta
         followers.lost.add_done_callback(lambda lost: self._cancel_elsewhere())
 
     def submit(self, request: TokenRequest, on_delta: Callable[[TokenDelta], None]) -> RunningSequence:
-        """Queue a request here or elsewhere; see `Engine.submit`."""
+        """Queue a request on a rank; see `Engine.submit`."""
         sequence = self.checked(request, on_delta)
         with self._lock:
             rank = self._rank_for(request)
@@ -110,13 +106,11 @@ class RankedEngine(Engine):
         rank = self._rank_of.get(request.affinity) if request.affinity else None
         if rank is None:
             self._busy[0] = sum(super().sequence_counts)
-            rank = min(range(len(self._busy)), key=lambda each: (self._busy[each], self._given[each]))
-            self._given[rank] += 1
-        if request.affinity:
-            self._rank_of[request.affinity] = rank
-            self._rank_of.move_to_end(request.affinity)
-            if len(self._rank_of) > _MOST_ROLLOUTS:
-                self._rank_of.popitem(last=False)
+            rank = self._busy.index(min(self._busy))
+            if request.affinity:
+                self._rank_of[request.affinity] = rank
+                if len(self._rank_of) > _MOST_ROLLOUTS:
+                    self._rank_of.pop(next(iter(self._rank_of)))
         return rank
 
     def _on_delta(self, number: int, delta: TokenDelta) -> None:
@@ -169,7 +163,7 @@ class RankedScorer(Scorer):
 
 
 def _on_all_ranks(method: str) -> Any:
-    """Return a method of a learner that every rank calls with the same arguments."""
+    """Return the method of a learner that all ranks call with the same arguments."""
 
     def call(self: RankedLearner, *arguments: Any) -> Any:
         here = partial(getattr(super(RankedLearner, self), method), *arguments)
@@ -179,7 +173,7 @@ def _on_all_ranks(method: str) -> Any:
 
 
 class RankedLearner(Learner):
-    """A learner that every rank has, and whose commands rank 0 gives."""
+    """A learner on every rank, with commands from rank 0."""
 
     def __init__(
         self, followers: Followers, model: PolicyModel, settings: LearnerSettings, adapter: str, **more: Any
@@ -188,8 +182,7 @@ class RankedLearner(Learner):
         self._followers = followers
         self._number = next(followers.numbers)
         followers.call_alike(None, "make_learner", lambda: None, self._number, settings, adapter, more.get("value"))
-        followers.copy_weights(model, adapter)  # from here on they change alike everywhere
-        weakref.finalize(self, followers.send_all, ("forget", self._number))
+        followers.copy_weights(model, adapter)  # every rank takes the same steps from here on
 
     def forward_backward(
         self,
@@ -234,7 +227,7 @@ class RankedLearner(Learner):
 
 
 class RankedValueLearner(RankedLearner, ValueLearner):
-    """A learner with a critic that every rank has, and whose commands rank 0 gives."""
+    """A learner with a critic on every rank, with commands from rank 0."""
 
     value_step = _on_all_ranks("value_step")
     take_head = _on_all_ranks("take_head")
@@ -246,7 +239,7 @@ class RankedValueLearner(RankedLearner, ValueLearner):
 
 
 class RankedPolicy(Policy):
-    """The policy of rank 0, with followers. `lead` makes one."""
+    """The policy of rank 0, made by `lead`."""
 
     def __init__(
         self, followers: Followers, model: PolicyModel, engine: EngineSettings | None, thread: TorchThread
@@ -263,33 +256,26 @@ class RankedPolicy(Policy):
         model: str | PreTrainedModel,
         *,
         engine: EngineSettings | None = None,
-        log: Callable[[int, str], None] = lambda rank, line: None,
         **options: Any,
     ) -> RankedPolicy:
-        """Wait for the other ranks, and load the model as they do.
+        """Wait for the other ranks, and load the model on all of them.
 
         Args:
-            about: the configuration, which has to be that of every rank.
-            log: called with the number of another rank and each line that it logs.
+            about: the configuration, which has to be the same on every rank.
             options: those of `load_model`.
 
         Raises:
-            RankLostError: a rank has not come, or is lost.
-            PolicyError: one was started with other settings, or the model cannot be loaded.
+            RankLostError: a rank has not arrived, or is lost.
+            PolicyError: a rank has other settings, or the model cannot be loaded.
         """
-        if engine is not None and engine.sampler_device is not None:
-            raise PolicyError(
-                "each rank samples on the device that it learns on: leave this out, or start one rank",
-                setting="sampler_device",
-            )
         device = device_of(launch, options.get("device", "auto"))
         thread = TorchThread()
         followers: Followers | None = None
         try:
             store = meet(launch, ranks, about)
-            assert store is not None  # rank 0 waits until all have come
+            assert store is not None  # rank 0 waits for all
             group = thread.call(lambda: join_group(launch, store, ranks, device))
-            followers = Followers(group, ranks.rank_timeout, log)
+            followers = Followers(group, ranks.rank_timeout)
             with followers.reporting_losses():
                 loaded = followers.model = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
                 thread.call(lambda: group.gather(None))  # until all have loaded it
@@ -316,10 +302,10 @@ class RankedPolicy(Policy):
         self._followers.copy_weights(self.model, adapter)
 
     def check_agreement(self) -> None:
-        """Refuse weights that are not those of all ranks. In a turn.
+        """Check that all ranks have the same weights. Inside of a turn.
 
         Raises:
-            PolicyError: a rank has others.
+            PolicyError: a rank has other weights.
         """
         if self._followers.lost.done():
             return
@@ -362,11 +348,11 @@ class RankedPolicy(Policy):
             self._thread.call(self._followers.group.leave)
         super().close()
 
-    def _make_engine(self, model: PolicyModel, settings: EngineSettings | None) -> Engine:
-        return RankedEngine(self._followers, model, self._thread, settings)
+    def _make_engine(self, settings: EngineSettings | None) -> Engine:
+        return RankedEngine(self._followers, self.model, self._thread, settings)
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
-        # The other ranks sample nothing in a turn, so this one does not either, whatever its share would be.
+        # The other ranks sample nothing in a turn, so rank 0 does not either.
         with self._followers.turn(learning=True):
             return super()._learning_turn(job, 0.0)
 

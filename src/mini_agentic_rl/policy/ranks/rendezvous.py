@@ -1,4 +1,4 @@
-"""How ranks meet: the launcher's TCPStore, then two process groups.
+"""Rendezvous of the ranks: the launcher's TCPStore, then two process groups.
 
 store          the launcher's TCPStore: each rank writes its configuration, and rank 0 starts or refuses all
 process group  gloo between all ranks: messages of sampling, each followed within `rank_timeout` by the next one
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -20,21 +22,21 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import PolicyError, first_line
-from ..launch import Launch, choose_interface
+from ..launch import Launch
 from ..load import resolve_device
 from ..machine import take_share
 from ..rank_group import RankGroup
 from ..settings import RankSettings
 
 _MEET_SECONDS: Final = 300.0
-"""Seconds in which all ranks have to come: they start together, and import what this one has imported."""
+"""Seconds within which all ranks have to arrive."""
 _POLL_SECONDS: Final = 0.25
 
 _runs = itertools.count()
 
 
 class RankLostError(PolicyError):
-    """Report that a rank has gone, so that the run cannot go on."""
+    """Report that a rank is lost, so that the run cannot continue."""
 
 
 def meet(
@@ -43,20 +45,22 @@ def meet(
     configuration: Mapping[str, Any],
     stopped: Callable[[], bool] = lambda: False,
 ) -> Store | None:
-    """Wait until all ranks have come; return the store of the run. None on another rank than 0 if `stopped` was true.
+    """Wait until all ranks have arrived; return the store of the run, or None if `stopped` was true (ranks 1, 2 …).
 
     Args:
-        configuration: of the run; every rank needs the same.
+        configuration: of the run; it has to be the same on every rank.
 
     Raises:
-        RankLostError: rank 0 cannot be reached, or some rank has not come.
-        PolicyError: a rank was started twice, or with another configuration.
+        RankLostError: rank 0 cannot be reached, or a rank has not arrived.
+        PolicyError: a rank was started with another configuration.
     """
     try:
         limit = timedelta(seconds=settings.rank_timeout)
         store, _, _ = next(rendezvous("env://", launch.rank, launch.size, timeout=limit))
     except Exception as error:  # torch raises errors of several kinds
-        raise RankLostError(f"the ranks find no place to meet at {launch.address}: {first_line(error)}") from error
+        raise RankLostError(
+            f"the ranks cannot meet at {launch.address} (`MASTER_ADDR`, `MASTER_PORT`): {first_line(error)}"
+        ) from error
     store = PrefixStore(f"run_{next(_runs)}", store)
     if launch.follows:
         return store if _wait_for_start(launch, store, configuration, stopped) else None
@@ -70,7 +74,9 @@ def _wait_for_ranks(launch: Launch, store: Store, configuration: Mapping[str, An
         store.wait([f"rank_{rank}" for rank in others], timedelta(seconds=_MEET_SECONDS))
     except Exception as error:  # torch raises errors of several kinds
         missing = ", ".join(str(rank) for rank in others if not store.check([f"rank_{rank}"]))
-        raise RankLostError(f"rank {missing} of {launch.size} has not come in {_MEET_SECONDS:g} seconds") from error
+        raise RankLostError(
+            f"rank {missing} of {launch.size} has not arrived within {_MEET_SECONDS:g} seconds"
+        ) from error
     refusal = ""
     here = _flat(json.loads(json.dumps(configuration, default=str)))
     for rank in others:
@@ -88,17 +94,14 @@ def _wait_for_start(
     launch: Launch, store: Store, configuration: Mapping[str, Any], stopped: Callable[[], bool]
 ) -> bool:
     try:
-        if store.add(f"arrivals_{launch.rank}", 1) > 1:
-            refusal = f"a second rank {launch.rank} has come: start each rank once"
-        else:
-            store.set(f"rank_{launch.rank}", json.dumps(configuration, default=str))
-            while not store.check(["start"]):
-                if stopped():
-                    return False
-                time.sleep(_POLL_SECONDS)
-            refusal = store.get("start").decode()
-    except Exception as error:  # the store's host has gone; torch raises errors of several kinds
-        raise RankLostError(f"rank 0 has gone before the run began ({first_line(error)})") from error
+        store.set(f"rank_{launch.rank}", json.dumps(configuration, default=str))
+        while not store.check(["start"]):
+            if stopped():
+                return False
+            time.sleep(_POLL_SECONDS)
+        refusal = store.get("start").decode()
+    except Exception as error:  # rank 0 has ended; torch raises errors of several kinds
+        raise RankLostError(f"rank 0 ended before the run began ({first_line(error)})") from error
     if refusal:
         raise PolicyError(refusal)
     return True
@@ -113,7 +116,8 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
     take_share(launch.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    choose_interface("127.0.0.1" if launch.on_one_node else launch.address)
+    if launch.on_one_node:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     try:
         dist.init_process_group(
             "gloo",
@@ -125,25 +129,28 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         group = dist.new_group(backend=backend, timeout=timedelta(seconds=settings.group_seconds))
     except (RuntimeError, ValueError) as error:
-        raise RankLostError(f"the ranks cannot reach each other: {first_line(error)}") from error
+        raise RankLostError(
+            f"the ranks cannot reach each other (`GLOO_SOCKET_IFNAME` names the network interface that gloo uses): "
+            f"{first_line(error)}"
+        ) from error
     return RankGroup(launch.rank, launch.size, device, group)
 
 
 def device_of(launch: Launch, device: str) -> torch.device:
-    """Return the device of one rank: of several cards of a node each rank has its own.
+    """Return the device of a rank: on a node with several GPUs, each rank has its own.
 
     Raises:
-        PolicyError: there are fewer cards than ranks.
+        PolicyError: there are fewer GPUs than ranks.
     """
     chosen = resolve_device(device)
     if chosen.type != "cuda":
         return chosen
     if chosen.index is not None and launch.local_size > 1:
-        raise PolicyError(f"{device} is one card, for {launch.local_size} ranks: use `device=cuda`", setting="device")
-    cards = torch.cuda.device_count()
-    if launch.local_size > cards:
+        raise PolicyError(f"{device} is one GPU, for {launch.local_size} ranks: use `device=cuda`", setting="device")
+    gpus = torch.cuda.device_count()
+    if launch.local_size > gpus:
         raise PolicyError(
-            f"{launch.local_size} ranks on a node with {cards} cards: start as many ranks as there are cards, or use "
+            f"{launch.local_size} ranks on a node with {gpus} GPUs: start as many ranks as there are GPUs, or use "
             "`device=cpu`",
             setting="device",
         )
@@ -151,7 +158,7 @@ def device_of(launch: Launch, device: str) -> torch.device:
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
+    """Return nested settings as a flat mapping with dotted names."""
     if not isinstance(value, dict):
         return {name: value}
     prefix = f"{name}." if name else ""
