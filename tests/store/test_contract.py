@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from mini_agentic_rl.store import (
     LightningStoreThreaded,
 )
 from mini_agentic_rl.types import (
+    LLM,
     AttemptedRollout,
     AttemptStatus,
+    PromptTemplate,
     RolloutConfig,
     RolloutStatus,
     Span,
@@ -37,6 +40,33 @@ async def status_of(store: LightningStore, rollout_id: str) -> tuple[RolloutStat
     assert rollout is not None
     latest = await store.get_latest_attempt(rollout_id)
     return rollout.status, None if latest is None else latest.status
+
+
+async def check_reopened(store: LightningStore, again: Callable[[], LightningStore]) -> None:
+    """Write something of each kind, close the store, and compare what another one reads from the same place."""
+    config = RolloutConfig(max_attempts=3, retry_condition=["timeout", "unresponsive"], timeout_seconds=60.5)
+    resources = await store.add_resources(
+        {
+            "llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5}),
+            "p": PromptTemplate(template="{q}"),
+        }
+    )
+    queued = await store.enqueue_rollout({"question": "¿?", "n": [1, None, 2.5, 2**70]}, mode="test", config=config)
+    claimed = await store.start_rollout("other", worker_id="w")
+    span = await store.add_span(span_of(claimed, attributes={"a.b": 1, "$c": float("inf")}))
+    worker = await store.update_worker("w", {"gpu": None})
+    await store.close()
+
+    reopened = again()
+    assert await reopened.get_rollout_by_id(queued.rollout_id) == queued
+    assert await reopened.get_latest_resources() == resources
+    assert list(await reopened.query_spans(claimed.rollout_id)) == [span]
+    assert await reopened.get_worker_by_id("w") == worker
+    head = await reopened.dequeue_rollout()
+    assert head is not None
+    assert head.rollout_id == queued.rollout_id
+    assert await reopened.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) == 2
+    await reopened.close()
 
 
 async def test_a_store_that_is_not_async_safe_gets_one_call_after_the_other() -> None:

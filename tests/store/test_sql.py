@@ -20,36 +20,14 @@ from mini_agentic_rl.store.sql import tables as sql_tables
 from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
 from mini_agentic_rl.store.sql.statements import Statement, listing_of, page_of, total_of
 from mini_agentic_rl.store.tables import Query, conditions
-from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
+from mini_agentic_rl.types import EnqueueRolloutRequest, RolloutConfig, Span
 
-from .test_contract import span_of
+from .test_contract import check_reopened, span_of
 
 
 async def test_a_reopened_store_holds_what_it_held(tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "runs" / "store.db")
-    config = RolloutConfig(max_attempts=3, retry_condition=["timeout", "unresponsive"], timeout_seconds=1.5)
-    resources = await store.add_resources(
-        {
-            "llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5}),
-            "p": PromptTemplate(template="{q}"),
-        }
-    )
-    queued = await store.enqueue_rollout({"question": "¿?", "n": [1, None, 2.5]}, mode="test", config=config)
-    claimed = await store.start_rollout("other", worker_id="w")
-    span = await store.add_span(span_of(claimed))
-    worker = await store.update_worker("w", {"gpu": None})
-    await store.close()
-
-    again = SqlLightningStore(f"sqlite:///{store.path}")
-    assert await again.get_rollout_by_id(queued.rollout_id) == queued
-    assert await again.get_latest_resources() == resources
-    assert list(await again.query_spans(claimed.rollout_id)) == [span]
-    assert await again.get_worker_by_id("w") == worker
-    head = await again.dequeue_rollout()
-    assert head is not None
-    assert head.rollout_id == queued.rollout_id
-    assert await again.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) == 2
-    await again.close()
+    await check_reopened(store, lambda: SqlLightningStore(f"sqlite:///{store.path}"))
 
 
 async def test_a_pickled_store_opens_the_same_file(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from mini_agentic_rl.store import LightningStoreError, MongoLightningStore
-from mini_agentic_rl.types import LLM, AttemptedRollout, PromptTemplate, RolloutConfig
-from store.test_contract import span_of
+from mini_agentic_rl.types import AttemptedRollout, RolloutConfig
+from store.test_contract import check_reopened, span_of
 
 from .mongo_server import MongoServer, mongo_url, needs_mongo, needs_own_mongo, new_database
 
@@ -52,30 +52,7 @@ def failing(client: MongoClient[Any], *commands: str, times: int = 1, **how: Any
 
 
 async def test_a_reopened_store_holds_what_it_held(database: str) -> None:
-    store = MongoLightningStore(mongo_url(), database)
-    config = RolloutConfig(max_attempts=3, retry_condition=["timeout", "unresponsive"], timeout_seconds=60.5)
-    resources = await store.add_resources(
-        {
-            "llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5}),
-            "p": PromptTemplate(template="{q}"),
-        }
-    )
-    queued = await store.enqueue_rollout({"question": "¿?", "n": [1, None, 2.5, 2**70]}, mode="test", config=config)
-    claimed = await store.start_rollout("other", worker_id="w")
-    span = await store.add_span(span_of(claimed, attributes={"a.b": 1, "$c": float("inf")}))
-    worker = await store.update_worker("w", {"gpu": None})
-    await store.close()
-
-    again = MongoLightningStore(mongo_url(), database)
-    assert await again.get_rollout_by_id(queued.rollout_id) == queued
-    assert await again.get_latest_resources() == resources
-    assert list(await again.query_spans(claimed.rollout_id)) == [span]
-    assert await again.get_worker_by_id("w") == worker
-    head = await again.dequeue_rollout()
-    assert head is not None
-    assert head.rollout_id == queued.rollout_id
-    assert await again.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) == 2
-    await again.close()
+    await check_reopened(MongoLightningStore(mongo_url(), database), lambda: MongoLightningStore(mongo_url(), database))
 
 
 async def test_a_pickled_store_opens_the_same_database(database: str) -> None:

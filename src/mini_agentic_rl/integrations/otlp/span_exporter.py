@@ -60,7 +60,7 @@ _Key = tuple[str, str]
 def receiver_url(settings: TraceExportSettings) -> str | None:
     """Return the address that gets spans, from the settings, else from OpenTelemetry's standard variables.
 
-    None means that there is none, or that the environment turns the export off.
+    Returns None if no address is set, or if the environment turns the export off.
 
     Raises:
         UserError: the address cannot be used.
