@@ -322,7 +322,7 @@ async def test_a_wait_whose_client_has_gone_is_given_up() -> None:
     server = LightningStoreServer(Watched(), port=0)
     await server.start()
     with pytest.raises(httpx.ReadTimeout):
-        async with httpx.AsyncClient(timeout=0.1) as http:
+        async with httpx.AsyncClient(timeout=httpx.Timeout(30, read=0.1)) as http:
             await http.post(f"{server.endpoint}/v1/agl/waits/work", json={"timeout": 20})
     assert await asyncio.to_thread(given_up.wait, 60)
     await server.close()
