@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
+import platform
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +36,28 @@ def tell(text: str) -> None:
     Console(stderr=True).print(text, style="dim", highlight=False)
 
 
+def measured() -> dict[str, str]:
+    """Return when, where and how this process measures: date, commit, machine and command."""
+    here = Path(__file__).parent
+    git = subprocess.run(["git", "-C", str(here), "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True)
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text(encoding="utf-8").splitlines() if cpus.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": git.stdout.strip(),
+        "machine": f"{len(names)} x {names[0]}" if names else platform.processor(),
+        "command": f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(sys.argv[1:])}".strip(),
+    }
+
+
 def deliver(options: argparse.Namespace, result: Any, report: Callable[[Console, Any], None]) -> None:
-    """Write and print `result` as the options say; `report` prints it for a person."""
+    """Write and print `result` as the options say; `report` prints it for a person.
+
+    JSON of a result with `ratios` also says when, where and how they were measured; `results.py` reads such files.
+    """
+    if isinstance(result, dict) and "ratios" in result:
+        result = {"measured": measured(), **result}
     if options.output is not None:
         options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if options.json:
