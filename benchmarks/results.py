@@ -1,8 +1,8 @@
 """Write the page of results from the figures of benchmarks, trained runs, attacks and the code's structure.
 
-python benchmarks/results.py                                          # write benchmarks/RESULTS.md anew
-python benchmarks/grpo_step.py --output step.json                     # measure something
-python benchmarks/results.py step.json                                # add its ratios to results.csv, and write the page
+python benchmarks/results.py                         # write benchmarks/RESULTS.md anew
+python benchmarks/grpo_step.py --output step.json    # measure something
+python benchmarks/results.py step.json               # add its ratios to results.csv, and write the page
 
 Inputs: `results.csv` beside this script (figures of benchmarks), `docs/reference-points.csv` (one row a trained run, by
 `learning.py`), `docs/attacks.csv` (by `make torture`), and the checkout itself (`structure.py`). The figures of JSON
