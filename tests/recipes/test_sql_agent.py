@@ -67,21 +67,16 @@ def asked(requests) -> str:
     return small_tokenizer().decode(requests[-1].prompt_ids)
 
 
-async def test_a_question_becomes_a_query_its_rows_and_an_answer(agent, task):
+async def test_a_question_becomes_a_query_its_rows_and_an_answer_as_in_the_demonstration(agent, task):
     answers = [call("query", sql=task["sql"]), f"Answer: {task['answer']}"]
-    rollout, rewards, requests, _ = await play(agent, task, answers)
+    rollout, rewards, requests, renderer = await play(agent, task, answers)
     assert rollout.status == "succeeded"
     assert rewards == {"reward": 1.2, "execution": 1.0, "answer": 1.0, "queries": 1.0}
     assert f"<tool_response>\n{task['answer']}\n</tool_response>" in asked(requests)
-    first, second = (list(request.prompt_ids) for request in requests)
-    assert second[: len(first)] == first
-
-
-async def test_what_is_imitated_is_token_by_token_what_the_agent_asks(agent, task):
-    answers = [call("query", sql=task["sql"]), f"Answer: {task['answer']}"]
-    _, _, requests, renderer = await play(agent, task, answers)
+    prompts = [list(request.prompt_ids) for request in requests]
+    assert prompts[1][: len(prompts[0])] == prompts[0]
     shown = list(renderer.conversation_to_records(demonstration(task, agent.system_prompt), SQL_TOOLS))
-    assert [list(record.prompt_ids) for record in shown] == [list(request.prompt_ids) for request in requests]
+    assert [list(record.prompt_ids) for record in shown] == prompts
     assert agent.system_prompt == medical_prompt()
 
 
@@ -115,9 +110,7 @@ async def test_a_refused_query_can_be_mended(agent, task):
     ("answers", "expected"),
     [
         (["Answer: 42"], {"reward": 0.0, "execution": 0.0, "answer": 0.0, "queries": 0.0}),
-        ([call("query", sql="SELECT name FROM drug WHERE id = 1"), "Answer: 7"], {"reward": 0.0, "queries": 1.0}),
         ([call("query", sql="SELECT name FROM drug WHERE id = 1")], {"reward": 0.0, "queries": 4.0}),
-        ([call("no_such_tool", sql="SELECT 1")], {"reward": 0.0, "queries": 0.0}),
         (["<tool_call>\n{broken\n</tool_call>"], {"reward": 0.0, "queries": 0.0}),
     ],
 )
@@ -125,11 +118,6 @@ async def test_whatever_the_model_says_the_rollout_has_a_reward(agent, task, ans
     rollout, rewards, _, _ = await play(agent, task, answers)
     assert rollout.status == "succeeded"
     assert expected.items() <= rewards.items()
-
-
-async def test_a_task_without_a_gold_query_fails_with_a_reason(agent):
-    with pytest.raises(ValueError, match="gold query"):
-        await play(agent, {"question": "How many?"}, [call("query", sql="SELECT id FROM drug"), "1"])
 
 
 async def test_another_database_can_be_asked(tmp_path):

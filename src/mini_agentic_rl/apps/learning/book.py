@@ -13,7 +13,7 @@ from ...gateway import SessionSettings
 from ...semconv import AGL_ANNOTATION
 from ...semconv import CompletionSpanAttributes as Call
 from ...store import LightningStore
-from ...types import PaginatedResult, Rollout, Span
+from ...types import PaginatedResult, Span
 from .record import (
     ENDED_KEY,
     SESSION_KEY,
@@ -87,25 +87,25 @@ class SessionBook:
         """
         owner, session_id = owner_of(api_key), secrets.token_hex(16) if session_id is None else session_id
         rollout_id = rollout_id_of(owner, session_id)
-        rollout = await self._find(rollout_id)
         if consent is False:
             return None
-        if rollout is not None:
-            return read_record(rollout)
+        record = await self._find(rollout_id)
+        if record is not None:
+            return record
         if consent is None and self.settings.consent == "ask":
             return None
         check_key_and_task(key, task)
-        facts = {"id": session_id, "owner": owner, "key": key}
+        metadata = {SESSION_KEY: {"id": session_id, "owner": owner, "key": key}}
         async with self._opening:  # two first calls of a session may arrive at once
-            rollout = await self._find(rollout_id)
-            if rollout is None:
-                try:
-                    rollout = await self.store.start_rollout(
-                        task, mode="train", metadata={SESSION_KEY: facts}, rollout_id=rollout_id
-                    )
-                except ValueError:  # another process opened it
-                    rollout = await self._find(rollout_id)
-        return None if rollout is None else read_record(rollout)
+            record = await self._find(rollout_id)
+            if record is not None:
+                return record
+            try:
+                return read_record(
+                    await self.store.start_rollout(task, mode="train", metadata=metadata, rollout_id=rollout_id)
+                )
+            except ValueError:  # another process opened it
+                return await self._find(rollout_id)
 
     async def get(self, api_key: str, session_id: str) -> SessionRecord:
         """Return a session.
@@ -118,8 +118,7 @@ class SessionBook:
 
     async def owns(self, api_key: str, rollout_id: str) -> bool:
         """Return True if a rollout is not the session of another key."""
-        rollout = await self._find(rollout_id)
-        record = None if rollout is None else read_record(rollout)
+        record = await self._find(rollout_id)
         return record is None or record.owner == owner_of(api_key)
 
     async def end(self, api_key: str, session_id: str) -> SessionRecord:
@@ -185,10 +184,7 @@ class SessionBook:
 
     async def compare_of(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
         """Compare sessions of an owner; see `compare`. For the learner's judge, which has no API key."""
-        about = [
-            (judgement.session_id, None if judgement.answer is None else judgement.answer.of_the_call)
-            for judgement in judgements
-        ]
+        about = [(judgement.session_id, judgement.answer) for judgement in judgements]
         if len(about) < 2 or len(set(about)) < len(about):
             raise SessionRequestError(
                 "a comparison is of two or more sessions or answers, each once", "comparison_invalid"
@@ -253,8 +249,7 @@ class SessionBook:
             return await work
         except ValueError:
             for record in records:
-                rollout = await self._find(record.rollout_id)
-                current = None if rollout is None else read_record(rollout)
+                current = await self._find(record.rollout_id)
                 if current is None or current.attempt_id != record.attempt_id:
                     raise UnknownSessionError.of(record.session_id) from None
             raise
@@ -264,11 +259,7 @@ class SessionBook:
     ) -> SessionReward | None:
         """Return the reward to record; None if the same reward is recorded already."""
         if record.learnt is not None or record.skipped is not None:
-            why = (
-                f"learnt from it (version {record.learnt})"
-                if record.skipped is None
-                else f"left it out: {record.skipped}"
-            )
+            why = f"left it out: {record.skipped}" if record.skipped else f"learnt from it (version {record.learnt})"
             raise SessionConflictError(
                 f"the learner has {why}: a reward for session {record.session_id!r} would change nothing",
                 "session_learnt",
@@ -277,10 +268,10 @@ class SessionBook:
         calls = await self.count_calls(record)
         if not calls:
             raise SessionConflictError(f"session {record.session_id!r} has made no call yet", "session_empty")
-        about = None if judgement.answer is None else judgement.answer.of_the_call
+        about = judgement.answer
         if about is not None and not await self._has_answer(record, about):
             raise SessionRequestError(
-                f"session {record.session_id!r} has no answer {about.response_id[:80]!r} with choice {about.choice}; "
+                f"session {record.session_id!r} has no answer {about.call[:80]!r} with choice {about.choice}; "
                 f"it has {calls} others",
                 "answer_unknown",
             )
@@ -298,11 +289,9 @@ class SessionBook:
                 f"session {record.session_id!r} was given {known.value:g} before: set `replace` to replace it",
                 "reward_set",
             )
-        number = await self._change(
-            [record], self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
-        )
         last = max((other.number for other in before if other.answer == about), default=0)
-        return SessionReward(judgement.score, comparison, about, last + 1, number)
+        next_id = self.store.get_next_span_sequence_id(*record.ids)
+        return SessionReward(judgement.score, comparison, about, last + 1, await self._change([record], next_id))
 
     async def _has_answer(self, record: SessionRecord, answer: Answer) -> bool:
         async for call in self.calls(record):
@@ -311,8 +300,7 @@ class SessionBook:
         return False
 
     async def _get(self, owner: str, session_id: str) -> SessionRecord:
-        rollout = await self._find(rollout_id_of(owner, session_id))
-        record = None if rollout is None else read_record(rollout)
+        record = await self._find(rollout_id_of(owner, session_id))
         if record is None:
             raise UnknownSessionError.of(session_id)
         return record
@@ -324,5 +312,6 @@ class SessionBook:
         """Return the spans of a session that contain its rewards."""
         return await self.store.query_spans(record.rollout_id, record.attempt_id, name=AGL_ANNOTATION)
 
-    async def _find(self, rollout_id: str) -> Rollout | None:
-        return await self.store.get_rollout_by_id(rollout_id)
+    async def _find(self, rollout_id: str) -> SessionRecord | None:
+        rollout = await self.store.get_rollout_by_id(rollout_id)
+        return None if rollout is None else read_record(rollout)

@@ -71,7 +71,7 @@ def session_json(record: SessionRecord, rewards: Mapping[Answer | None, SessionR
             {
                 "reward": reward.value,
                 "comparison": reward.comparison,
-                "response_id": None if reward.answer is None else reward.answer.response_id,
+                "response_id": None if reward.answer is None else reward.answer.call,
                 "choice": None if reward.answer is None else reward.answer.choice,
             }
             for reward in rewards.values()
@@ -145,7 +145,7 @@ class AnswerRequest(Body):
 
     def judged(self, score: float) -> Judgement:
         """Return it with a score."""
-        answer = None if self.response_id is None else Answer(self.response_id, self.choice)
+        answer = None if self.response_id is None else Answer.of(self.response_id, self.choice)
         return Judgement(self.session, score, answer)
 
 
@@ -268,7 +268,7 @@ class SessionGate:
 
         async def reward(request: Request, key: str) -> Response:
             sent = checked(RewardRequest, await body(request))
-            answer = None if sent.response_id is None else Answer(sent.response_id, sent.choice)
+            answer = None if sent.response_id is None else Answer.of(sent.response_id, sent.choice)
             judgement = Judgement(request.path_params["id"], sent.reward, answer)
             return json_response(await facts_of(await _translated(book.judge(key, judgement, replace=sent.replace))))
 
