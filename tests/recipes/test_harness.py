@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from mini_agentic_rl.commands.tasks import TaskSettings, load_agent
 from mini_agentic_rl.environments import Endpoint
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
@@ -155,7 +156,8 @@ async def test_data_and_runs_are_hidden_even_in_a_declared_folder(sandbox, task,
     settings = HarnessSettings(
         agent_command=shell(f"find {project} -type f 2>/dev/null | xargs cat"), agent_paths=[project], sandbox=sandbox
     )
-    agent = HarnessAgent(settings, [project / "tasks.jsonl", project / "outputs/new"])
+    tasks = TaskSettings(dataset=str(project / "tasks.jsonl"))
+    agent = load_agent(tasks, settings, [project / "outputs/new"]).agent  # as the commands load it
     run = HarnessRun(settings, task, Endpoint("http://127.0.0.1:9", "m"), agent._hidden)
     scratch = Scratch(None, "hidden")
     try:

@@ -134,9 +134,6 @@ async def test_an_llm_of_any_name_is_used_if_it_is_the_only_one(server: Scripted
         resources = {name: LLM(endpoint="http://nowhere/v1", model="m") for name in names}
         with pytest.raises(ValueError, match='named "llm"'):
             await MathAgent().rollout_async(TASK, resources, a_rollout())
-
-
-async def test_a_task_without_a_question_is_an_error(server: ScriptedServer) -> None:
     with pytest.raises(ValueError, match="question"):
         await MathAgent().rollout_async({"answer": "1"}, {"llm": server.llm()}, a_rollout())
 

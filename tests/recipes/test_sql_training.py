@@ -83,7 +83,8 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
     server = LightningStoreServer(store, port=0)
     asyncio.run(server.start())
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-    options = ("--ci-fast", "--model", model, *TINY, "--external-store-address", server.endpoint)
+    few = ("--eval-size", "1", "--tasks-per-step", "1", "--sft-examples", "1")
+    options = ("--ci-fast", "--model", model, *TINY, *few, "--external-store-address", server.endpoint)
     script = (SCRIPT, *options, "--n-runners", "1", "--output_dir", str(tmp_path / "run"))
     try:
         with PythonProcess(*script, environment={"AGL_CURRENT_ROLE": "runner"}) as runners:
@@ -97,7 +98,7 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
         assert (tmp_path / "run" / "summary.json").is_file()
         rollouts = asyncio.run(store.query_rollouts())
         assert {rollout.status for rollout in rollouts} == {"succeeded"}
-        assert len(rollouts) == 3 * 4 + 2 * 2
+        assert len(rollouts) == 3 * 1 + 1 * 2
         (worker,) = asyncio.run(store.query_workers())
         assert worker.worker_id.startswith("runner-0@")
         assert worker.heartbeat_stats["pid"] != os.getpid()
@@ -112,7 +113,7 @@ async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch
         port = int(server.endpoint.rpartition(":")[2])
         monkeypatch.setattr(sql_job, "PORTS", (free_port(), port))
         monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-        _, _, components = await asyncio.to_thread(sql_job.prepare_sql, SqlTrainConfig(output_dir=tmp_path))
+        _, _, components = await asyncio.to_thread(SqlTrainConfig(output_dir=tmp_path).prepare)
     finally:
         await server.stop()
     assert components == {"store": f"http://127.0.0.1:{port}"}
@@ -121,7 +122,7 @@ async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch
 def test_without_a_store_server_rollouts_go_to_a_file(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(sql_job, "PORTS", (free_port(),))
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-    _, _, components = sql_job.prepare_sql(SqlTrainConfig(output_dir=tmp_path))
+    _, _, components = SqlTrainConfig(output_dir=tmp_path).prepare()
     assert components == {"store": str(tmp_path / "rollouts.db"), "strategy": "shm"}
     assert "AGL_MANAGED_STORE=0, but no store server runs on this computer" in caplog.text
 
