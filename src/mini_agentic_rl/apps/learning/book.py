@@ -27,7 +27,6 @@ from .record import (
     answer_of,
     check_key_and_task,
     latest_rewards,
-    owner_of,
     read_record,
     reward_span,
     rollout_id_of,
@@ -52,7 +51,8 @@ class Judgement:
 
 
 class SessionBook:
-    """Sessions in a store. A session belongs to the API key that opened it; no other key reaches it.
+    """Sessions in a store. A session belongs to the API key that opened it; no other key reaches it. Methods take the
+    digest of the key (`owner_of`).
 
     Args:
         store: stores the sessions.
@@ -66,7 +66,7 @@ class SessionBook:
 
     async def open(
         self,
-        api_key: str,
+        owner: str,
         session_id: str | None = None,
         *,
         key: str = "",
@@ -76,7 +76,7 @@ class SessionBook:
         """Return the session of an id, opened if it does not exist. Without consent return None and store nothing.
 
         Args:
-            api_key: its owner.
+            owner: its owner.
             session_id: None makes an id.
             key: sessions with the same key are compared with each other.
             consent: whether its calls may be stored and learnt from; None takes the setting.
@@ -85,7 +85,7 @@ class SessionBook:
         Raises:
             SessionRequestError: the id, the key or the task is invalid.
         """
-        owner, session_id = owner_of(api_key), secrets.token_hex(16) if session_id is None else session_id
+        session_id = secrets.token_hex(16) if session_id is None else session_id
         rollout_id = rollout_id_of(owner, session_id)
         if consent is False:
             return None
@@ -107,31 +107,33 @@ class SessionBook:
             except ValueError:  # another process opened it
                 return await self._find(rollout_id)
 
-    async def get(self, api_key: str, session_id: str) -> SessionRecord:
+    async def get(self, owner: str, session_id: str) -> SessionRecord:
         """Return a session.
 
         Raises:
-            UnknownSessionError: the key has no session of this id.
+            UnknownSessionError: the owner has no session of this id.
             SessionRequestError: the id is invalid.
         """
-        return await self._get(owner_of(api_key), session_id)
+        record = await self._find(rollout_id_of(owner, session_id))
+        if record is None:
+            raise UnknownSessionError.of(session_id)
+        return record
 
-    async def owns(self, api_key: str, rollout_id: str) -> bool:
-        """Return True if a rollout is not the session of another key."""
+    async def owns(self, owner: str, rollout_id: str) -> bool:
+        """Return True if a rollout is not the session of another owner."""
         record = await self._find(rollout_id)
-        return record is None or record.owner == owner_of(api_key)
+        return record is None or record.owner == owner
 
-    async def end(self, api_key: str, session_id: str) -> SessionRecord:
+    async def end(self, owner: str, session_id: str) -> SessionRecord:
         """Mark a session as ended, so that the learner's judge may score it.
 
         Raises:
             UnknownSessionError: the key has no session of this id.
         """
-        record = await self.get(api_key, session_id)
+        record = await self.get(owner, session_id)
         if not record.ended:
-            update = self.store.update_attempt(record.rollout_id, record.attempt_id, metadata={ENDED_KEY: True})
-            await self._change([record], update)
-        return await self.get(api_key, session_id)
+            await self._change([record], self.store.update_attempt(*record.ids, metadata={ENDED_KEY: True}))
+        return await self.get(owner, session_id)
 
     async def calls(self, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
         """Yield the spans of a session's calls in order, from `offset` on.
@@ -159,7 +161,7 @@ class SessionBook:
         """Return the rewards of a session and its answers."""
         return latest_rewards(await self._annotations(record))
 
-    async def judge(self, api_key: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
+    async def judge(self, owner: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
         """Give a session, or one answer in it, an absolute reward.
 
         Raises:
@@ -167,10 +169,10 @@ class SessionBook:
             SessionRequestError: the reward is not finite or beyond a billion, or the session has no such answer.
             SessionConflictError: it has another reward and `replace` is not set, was learnt from, or made no call.
         """
-        await self._judge(owner_of(api_key), [judgement], None, replace)
-        return await self.get(api_key, judgement.session_id)
+        await self._judge(owner, [judgement], None, replace)
+        return await self.get(owner, judgement.session_id)
 
-    async def compare(self, api_key: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
+    async def compare(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
         """Give sessions or answers scores that only compare them with each other; return the comparison's id.
 
         Either all scores are recorded or none.
@@ -180,10 +182,6 @@ class SessionBook:
             UnknownSessionError: one of the sessions is unknown.
             SessionConflictError: as `judge` does.
         """
-        return await self.compare_of(owner_of(api_key), judgements, replace=replace)
-
-    async def compare_of(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
-        """Compare sessions of an owner; see `compare`. For the learner's judge, which has no API key."""
         about = [(judgement.session_id, judgement.answer) for judgement in judgements]
         if len(about) < 2 or len(set(about)) < len(about):
             raise SessionRequestError(
@@ -193,13 +191,13 @@ class SessionBook:
         await self._judge(owner, judgements, comparison, replace)
         return comparison
 
-    async def delete(self, api_key: str, session_id: str) -> SessionRecord:
+    async def delete(self, owner: str, session_id: str) -> SessionRecord:
         """Delete a session with its calls, tokens and rewards; return its record before the deletion.
 
         Raises:
             UnknownSessionError: the key has no session of this id.
         """
-        record = await self._get(owner_of(api_key), session_id)
+        record = await self.get(owner, session_id)
         await self.store.delete_rollouts([record.rollout_id])
         return record
 
@@ -213,21 +211,20 @@ class SessionBook:
                     f"most {_LARGEST:g}",
                     "reward_invalid",
                 )
-            record = await self._get(owner, judgement.session_id)
+            record = await self.get(owner, judgement.session_id)
             reward = await self._next_reward(record, judgement, comparison, replace)
             records[record.rollout_id] = record
             if reward is not None:
                 rewards.append((record, reward))
         judged = list(records.values())
-        spans = [reward_span(record.rollout_id, record.attempt_id, reward) for record, reward in rewards]
+        spans = [reward_span(*record.ids, reward) for record, reward in rewards]
         added = {span.span_id for span in await self._change(judged, self.store.add_many_spans(spans))}
         if len(added) < len(spans):
             recorded = [reward for reward, span in zip(rewards, spans, strict=True) if span.span_id in added]
             await self._change(judged, self._withdraw(recorded))
             raise SessionConflictError("somebody else judged it at the same time: look, and try again", "reward_set")
         for record in judged:  # last, so that a session with the status `judged` has its reward
-            update = self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
-            await self._change([record], update)
+            await self._change([record], self.store.update_attempt(*record.ids, status="succeeded"))
 
     async def _withdraw(self, rewards: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
         """Withdraw the rewards of a comparison that could not be recorded completely."""
@@ -235,8 +232,7 @@ class SessionBook:
         for record, reward in rewards:
             recorded = all_rewards(await self._annotations(record))
             number = 1 + max(other.number for other in recorded if other.answer == reward.answer)
-            withdrawn = changed(reward, number=number, withdraws=reward.number)
-            spans.append(reward_span(record.rollout_id, record.attempt_id, withdrawn))
+            spans.append(reward_span(*record.ids, changed(reward, number=number, withdraws=reward.number)))
         await self.store.add_many_spans(spans)
 
     async def _change(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
@@ -299,18 +295,12 @@ class SessionBook:
                 return True
         return False
 
-    async def _get(self, owner: str, session_id: str) -> SessionRecord:
-        record = await self._find(rollout_id_of(owner, session_id))
-        if record is None:
-            raise UnknownSessionError.of(session_id)
-        return record
-
     async def _query_calls(self, record: SessionRecord, **options: Any) -> PaginatedResult[Span]:
-        return await self.store.query_spans(record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, **options)
+        return await self.store.query_spans(*record.ids, name=Call.SPAN_NAME, **options)
 
     async def _annotations(self, record: SessionRecord) -> Sequence[Span]:
         """Return the spans of a session that contain its rewards."""
-        return await self.store.query_spans(record.rollout_id, record.attempt_id, name=AGL_ANNOTATION)
+        return await self.store.query_spans(*record.ids, name=AGL_ANNOTATION)
 
     async def _find(self, rollout_id: str) -> SessionRecord | None:
         rollout = await self.store.get_rollout_by_id(rollout_id)

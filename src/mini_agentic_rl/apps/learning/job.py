@@ -162,7 +162,7 @@ class EndedSessions:
         try:
             scores = await asyncio.to_thread(self._judge.score, texts)
             scored = [Judgement(record.session_id, score) for record, score in zip(group, scores, strict=True)]
-            await self._book.compare_of(owner, scored)
+            await self._book.compare(owner, scored)
         except (OpenAIError, JudgementError, SessionError) as error:
             logger.warning("%d sessions were not judged: %s", len(group), error)
             return 0

@@ -47,6 +47,7 @@ from .record import (
     SessionReward,
     UnknownSessionError,
     is_session,
+    owner_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -207,7 +208,7 @@ class SessionGate:
             RecordingError: the store does not answer.
         """
         if caller.scope is not None:
-            if is_session(caller.scope[0]) and not await _translated(self.book.owns(key, caller.scope[0])):
+            if is_session(caller.scope[0]) and not await _translated(self.book.owns(owner_of(key), caller.scope[0])):
                 raise NotFoundError("no session of this API key has this URL", code="session_unknown")
             return caller
         session_id = request.headers.get(ID_HEADER)
@@ -215,14 +216,13 @@ class SessionGate:
             return caller
         record = await _translated(
             self.book.open(
-                key,
+                owner_of(key),
                 session_id,
                 key=request.headers.get(KEY_HEADER, ""),
                 consent=_consent(request.headers.get(CONSENT_HEADER)),
             )
         )
-        scope = None if record is None else (record.rollout_id, record.attempt_id)
-        return Caller(scope, caller.agent, caller.traceparent)
+        return Caller(None if record is None else record.ids, caller.agent, caller.traceparent)
 
     def add_routes(
         self,
@@ -243,7 +243,7 @@ class SessionGate:
 
         async def open_session(request: Request, key: str) -> Response:
             sent = await body(request, OpenRequest)
-            record = await book.open(key, sent.id, key=sent.key, consent=sent.consent, task=sent.task)
+            record = await book.open(owner_of(key), sent.id, key=sent.key, consent=sent.consent, task=sent.task)
             if record is None:
                 unkept = {"object": "session", "id": sent.id, "key": sent.key, "recorded": False, "path": "/v1"}
                 return json_response(unkept)
@@ -251,7 +251,7 @@ class SessionGate:
             return json_response(await facts_of(record) | {"recorded": True, "path": path}, 201)
 
         async def show(request: Request, key: str) -> Response:
-            record = await book.get(key, request.path_params["id"])
+            record = await book.get(owner_of(key), request.path_params["id"])
             facts = await facts_of(record)
             if request.query_params.get("messages") in _YES:
                 place = request.query_params.get("first", "0")
@@ -263,21 +263,21 @@ class SessionGate:
 
         async def end(request: Request, key: str) -> Response:
             await read_body(request, limit, within_seconds=seconds)  # its content is ignored, its size is bounded
-            return json_response(await facts_of(await book.end(key, request.path_params["id"])))
+            return json_response(await facts_of(await book.end(owner_of(key), request.path_params["id"])))
 
         async def reward(request: Request, key: str) -> Response:
             sent = await body(request, RewardRequest)
             answer = None if sent.response_id is None else Answer.of(sent.response_id, sent.choice)
             judgement = Judgement(request.path_params["id"], sent.reward, answer)
-            return json_response(await facts_of(await book.judge(key, judgement, replace=sent.replace)))
+            return json_response(await facts_of(await book.judge(owner_of(key), judgement, replace=sent.replace)))
 
         async def compare(request: Request, key: str) -> Response:
             sent = await body(request, ComparisonRequest)
-            comparison = await book.compare(key, sent.judgements(), replace=sent.replace)
+            comparison = await book.compare(owner_of(key), sent.judgements(), replace=sent.replace)
             return json_response({"object": "comparison", "id": comparison}, 201)
 
         async def delete(request: Request, key: str) -> Response:
-            record = await book.delete(key, request.path_params["id"])
+            record = await book.delete(owner_of(key), request.path_params["id"])
             forget(record.ids, key)
             taken = record.learnt if record.learnt is not None else record.learning
             facts = {"object": "session", "id": record.session_id, "deleted": True, "learnt_in": taken}

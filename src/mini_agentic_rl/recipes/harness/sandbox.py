@@ -414,7 +414,7 @@ async def relayed(network: str, gateway: tuple[str, int] | None) -> AsyncIterato
         assert task is not None
         running.add(task)
         try:
-            with contextlib.suppress(OSError):  # the gateway has gone; the connection is closed
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # the gateway has gone, or the block has ended
                 outward, inward = await asyncio.open_connection(*gateway)
                 try:
                     await asyncio.gather(_copy(reader, inward), _copy(outward, writer))
