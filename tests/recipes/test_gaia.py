@@ -60,22 +60,13 @@ def test_the_splits_are_the_same_every_time_and_share_no_question(tmp_path):
         load_gaia(tmp_path, "train", levels=[4])
 
 
-def test_a_row_has_the_fields_that_the_agent_needs(tmp_path):
+def test_a_clone_of_the_repository_or_a_parquet_file_is_read(tmp_path):
+    write(tmp_path / "clone" / "2023" / "validation", RECORDS)
     tmp_path.joinpath("sums.csv").write_text("a,b\n1,2\n")
     write(tmp_path, [record(1, file_name="sums.csv", Level="2"), record(2, **{"Final answer": "?"})])
     (row,) = load_gaia(tmp_path, "all")  # the question without an answer is left out
-    assert row == {
-        "id": "task-1",
-        "question": "What is 1 + 1?",
-        "answer": "2",
-        "level": 2,
-        "file_name": "sums.csv",
-        "file": str(tmp_path.resolve() / "sums.csv"),
-    }
-
-
-def test_a_clone_of_the_repository_or_a_parquet_file_is_read(tmp_path):
-    write(tmp_path / "clone" / "2023" / "validation", RECORDS)
+    expected = {"id": "task-1", "question": "What is 1 + 1?", "answer": "2", "level": 2, "file_name": "sums.csv"}
+    assert row == expected | {"file": str(tmp_path.resolve() / "sums.csv")}
     table = pyarrow.Table.from_pylist([{**record, "Level": str(record["Level"])} for record in RECORDS])
     tmp_path.joinpath("parquet").mkdir()
     parquet.write_table(table, tmp_path / "parquet" / "metadata.parquet")
@@ -131,21 +122,17 @@ def test_an_answer_is_scored_by_the_rules_of_the_benchmark():
         assert not is_right(wrong, gold), wrong
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("I think.\nFinal answer: 3, 4\nBye.", "3, 4"),
-        ("FINAL ANSWER: 1\nNo, wait.\nFINAL ANSWER: 2", "2"),
-        ("FINAL ANSWER:\nParis", "Paris"),
-        ("**FINAL ANSWER: Paris**", "Paris"),
-        ("FINAL ANSWER: [Paris]", "Paris"),
-        ("FINAL ANSWER: `x = [1]`", "x = [1]"),
-        ("FINAL ANSWER: \n\nwell", None),
-        ("The answer is 42.", None),
-    ],
-)
-def test_the_final_answer_follows_the_last_marker(text, answer):
-    assert final_answer(text) == answer
+def test_the_final_answer_follows_the_last_marker():
+    for text, answer in {
+        "I think.\nFinal answer: 3, 4\nBye.": "3, 4",
+        "FINAL ANSWER: 1\nNo, wait.\nFINAL ANSWER: 2": "2",
+        "FINAL ANSWER:\nParis": "Paris",
+        "**FINAL ANSWER: [Paris]**": "Paris",
+        "FINAL ANSWER: `x = [1]`": "x = [1]",
+        "FINAL ANSWER: \n\nwell": None,
+        "The answer is 42.": None,
+    }.items():
+        assert final_answer(text) == answer
 
 
 TASK = {"question": "What is 6 x 7?", "answer": "42", "file": "", "file_name": ""}

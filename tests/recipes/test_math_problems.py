@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mini_agentic_rl.datasets import DatasetError, load_examples, split_overlap
 from mini_agentic_rl.recipes.math import ArithmeticDataset
 from mini_agentic_rl.recipes.math.stories import LEVELS, STORIES, TRANSFER
-from mini_agentic_rl.recipes.math.stories.written import parse, read_written
+from mini_agentic_rl.recipes.math.stories.written import parse
 from mini_agentic_rl.recipes.math.worked import (
     CORRUPTIONS,
     UNFIT,
@@ -101,15 +101,9 @@ def test_the_transfer_stories_share_no_seven_words_in_a_row_and_no_operation_wit
     operation = re.compile(r"\b(average|mean of|percent|perimeter|fence)\b", re.IGNORECASE)
     assert not any(map(operation.search, trained))
     assert any(map(operation.search, unseen))
-
-
-def test_thousands_of_wordings_are_written_and_none_twice() -> None:
-    wordings = Counter(wording for story in read_written() for wording in story.phrasings)
-    levels = Counter(story.level for story in STORIES for _ in story.phrasings)
+    wordings = Counter(wording for story in STORIES for wording in story.phrasings)
     assert len(wordings) > 2300
     assert max(wordings.values()) == 1
-    assert min(levels[1], levels[2]) > 900
-    assert min(levels[level] for level in LEVELS) > 100
 
 
 KIND = "== (a-b)/c | a 20-98, b 2-9, c 3-7 | Subtract, then divide.\n"
@@ -128,13 +122,10 @@ def test_a_kind_has_its_wordings_and_numbers_that_come_out() -> None:
 
 
 def test_prices_have_two_decimal_places_and_counts_are_whole() -> None:
-    (story,) = parse("== a*b | a 1.05-9.95, b 20-60 by 10 | Multiply.\nWhat do {b} cost at {a}?\n", "prices.txt")
+    (story,) = parse("== a/b*c | a 20-90 by 10, b 3-9, c 1.05-4.95 | Fill.\n{a}, {b} to a box, {c} a box?\n", "x.txt")
     drawn = [story.draw(random.Random(seed)) for seed in range(100)]
-    assert all(re.fullmatch(r"\d\.\d\d", str(price)) for price, _ in drawn)
-    assert {count for _, count in drawn} == {20, 30, 40, 50, 60}
-    (story,) = parse("== a/b*c | a 40-99, b 3-9, c 1.05-4.95 | Fill boxes.\n{a}, {b} to a box, {c} a box?\n", "x.txt")
-    drawn = [story.draw(random.Random(seed)) for seed in range(100)]
-    assert all(eggs % size == 0 for eggs, size, _ in drawn)
+    assert all(eggs % size == 0 and re.fullmatch(r"\d\.\d\d", str(price)) for eggs, size, price in drawn)
+    assert {eggs % 10 for eggs, _, _ in drawn} == {0}
     (story,) = parse("== a/b | a 4.00-99.00, b 1.05-4.95 | Divide.\n{a} dollars at {b} each: how many?\n", "x.txt")
     assert all(paid % price == 0 for paid, price in (story.draw(random.Random(seed)) for seed in range(20)))
 
@@ -164,7 +155,8 @@ def test_an_invalid_line_is_named(text: str, line: int, word: str) -> None:
         list(parse(text, "x.txt"))
 
 
-def test_ranges_without_fitting_numbers_are_refused() -> None:
+def test_ranges_without_fitting_numbers_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr("mini_agentic_rl.recipes.math.stories.written._MAX_DRAWS", 100)
     (story,) = parse("== a-b | a 2-9, b 20-30 | Subtract.\n{a} less {b}?\n", "x.txt")
     with pytest.raises(ValueError, match="a-b"):
         story.draw(random.Random(0))
@@ -240,8 +232,5 @@ def test_every_fault_comes_up_and_a_pair_depends_on_its_task_and_the_seed_alone(
     assert load_examples("arithmetic", "preference", max_samples=5, seed=1)[:4] == pairs[:4]
     others = load_examples("arithmetic", "preference", max_samples=50, seed=2)
     assert [pair["rejected"] for pair in others] != [pair["rejected"] for pair in pairs[:50]]
-
-
-def test_word_problems_with_a_worked_text_get_faults_too() -> None:
     faults = Counter(pair["fault"] for pair in load_examples("gsm_symbolic", "preference", max_samples=60))
     assert {"wrong_final_answer", "calculation_slip", "off_topic", "no_answer", "evasive"} <= set(faults)
