@@ -44,10 +44,14 @@ class Template:
 
 
 _TABLES: Final = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
-TEMPLATES: Final = tuple(
-    Template(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
-    for name, table in _TABLES.items()
-)
+
+
+def _template(name: str, table: Mapping[str, Any]) -> Template:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    return Template(name, **values)
+
+
+TEMPLATES: Final = tuple(_template(name, table) for name, table in _TABLES.items())
 
 
 # The agent, its tools and the examples to imitate all use these texts, so that examples have exactly the tokens that
