@@ -34,7 +34,7 @@ def test_a_generator_gives_rows_by_seed_that_share_no_question_between_splits():
     }
 
 
-@pytest.mark.parametrize("name", [SUM, "reasoning_gym:countdown"])
+@pytest.mark.parametrize("name", [SUM, "reasoning_gym:gcd"])
 def test_the_expert_earns_the_generators_whole_score(name):
     (example,) = load_examples(name, "sft", max_samples=1)
     (row,) = load_task_dataset(name, "train", 1)
