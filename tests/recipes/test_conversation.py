@@ -56,12 +56,9 @@ def test_marks_of_gsm8k_become_calls_between_the_words_of_the_solution() -> None
     [
         ("He pays $<<5*2=10>>10 and 10% of that, $<<10*.1=1>>1.\n#### 11", ["5*2", "10*.1"]),
         ("That is <<10/3=3.33>>3.33 each.\n#### 3.33", ["10/3"]),
-        ("That is <<10/3=3>>3 whole boxes.\n#### 3", ["10/3"]),
         ("Wrong: <<2+2=5>>5. Odd: <<4=4>>4, <<x+1=2>>2, <<1/0=0>>0.\n#### 5", []),
         ("James responds to 160-48=112 emails, in a week to 112*5=560.\n#### 560", ["160-48", "112*5"]),
-        ("So 35 × 3 = 105 kiwi, which is 3 times as many.\n#### 105", ["35 × 3"]),
         ("She reads 1,200 + 300 = 1,500 pages = 2 books.\n#### 1500", ["1,200 + 300"]),
-        ("There is nothing to compute.\n#### 7", []),
     ],
 )
 def test_only_what_the_calculator_finds_as_it_is_written_becomes_a_call(solution: str, calls: list[str]) -> None:

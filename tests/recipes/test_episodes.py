@@ -52,7 +52,14 @@ def test_the_expert_earns_the_whole_reward_at_every_level(name: str, split: str)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_no_task_is_in_two_splits_whatever_the_seed(name: str) -> None:
+def test_rows_are_reproducible_different_and_in_one_split_only(name: str) -> None:
+    rows = list(find_family(name).tasks("train", 80, 3))
+    assert rows == list(find_family(name).tasks("train", 80, 3))
+    assert list(find_family(name).tasks("train", 20, 3)) == rows[:20]
+    assert len({row["id"] for row in rows}) == 80
+    assert rows != list(find_family(name).tasks("train", 80, 4))
+    assert json.loads(json.dumps(rows)) == rows  # they go through a store
+    assert {row["difficulty"] for row in load_task_dataset(f"{name}:2,3", "val", 8)} == {2, 3}
     parts = {
         split: {
             f"{row['question']} {row['answer']}" for seed in (0, 1) for row in find_family(name).tasks(split, 60, seed)
@@ -61,17 +68,6 @@ def test_no_task_is_in_two_splits_whatever_the_seed(name: str) -> None:
     }
     for one, other in itertools.combinations(SPLITS, 2):
         assert not parts[one] & parts[other]
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_rows_are_reproducible_different_and_begin_a_larger_set(name: str) -> None:
-    rows = list(find_family(name).tasks("train", 80, 3))
-    assert rows == list(find_family(name).tasks("train", 80, 3))
-    assert list(find_family(name).tasks("train", 20, 3)) == rows[:20]
-    assert len({row["id"] for row in rows}) == 80
-    assert rows != list(find_family(name).tasks("train", 80, 4))
-    assert json.loads(json.dumps(rows)) == rows  # they go through a store
-    assert {row["difficulty"] for row in load_task_dataset(f"{name}:2,3", "val", 8)} == {2, 3}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -91,22 +87,13 @@ def test_examples_are_the_experts_conversation_and_the_prompt(name: str) -> None
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_whatever_a_model_says_is_answered_and_scored_between_0_and_1(name: str) -> None:
+def test_any_reply_is_answered_and_scored_between_0_and_1_and_a_task_without_fields_is_refused(name: str) -> None:
     rng = random.Random(0)
     names = ["convert", "calculator", "search", "read", "submit", ""]
     texts = ["", "Answer: ", "Answer: 1\nAnswer: 1", "Guess: 5", "Answer: 1/0", "\x00", "Guess: -5"]
     texts += ["Guess: " + "9" * 5000, "Answer: " + "(" * 90, "Answer: 1" + "+1" * 3000, "Answer: ١٢", "Guess: 3.5"]
-    arguments = [
-        "",
-        "{}",
-        "[]",
-        "null",
-        '{"measure": null}',
-        '{"measure": "1 foot"}',
-        '{"query": "a b"}',
-        '{"document": -1}',
-    ]
-    arguments += ['{"document": 99999999999999999999}', '{"expression": "1/0"}', '{"query": ""}', "[" * 2000]
+    arguments = ["", "{}", "[]", "null", '{"measure": null}', '{"measure": "1 foot"}', '{"query": "a b"}']
+    arguments += ['{"document": -1}', '{"document": 99999999999999999999}', '{"expression": "1/0"}', "[" * 2000]
     for row in find_family(name).tasks("train", 8, 0):
         episode = find_family(name).start(row)
         for _ in range(40):
@@ -116,10 +103,6 @@ def test_whatever_a_model_says_is_answered_and_scored_between_0_and_1(name: str)
                 assert isinstance(reply["content"], str)
         assert all(value >= 0.0 for value in episode.scores().values())
         assert episode.scores()["reward"] < 1.0
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_task_without_its_fields_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"a task of {name} needs"):
         find_family(name).start({"question": "?"})
 
@@ -135,28 +118,13 @@ def test_a_split_or_level_that_there_is_not_is_refused() -> None:
         find_family("guess:1").tasks("test", 1000, 0)
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("3*7+12", 33),
-        ("(12-7)/3", Fraction(5, 3)),
-        ("7", 7),
-        ("7*7", None),  # there is one 7
-        ("3*7+11", None),
-        ("3/(7-7)", None),
-        ("3**7", None),
-        ("-3", None),
-        ("3//7", None),
-        ("37", None),
-        ("3.0", None),
-        ("__import__('os')", None),
-        ("(3", None),
-        ("", None),
-        ("03", None),
-    ],
-)
-def test_an_expression_counts_by_the_rules_alone(expression: str, value: Any) -> None:
-    assert value_of(expression, [3, 7, 12]) == value
+def test_an_expression_has_a_value_only_by_the_rules() -> None:
+    valid = {"3*7+12": 33, "(12-7)/3": Fraction(5, 3), "7": 7}
+    for expression, value in valid.items():
+        assert value_of(expression, [3, 7, 12]) == value
+    invalid = ("7*7", "3*7+11", "3/(7-7)", "3**7", "-3", "3//7", "37", "3.0", "__import__('os')", "(3", "", "03")
+    for expression in invalid:
+        assert value_of(expression, [3, 7, 12]) is None
 
 
 def test_countdown_rewards_the_target_and_a_little_a_valid_try() -> None:
@@ -165,10 +133,6 @@ def test_countdown_rewards_the_target_and_a_little_a_valid_try() -> None:
     assert score("countdown", task, says("Answer: 3*7"))["reward"] == 0.1
     for bad in ("33", "Answer: 33", "Answer: 3*7+12 = 33", "Answer: 3*7+12\nDone.", "Answer: 3\nAnswer: 3*7+12"):
         assert score("countdown", task, says(bad))["reward"] == 0.0
-
-
-def test_countdown_takes_an_expression_in_any_form_leniently_and_never_the_target_alone() -> None:
-    task = {"numbers": [3, 7, 12], "target": 33}
     for text in ("It is 3*7+12 = 33.", "Answer: 3*7+12\nDone.", "Answer: 3\nAnswer: (3*7) + 12"):
         assert score("countdown", task, says(text))["lenient"] == 1.0
     for text in ("The answer is 33.", "Answer: 33", "3*7+12 = 33, or 12+7", ""):
@@ -197,21 +161,14 @@ def test_units_need_both_tools_and_a_number_alone() -> None:
         assert score("units", task, *right, says(wrong))["reward"] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("measure", "result"),
-    [
-        ("12 feet", "3.66 metres"),
-        (" 1 Foot ", "0.305 metres"),
-        ("2.5 nautical miles", "4.63 kilometres"),
-        ("3 parsecs", "error: no unit named parsecs"),
-        ("feet", 'error: write a number and a unit, as "12 feet"'),
-        ("twelve feet", 'error: write a number and a unit, as "12 feet"'),
-        ("12", 'error: write a number and a unit, as "12 feet"'),
-    ],
-)
-def test_a_measure_is_converted_or_the_reason_is_given(measure: str, result: str) -> None:
-    (reply,) = find_family("units").start({"answer": "1"}).receive(calls("convert", json.dumps({"measure": measure})))
-    assert reply["content"] == result
+def test_a_measure_is_converted_or_the_reason_is_given() -> None:
+    wrong = 'error: write a number and a unit, as "12 feet"'
+    results = {"12 feet": "3.66 metres", " 1 Foot ": "0.305 metres", "2.5 nautical miles": "4.63 kilometres"}
+    results |= {"3 parsecs": "error: no unit named parsecs", "feet": wrong, "twelve feet": wrong, "12": wrong}
+    for measure, result in results.items():
+        call = calls("convert", json.dumps({"measure": measure}))
+        (reply,) = find_family("units").start({"answer": "1"}).receive(call)
+        assert reply["content"] == result
 
 
 def test_held_out_units_numbers_and_wordings_are_never_trained() -> None:

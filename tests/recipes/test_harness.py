@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from mini_agentic_rl.commands.tasks import TaskSettings, load_agent
 from mini_agentic_rl.environments import Endpoint
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
@@ -155,7 +156,8 @@ async def test_data_and_runs_are_hidden_even_in_a_declared_folder(sandbox, task,
     settings = HarnessSettings(
         agent_command=shell(f"find {project} -type f 2>/dev/null | xargs cat"), agent_paths=[project], sandbox=sandbox
     )
-    agent = HarnessAgent(settings, [project / "tasks.jsonl", project / "outputs/new"])
+    tasks = TaskSettings(dataset=str(project / "tasks.jsonl"))
+    agent = load_agent(tasks, settings, [project / "outputs/new"]).agent  # as the commands load it
     run = HarnessRun(settings, task, Endpoint("http://127.0.0.1:9", "m"), agent._hidden)
     scratch = Scratch(None, "hidden")
     try:
@@ -201,20 +203,9 @@ async def test_a_command_of_root_has_no_rights_of_root(unreadable, tmp_path):
     workspace = Path(tempfile.mkdtemp()) / "workspace"
     workspace.mkdir()
     (tmp_path / "closed").mkdir(mode=0o700)
-    files = {
-        "readable": [
-            "/usr",
-            "/bin",
-            "/lib",
-            "/lib64",
-            "/etc",
-            "/proc",
-            *([str(tmp_path / "closed")] if unreadable else []),
-        ],
-        "listable": [],
-        "writable": [str(workspace)],
-        "ports": [],
-    }
+    system = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc"]
+    readable = [*system, *([str(tmp_path / "closed")] if unreadable else [])]
+    files = {"readable": readable, "listable": [], "writable": [str(workspace)], "ports": []}
     script = "id -u; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status | tr -d '0\n\t '; echo x > made && cat made"
     limits = SandboxLimits.of(HarnessSettings(), 20.0)
     ended = await run_supervised(
@@ -282,7 +273,7 @@ HOARDS: dict[str, tuple[str, dict[str, int]]] = {
         "os.chmod('d', 0o300)",
         DISK,
     ),
-    "deep folders": ("import os, time\nfor i in range(1200): os.mkdir('d'); os.chdir('d')", {}),
+    "deep folders": ("import os, time\nfor i in range(300): os.mkdir('d'); os.chdir('d')", {}),
 }
 
 
@@ -330,9 +321,9 @@ def test_of_a_flood_the_beginning_and_the_end_are_kept(play: Play):
     assert len(ended.stdout) < 2200
 
 
-def test_how_a_command_ended_is_said(play: Play):
+def test_the_end_of_a_command_is_described(play: Play):
     assert play(shell("kill -SEGV $$"))[0].describe() == "was killed by SIGSEGV"
-    assert play(shell("exit 3"))[0].describe() == "ended with exit code 3"
+    assert Ended(3).describe() == "ended with exit code 3"
     with pytest.raises(HarnessError, match="no-such-program: No such file"):
         play("no-such-program")
 
@@ -354,16 +345,13 @@ async def test_a_command_whose_rollout_is_given_up_is_killed(task):
 
 
 CHEATS = {
-    "a changed test": "echo pass > tests/test_median.py",
-    "a removed test": "rm -r tests",
-    "a link for a folder": "rm -r tests; mkdir other; ln -s other tests",
-    "what steers tests": "echo x > conftest.py",
-    "a runner of its own": "mkdir pytest; echo x > pytest/__main__.py",
+    "files": "echo pass > tests/test_median.py; echo x > conftest.py; mkdir pytest; echo x > pytest/__main__.py",
+    "a link for a removed folder": "rm -r tests; mkdir other; ln -s other tests",
 }
 
 
 @pytest.mark.parametrize("cheat", list(CHEATS))
-async def test_protected_files_are_put_back_and_said(cheat, task):
+async def test_protected_files_are_restored_and_reported(cheat, task):
     check = "! test -e conftest.py && ! test -e pytest/__main__.py && grep -q seen tests/test_median.py"
     script = f"printf 2 > answer.txt; {CHEATS[cheat]}"
     result = await finished(task, shell(script), test_command=shell(check))
@@ -374,43 +362,38 @@ async def test_protected_files_are_put_back_and_said(cheat, task):
 
 
 QUIT = "import os; os._exit(0)"
-STEERED = {
-    "settings": {
-        "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n",
-        "setup.cfg": "[tool:pytest]\naddopts = --collect-only\n",
-        "tests/.pytest.toml": "[pytest]\naddopts = ['--collect-only']\n",
-    },
-    "modules": dict.fromkeys(["iniconfig.py", "xml/__init__.py", "pdb.py", "json.py", "tests/pdb.py"], QUIT),
-    "a plugin": {
-        "evil-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: evil\nVersion: 1\n",
-        "evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n",
-        "evil.py": QUIT,
-    },
+SETTINGS = {
+    "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n",
+    "setup.cfg": "[tool:pytest]\naddopts = --collect-only\n",
+    "tests/.pytest.toml": "[pytest]\naddopts = ['--collect-only']\n",
 }
+MODULES = dict.fromkeys(["iniconfig.py", "xml/__init__.py", "pdb.py", "json.py", "tests/pdb.py"], QUIT)
+PLUGIN = {"evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n", "evil.py": QUIT}
+PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTHON} -m pytest -q"
 
 
-@pytest.mark.parametrize("way", list(STEERED))
-async def test_a_failing_test_fails_whatever_lies_beside_it(way, task):
+async def test_a_failing_test_fails_whatever_the_agent_wrote_beside_it(task):
     (Path(task["folder"]) / "workspace" / "tests" / "test_median.py").write_text("def test_it():\n    assert False\n")
-    writes = "".join(
-        f"mkdir -p $(dirname {name}); printf %s {shlex.quote(text)} > {name}; " for name, text in STEERED[way].items()
-    )
-    result = await finished(task, shell(writes), test_command=f"{PYTHON} -m pytest -q")
+    files = SETTINGS | MODULES | PLUGIN
+    writes = "".join(f"mkdir -p $(dirname {name}); printf %s {shlex.quote(files[name])} > {name}; " for name in files)
+    test = shell(f"test -e evil-1.dist-info && exit 9; {PYTEST}")  # without its metadata the plugin is not loaded
+    result = await finished(task, shell(writes), test_command=test)
     assert result.tests is not None
-    assert (result.tests.exit_code, set(STEERED[way]) <= set(result.changed)) == (1, True), result.tests.stdout
-    assert bool(result.tampered) is (way == "settings")
+    assert (result.tests.exit_code, set(files) <= set(result.changed)) == (1, True), result.tests.stdout
+    assert set(result.tampered) >= {"pyproject.toml", "setup.cfg"}
+    assert not {*MODULES, "evil.py"} - {"tests/pdb.py"} & set(result.tampered)
 
 
-async def test_modules_of_the_agent_and_its_files_of_any_kind_are_there_for_the_tests(task):
+async def test_modules_and_files_of_the_agent_are_there_for_the_tests_but_not_its_own_tests(task):
     (Path(task["folder"]) / "workspace" / "tests" / "test_median.py").write_text(
         "import json, os, median\n\ndef test_it():\n    assert (median.half, json.dumps(1)) == (2, '1')\n"
         "    assert os.path.isdir('empty') and open('closed').read() == '' and os.access('run', os.X_OK)\n"
     )
     script = (
         "echo 'from mine import half' > median.py; echo half=2 > mine.py; echo half=3 > json.py; mkdir empty; "
-        "touch closed run; chmod 0 closed; chmod +x run"
+        "touch closed run; chmod 0 closed; chmod +x run; echo 'assert False' > test_mine.py"
     )
-    result = await finished(task, shell(script), test_command=f"{PYTHON} -m pytest -q")
+    result = await finished(task, shell(script), test_command=shell(PYTEST))
     assert result.tests is not None
     assert (result.tests.exit_code, result.tampered) == (0, []), result.tests.stdout
 
@@ -431,29 +414,16 @@ async def test_of_declared_results_nothing_else_and_of_links_none_that_leads_out
     assert result.tampered == ["tox.ini"]
 
 
-async def test_a_test_of_its_own_is_no_tampering_and_is_not_run(task):
-    result = await finished(task, shell("echo 1 > test_mine.py"), test_command=shell("! test -e test_mine.py"))
-    assert (result.changed, result.tampered) == (["test_mine.py"], [])
-    assert result.tests is not None
-    assert result.tests.exit_code == 0
-
-
-async def test_a_rollout_that_tampered_can_be_worth_nothing(task):
-    command = shell("printf 2 > answer.txt; echo x > conftest.py")
-    settings = HarnessSettings(agent_command=command, tampering="zero")
-    result = await finished(task, command, tampering="zero")
-    assert result.tests is None
-    rewards = await HarnessAgent(settings)._rewards(task, result)
-    assert (rewards["reward"], rewards["tampered"]) == (0.0, 1.0)
-
-
 async def test_the_reward_is_the_tests_the_written_number_the_function_or_the_exit_code(task):
     async def rewards(command: str, **settings: Any) -> float:
         found = await finished(task, command, **settings)
         agent = HarnessAgent(HarnessSettings(agent_command=command, **settings))
         return (await agent._rewards(task, found))["reward"]
 
-    assert await rewards(shell("printf 2 > answer.txt; exit 1")) == 1.0
+    cheat = shell("printf 2 > answer.txt; echo x > conftest.py; exit 1")
+    assert await rewards(cheat) == 1.0
+    assert (await finished(task, cheat, tampering="zero")).tests is None
+    assert await rewards(cheat, tampering="zero") == 0.0
     assert await rewards("true") == 0.0
     assert await rewards("true", test_command=shell("echo 0.25 > $REWARD_FILE")) == 0.25
     assert await rewards("true", test_command="sleep 987", test_seconds=0.2) == 0.0

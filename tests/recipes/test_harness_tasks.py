@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.datasets import DatasetError
 from mini_agentic_rl.environments import load_tasks
-from mini_agentic_rl.recipes.harness.programs import landlock
 from mini_agentic_rl.recipes.harness.tasks import read_task_file, workspace_of
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands as agents need Linux or macOS: left unchecked")
@@ -92,19 +91,6 @@ def test_a_command_is_trained_and_measured_on_a_folder_of_tasks(tiny_folder, tmp
     assert measured["accuracy"][0]["correct"] == 1
 
 
-def test_the_data_file_is_hidden_though_its_folder_is_declared(tiny_folder, tmp_path):
-    data = tmp_path / "tasks.jsonl"
-    data.write_text('{"question": "What is 6 times 7?", "answer": "42"}\n')
-    (tmp_path / "note").write_text("read\n")
-    (tmp_path / "agent.sh").write_text(f"{AGENT}; cat {tmp_path}/note {data} > seen\n")
-    measured = command(
-        *("eval", "--dataset", data, "--model", tiny_folder, "--size", "1", "--json", "--agent-paths", tmp_path),
-        *("--agent-paths", Path(__file__).parent, "--agent-command", f"sh {tmp_path}/agent.sh"),
-        *("--test-command", "sh -c 'test \"$(cat seen)\" = read'"),
-    )
-    assert json.loads(measured)["accuracy"][0]["correct"] == (1 if landlock.version() else 0)
-
-
 def test_a_command_that_never_calls_the_model_is_told_so(tiny_folder, tmp_path):
     tasks = written(tmp_path / "tasks", "test/c")
     asked = ("--dataset", tasks, "--model", tiny_folder, "--size", "1", "--json")
@@ -122,8 +108,7 @@ def test_a_command_that_never_calls_the_model_is_told_so(tiny_folder, tmp_path):
     assert told == "2: error: --agent-command: the SQL agent is no command: leave one of the two out\n"
 
 
-@pytest.mark.parametrize(("solution", "reward"), [("lambda x: {}", "1"), ("lambda x: None", "0.1"), ("missing", "0")])
-def test_the_example_of_small_tasks_judges_a_solution(solution, reward, tmp_path, monkeypatch):
+def test_the_example_of_small_tasks_judges_a_solution(tmp_path, monkeypatch):
     story = runpy.run_path(str(EXAMPLES / "one_liners.py"))
     story["main"](tmp_path)
     assert len(load_tasks(str(tmp_path), "train", None, 0, [1])) == 60
@@ -132,6 +117,7 @@ def test_the_example_of_small_tasks_judges_a_solution(solution, reward, tmp_path
     right = checks.read_text().partition("str([")[2].partition(" for x in")[0]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REWARD_FILE", str(tmp_path / "reward"))
-    Path("solution.py").write_text("f = " + solution.format(right))
-    runpy.run_path(str(checks))
-    assert Path("reward").read_text() == reward
+    for solution, reward in (("lambda x: {}", "1"), ("lambda x: None", "0.1"), ("missing", "0")):
+        Path("solution.py").write_text("f = " + solution.format(right))
+        runpy.run_path(str(checks))
+        assert Path("reward").read_text() == reward

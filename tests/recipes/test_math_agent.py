@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import uvicorn
-from fastapi import FastAPI, Request
 
 from mini_agentic_rl.datasets import ArithmeticDataset, load_examples, load_task_dataset
 from mini_agentic_rl.environments import load_recipe, shared_client
@@ -23,6 +17,7 @@ from mini_agentic_rl.recipes.math import MAX_TURNS, TOOLS, MathAgent, MathReward
 from mini_agentic_rl.recipes.math.worked import operations
 from mini_agentic_rl.semconv import CompletionSpanAttributes
 from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM, Span
+from rewards.servers import serving
 
 TASK = {"question": "What is 12 times 34?", "answer": "408"}
 
@@ -46,21 +41,14 @@ class ScriptedServer:
         self.script: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
         self.paths: list[str] = []
-        app = FastAPI()
+        self.endpoint = ""
 
-        @app.post("/{path:path}")
-        async def complete(path: str, request: Request) -> dict[str, Any]:
-            self.paths.append(path)
-            self.requests.append(await request.json())
-            message = self.script[min(len(self.requests), len(self.script)) - 1]
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
-            return {"id": "r", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        self.endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[listener])))
+    def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
+        self.paths.append(path.lstrip("/"))
+        self.requests.append(body)
+        message = self.script[min(len(self.requests), len(self.script)) - 1]
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return 200, {"id": "r", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
 
     def llm(self, **sampling: Any) -> ProxyLLM:
         return ProxyLLM(endpoint=self.endpoint, model="m", sampling_parameters=sampling)
@@ -69,12 +57,9 @@ class ScriptedServer:
 @pytest.fixture(name="server")
 def _server() -> Iterator[ScriptedServer]:
     server = ScriptedServer()
-    server.thread.start()
-    while not server.server.started:
-        time.sleep(0.01)
-    yield server
-    server.server.should_exit = True
-    server.thread.join()
+    with serving(server.answer) as url:
+        server.endpoint = f"{url}/v1"
+        yield server
 
 
 def a_rollout(task: Any = None) -> AttemptedRollout:
@@ -87,23 +72,19 @@ async def run(server: ScriptedServer, *script: dict[str, Any], agent: MathAgent 
     await (agent or MathAgent()).rollout_async(TASK, {"llm": server.llm(**sampling)}, a_rollout())
 
 
-async def test_a_tool_call_is_executed_and_its_result_goes_back(server: ScriptedServer) -> None:
-    await run(server, calls('{"expression": "12*34"}'), says("Answer: 408"), temperature=0.5, max_tokens=64)
+async def test_tool_calls_are_executed_and_their_results_go_back(server: ScriptedServer) -> None:
+    call = calls('{"expression": "12*34"}', "not json", '{"expr": 1}')
+    await run(server, call, says("Answer: 408"), temperature=0.5, max_tokens=64)
     first, second = server.requests
     assert server.paths == ["rollout/ro-1/attempt/at-1/v1/chat/completions"] * 2
     assert [message["role"] for message in first["messages"]] == ["system", "user"]
     assert first["tools"][0]["function"]["name"] == "calculator"
     assert (first["temperature"], first["max_tokens"], first["model"]) == (0.5, 64, "m")
     assert second["messages"][:2] == first["messages"]
-    assert second["messages"][2]["tool_calls"] == calls('{"expression": "12*34"}')["tool_calls"]
-    assert second["messages"][3] == {"role": "tool", "tool_call_id": "call_0", "content": "408"}
-
-
-async def test_several_calls_of_one_message_all_get_results(server: ScriptedServer) -> None:
-    await run(server, calls('{"expression": "1+1"}', "not json", '{"expr": 1}'), says("Answer: 2"))
-    results = [message["content"] for message in server.requests[1]["messages"][3:]]
-    assert results[0] == "2"
-    assert all(result.startswith("error: ") for result in results[1:])
+    assert second["messages"][2]["tool_calls"] == call["tool_calls"]
+    result, *refused = second["messages"][3:]
+    assert result == {"role": "tool", "tool_call_id": "call_0", "content": "408"}
+    assert all(message["content"].startswith("error: ") for message in refused)
 
 
 async def test_the_conversation_ends_after_max_turns(server: ScriptedServer) -> None:
@@ -144,21 +125,15 @@ async def test_a_row_for_rewards_that_ends_in_a_call_has_no_answer(server: Scrip
     assert len(server.requests) == MAX_TURNS
 
 
-async def test_the_only_llm_is_used_whatever_its_name(server: ScriptedServer) -> None:
+async def test_an_llm_of_any_name_is_used_if_it_is_the_only_one(server: ScriptedServer) -> None:
     server.script = [says("Answer: 408")]
     resources = {"main": server.llm(), "prompt": PromptTemplate(template="x")}
     await MathAgent().rollout_async(TASK, resources, a_rollout())
     assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize("names", [(), ("a", "b")])
-async def test_no_clear_llm_is_an_error_that_says_so(names: tuple[str, ...]) -> None:
-    resources = {name: LLM(endpoint="http://nowhere/v1", model="m") for name in names}
-    with pytest.raises(ValueError, match='named "llm"'):
-        await MathAgent().rollout_async(TASK, resources, a_rollout())
-
-
-async def test_a_task_without_a_question_is_an_error(server: ScriptedServer) -> None:
+    for names in ((), ("a", "b")):
+        resources = {name: LLM(endpoint="http://nowhere/v1", model="m") for name in names}
+        with pytest.raises(ValueError, match='named "llm"'):
+            await MathAgent().rollout_async(TASK, resources, a_rollout())
     with pytest.raises(ValueError, match="question"):
         await MathAgent().rollout_async({"answer": "1"}, {"llm": server.llm()}, a_rollout())
 
@@ -169,12 +144,9 @@ async def test_clients_of_one_loop_share_their_connections() -> None:
     assert (str(first.base_url), str(second.base_url), second.api_key) == ("http://a/v1/", "http://b/v1/", "key")
 
 
-@pytest.mark.parametrize("arguments", ["{", "[]", '{"expression": {}}', "[" * 100_000])
-def test_arguments_that_make_no_sense_are_told_to_the_model(arguments: str) -> None:
-    assert use_tool("calculator", arguments).startswith("error: ")
-
-
-def test_an_unknown_tool_is_told_to_the_model() -> None:
+def test_invalid_calls_get_an_error() -> None:
+    for arguments in ("{", "[]", '{"expression": {}}', "[" * 100_000):
+        assert use_tool("calculator", arguments).startswith("error: ")
     assert use_tool("search", "{}").startswith("error: no tool named search")
     assert use_tool("calculator", '{"expression": 12}') == "12"
 
@@ -198,25 +170,14 @@ def test_a_demonstration_makes_one_call_for_each_operation_and_earns_the_reward(
         assert [call["content"] is not None for call in steps[::2]] == [think] + [False] * (calls - 1)
 
 
-def test_the_sides_of_sums_and_products_are_called_in_the_order_in_which_they_are_told() -> None:
-    row = {"question": "A hen lays 3 eggs a day. How many do 45 hens lay with 12 older eggs?", "expression": "12+45*3"}
-    called = [
-        json.loads(one["tool_calls"][0]["function"]["arguments"])["expression"] for one in demonstration(row)[2:-1:2]
-    ]
-    assert called == ["3*45", "135+12"]
-
-
 def split_at(messages: list[dict[str, Any]], place: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return messages[:place], messages[place:]
 
 
-@pytest.mark.parametrize("expression", ["(10/3)*3", "sqrt(16)+1", "2**3"])
-def test_an_expression_that_cannot_be_taken_apart_exactly_is_one_call(expression: str) -> None:
-    _, _, call, *_ = demonstration({"question": "q?", "expression": expression})
-    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"expression": expression}
-
-
-def test_a_row_that_cannot_be_demonstrated_is_named() -> None:
+def test_an_expression_that_has_no_exact_steps_is_one_call_and_an_invalid_one_is_named() -> None:
+    for expression in ("(10/3)*3", "sqrt(16)+1", "2**3"):
+        _, _, call, *_ = demonstration({"question": "q?", "expression": expression})
+        assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"expression": expression}
     with pytest.raises(ValueError, match=r"'x7'.*'2\*'"):
         demonstration({"id": "x7", "question": "q?", "expression": "2*"})
 
@@ -239,34 +200,18 @@ async def score(*spans: Span, task: Any = None, **options: float) -> float | Non
     return None if scores is None else scores["reward"]
 
 
-async def test_the_last_message_decides() -> None:
+async def test_the_last_message_decides_and_only_a_finished_text_can_be_right() -> None:
     right, wrong = says("Answer: 408"), says("Answer: 409")
     assert await score(completion(right, 2), completion(wrong, 1)) == 1.0
     assert await score(completion(wrong, 2), completion(right, 1)) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("message", "finish"),
-    [
-        (says("Answer: 408"), "length"),
-        (calls('{"expression": "1"}', content="Answer: 408"), "tool_calls"),
-        (says(None), "stop"),
-    ],
-)
-async def test_only_a_finished_text_can_be_right(message: dict[str, Any], finish: str) -> None:
-    assert await score(completion(message, finish=finish)) == 0.0
+    assert await score(completion(right, finish="length")) == 0.0
+    assert await score(completion(calls('{"expression": "1"}', content="Answer: 408"), finish="tool_calls")) == 0.0
+    assert await score(completion(says(None))) == 0.0
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "Answer: 408\n</tool_response>",
-        "Answer: 408\nAnswer: 408",
-        "Answer: 408\nDone.",
-        "It is 408.",
-        "<|im_start|>assistant\nAnswer: 408",
-        "Answer: 408 [/INST]",
-    ],
+    ["Answer: 408\n</tool_response>", "Answer: 408\nAnswer: 408", "Answer: 408\nDone.", "It is 408."],
 )
 async def test_a_right_answer_in_a_reply_that_is_not_clean_earns_half(text: str) -> None:
     scores = await MathRewardHook().scores(a_rollout(), [completion(says(text))])
@@ -281,13 +226,9 @@ async def test_words_of_a_template_beside_a_call_make_the_reply_unclean() -> Non
     assert await score(completion(call, 1), completion(says("12*34 it is.\nAnswer: 408"), 2)) == 1.0
 
 
-async def test_a_rollout_without_a_model_call_has_no_reward() -> None:
-    other = Span.from_attributes(attributes={"x": 1}, name="agentlightning.message")
+async def test_a_missing_reward_is_no_silent_zero() -> None:
     assert await score() is None
-    assert await score(other) is None
-
-
-async def test_a_task_without_an_answer_is_an_error_and_no_silent_zero() -> None:
+    assert await score(Span.from_attributes(attributes={"x": 1}, name="agentlightning.message")) is None
     with pytest.raises(ValueError, match=r"ro-1.*answer"):
         await score(completion(says("Answer: 408")), task={"question": "q?"})
 

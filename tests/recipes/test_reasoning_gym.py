@@ -25,6 +25,8 @@ def test_a_generator_gives_rows_by_seed_that_share_no_question_between_splits():
     parts = {split: load_task_dataset(SUM, split, 40, seed=1) for split in ("train", "val", "test")}
     questions = [row["question"] for rows in parts.values() for row in rows]
     assert len(set(questions)) == 120
+    assert parts["val"][0]["source"]["settings"] == {"min_terms": 2, "max_terms": 2}
+    assert all(len(question.split("+")) + question.count(" - ") >= 2 for question in questions)
     assert list(load_task_dataset(SUM, "val", 40, seed=1)) == list(parts["val"])
     assert list(load_task_dataset(SUM, "val", 10, seed=1)) == list(parts["val"])[:10]
     assert not {row["question"] for row in load_task_dataset(SUM, "test", 40, seed=2)} & {
@@ -32,13 +34,7 @@ def test_a_generator_gives_rows_by_seed_that_share_no_question_between_splits():
     }
 
 
-def test_its_settings_are_those_of_the_name():
-    rows = load_task_dataset("reasoning_gym:chain_sum?min_terms=4&max_terms=4&min_digits=1&max_digits=1", "train", 5)
-    assert all(len(row["question"].split("+")) + row["question"].count(" - ") >= 4 for row in rows)
-    assert rows[0]["source"]["settings"] == {"min_terms": 4, "max_terms": 4, "min_digits": 1, "max_digits": 1}
-
-
-@pytest.mark.parametrize("name", [SUM, "reasoning_gym:spell_backward", "reasoning_gym:gcd", "reasoning_gym:countdown"])
+@pytest.mark.parametrize("name", [SUM, "reasoning_gym:gcd"])
 def test_the_expert_earns_the_generators_whole_score(name):
     (example,) = load_examples(name, "sft", max_samples=1)
     (row,) = load_task_dataset(name, "train", 1)
@@ -76,13 +72,10 @@ def test_an_answer_that_is_a_program_does_nothing(tmp_path: Path):
     assert reward("reasoning_gym:number_sorting", row, f"Answer: {row['answer']}") == 1.0
 
 
-def test_a_generator_that_prints_leaves_the_output_of_commands_alone(capfd):
+def test_a_generator_may_know_no_answers_or_print(capfd):
     (row,) = load_task_dataset("reasoning_gym:bf", "train", 1)
     assert reward("reasoning_gym:bf", row, f"Answer: {row['answer']}") == 1.0
     assert capfd.readouterr().out == ""
-
-
-def test_a_generator_that_knows_no_answers_has_prompts_alone():
     assert len(load_examples("reasoning_gym:boxnet", "rl", max_samples=2)) == 2
     with pytest.raises(DatasetError, match="only how to check them"):
         load_examples("reasoning_gym:boxnet", "sft", max_samples=2)

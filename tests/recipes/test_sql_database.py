@@ -50,9 +50,7 @@ def test_a_select_gives_its_rows(database):
         ("SELECT name FROM cheap UNION SELECT 'x' ORDER BY 1 LIMIT 2", (("thing 1",), ("thing 2",))),
         ("select count(*) from item where name like '%99' ;", ((3,),)),
         ("SELECT name, photo FROM item WHERE id IN (1, 301) -- both", (("thing 1", "<2 bytes>"), (None, None))),
-        ("SELECT upper(substr(name, 1, 2)) || '!' FROM item WHERE id = 1", (("TH!",),)),
         ("SELECT rank() OVER (ORDER BY price) FROM item WHERE id BETWEEN 1 AND 2", ((1,), (2,))),
-        ("SELECT CASE WHEN price > 1 THEN 'dear' ELSE 'cheap' END FROM item WHERE id = 9", (("dear",),)),
         ("SELECT '名字', '; DROP TABLE item'", (("名字", "; DROP TABLE item"),)),
     ],
 )
@@ -60,20 +58,14 @@ def test_ordinary_sql_works(database, sql, rows):
     assert database.query(sql).rows == rows
 
 
-def test_too_many_rows_are_left_out_and_the_result_says_so(database):
+def test_rows_and_bytes_beyond_the_limits_are_left_out_and_the_result_says_so(database):
     found = database.query("SELECT id FROM item")
     assert (len(found.rows), found.truncated) == (20, True)
     assert found.text().endswith("[more rows: narrow it]")
     assert not database.query("SELECT id FROM item LIMIT 20").truncated
     assert len(found.text(max_characters=30)) < 60
-
-
-def test_too_many_bytes_are_left_out(path):
-    database = SqlDatabase(path, QueryLimits(max_result_bytes=100))
-    found = database.query("SELECT name, id FROM item WHERE id <= 100")
-    assert 3 < len(found.rows) < 12
-    assert found.truncated
-    database.close()
+    found = database.query(f"SELECT a || a || a || a FROM (SELECT '{'x' * 1000}' AS a FROM item LIMIT 20)")
+    assert (len(found.rows), found.truncated) == (16, True)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +116,9 @@ def test_a_query_that_is_asked_again_is_looked_at_again(database):
             database.query("SELECT random() FROM item")
 
 
-def test_an_empty_result_is_told(database):
+def test_the_schema_and_empty_results_are_shown(database):
     assert database.query("SELECT name FROM item WHERE id = 999").text() == "no rows"
     assert database.query("SELECT name FROM item WHERE id = 301").text() == "NULL"
-
-
-def test_the_schema_is_told_short_and_long(database):
     assert database.compact_schema() == "item(id,name,price,photo)\ncheap(name)"
     assert database.compact_schema("cheap") == "item(id,name,price,photo)"
     assert database.describe() == "tables: item, cheap"
@@ -139,20 +128,6 @@ def test_the_schema_is_told_short_and_long(database):
     assert database.describe("item; DROP TABLE item") == (
         "error: there is no table item; DROP TABLE item; there are item, cheap"
     )
-
-
-def test_threads_share_a_database(database):
-    results: list[object] = []
-
-    def ask(number: int) -> None:
-        results.append((number, database.query(f"SELECT id FROM item WHERE id = {number}").rows[0][0]))
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 17)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(results) == [(number, number) for number in range(1, 17)]
 
 
 def test_a_database_can_be_sent_to_another_process(database):
@@ -168,8 +143,6 @@ def test_a_file_that_is_not_there_or_no_database_is_an_error(tmp_path):
         SqlDatabase(tmp_path / "nowhere.db").query("SELECT 1")
     text = tmp_path / "text.db"
     text.write_text("no database " * 100)
-    with pytest.raises(SqlToolError, match=r"text\.db cannot be"):
-        SqlDatabase(text).query("SELECT 1")
     with pytest.raises(SqlToolError, match=r"text\.db cannot be"):
         SqlDatabase(text).describe()
 
@@ -188,13 +161,10 @@ def test_a_file_that_grows_is_read_as_it_is(tmp_path):
     database.close()
 
 
-SLOW_QUERIES = 5
 SLOW = "SELECT count(*) FROM item a, item b, item c, item d WHERE a.price + b.price + c.price + d.price < 0"
 
 
-def test_slow_queries_do_not_delay_a_quick_one(path):
-    database = SqlDatabase(path, QueryLimits(timeout_seconds=0.5))
-    database.query("SELECT 1")
+def test_slow_queries_do_not_delay_a_quick_one(database):
     ended: list[str] = []
 
     def ask_slowly() -> None:
@@ -202,32 +172,27 @@ def test_slow_queries_do_not_delay_a_quick_one(path):
             database.query(SLOW)
         ended.append("slow")
 
-    threads = [threading.Thread(target=ask_slowly) for _ in range(SLOW_QUERIES)]
+    threads = [threading.Thread(target=ask_slowly) for _ in range(QUICK + 1)]
     for thread in threads:
         thread.start()
     assert database.query("SELECT name FROM item WHERE id = 1").rows == (("thing 1",),)
     ended.append("quick")
     for thread in threads:
         thread.join()
-    database.close()
-    assert ended.index("quick") < SLOW_QUERIES  # with one pool for all it would be the last
-    assert ended.count("slow") == SLOW_QUERIES
+    assert ended.index("quick") < len(threads)  # with one pool for all it would be the last
+    assert ended.count("slow") == len(threads)
 
 
-def test_a_query_beyond_the_limit_of_the_quick_pool_is_answered_by_the_slow_one(path):
-    database = SqlDatabase(path, QueryLimits(timeout_seconds=60.0))
-    found = database.query("SELECT count(*) FROM item a, item b, item c WHERE a.id + b.id + c.id > 0 AND c.id < 13")
-    assert found.rows == ((301 * 301 * 12,),)
-    database.close()
+def test_a_query_beyond_the_limit_of_the_quick_pool_is_answered_by_the_slow_one(database, monkeypatch):
+    monkeypatch.setattr(sys.modules[SqlDatabase.__module__], "QUICK_SECONDS", 1e-4)
+    assert database.query("SELECT count(*) FROM item a, item b WHERE a.id + b.id > 0").rows == ((301 * 301,),)
 
 
-def test_a_turn_that_does_not_come_is_said(path, monkeypatch):
+def test_a_query_whose_turn_does_not_come_is_refused(database, monkeypatch):
     monkeypatch.setattr(sys.modules[SqlDatabase.__module__], "MOST_WAIT", 0.0)
-    database = SqlDatabase(path)
     processes = [database._quick.get() for _ in range(QUICK)]
     with pytest.raises(QueryError, match="busy"):
         database.query("SELECT 1")
     for process in processes:
         database._quick.put(process)
     assert database.query("SELECT 1").rows == ((1,),)
-    database.close()

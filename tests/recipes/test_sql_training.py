@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import runpy
 import shutil
 import signal
 import socket
@@ -19,8 +20,7 @@ from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.recipes.sql import job as sql_job
 from mini_agentic_rl.recipes.sql.job import SqlTrainConfig
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
-from mini_agentic_rl.store.open import open_store
-from processes import PythonProcess, run_python
+from processes import PythonProcess
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
@@ -65,10 +65,10 @@ def test_a_fast_run_through_a_proxy_measures_imitates_and_reinforces(model, tmp_
     assert [row["step"] for row in rows if "sft/loss" in row] == [1]
     assert [row["step"] for row in rows if "seconds/sampling" in row] == [1]
     measured = run(
-        *("eval", "--agent", "sql", "--size", "2", "--model", model, "--json", "--max-new-tokens", "8"),
+        *("eval", "--agent", "sql", "--size", "1", "--model", model, "--json", "--max-new-tokens", "8"),
         *("--adapter", folder / "adapter"),
     )
-    assert json.loads(measured)["accuracy"][0]["count"] == 2
+    assert json.loads(measured)["accuracy"][0]["count"] == 1
     assert json.loads(measured)["dataset"] == "medical"
 
 
@@ -78,44 +78,27 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-async def test_the_script_trains_over_a_store_server_with_runners_in_processes(model, tmp_path):
-    port = free_port()
-    address = f"http://localhost:{port}"
-    with PythonProcess("mini_agentic_rl", "store", "--port", str(port)) as server:
-        assert f":{port}" in server.wait_for_line()
-        out, _ = run_python(
-            *(SCRIPT, "--ci-fast", "--json", "--model", model, *TINY),
-            *("--external-store-address", address, "--output_dir", str(tmp_path / "run")),
-            environment={"AGL_MANAGED_STORE": "0"},
-        )
-        assert json.loads(out)["steps"] == 1
-        store = open_store(address)
-        rollouts = await store.query_rollouts()
-        workers = await store.query_workers()
-        await store.close()
-        assert {rollout.status for rollout in rollouts} == {"succeeded"}
-        assert len(rollouts) == 3 * 4 + 2 * 2
-        assert len(workers) == 2
-        server.send_signal(signal.SIGTERM)
-        assert server.wait() == 0
-
-
 def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_alone(model, tmp_path, monkeypatch):
     store = InMemoryLightningStore()
     server = LightningStoreServer(store, port=0)
     asyncio.run(server.start())
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-    monkeypatch.setenv("AGL_SERVER_PORT", server.endpoint.rpartition(":")[2])
-    options = ("--ci-fast", "--model", model, *TINY, "--output-dir", str(tmp_path / "run"))
+    few = ("--eval-size", "1", "--tasks-per-step", "1", "--sft-examples", "1")
+    options = ("--ci-fast", "--model", model, *TINY, *few, "--external-store-address", server.endpoint)
+    script = (SCRIPT, *options, "--n-runners", "1", "--output_dir", str(tmp_path / "run"))
     try:
-        with PythonProcess(SCRIPT, *options, "--n-runners", "1", environment={"AGL_CURRENT_ROLE": "runner"}) as runners:
+        with PythonProcess(*script, environment={"AGL_CURRENT_ROLE": "runner"}) as runners:
             monkeypatch.setenv("AGL_CURRENT_ROLE", "algorithm")
-            assert json.loads(run("train-sql", *options, "--json"))["steps"] == 1
+            told = run("train-sql", *options, "--output-dir", tmp_path / "run", "--json")
+            assert json.loads(told)["steps"] == 1
             assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
             runners.send_signal(signal.SIGINT)
             assert runners.wait() == 130
             assert runners.stdout == ""
         assert (tmp_path / "run" / "summary.json").is_file()
+        rollouts = asyncio.run(store.query_rollouts())
+        assert {rollout.status for rollout in rollouts} == {"succeeded"}
+        assert len(rollouts) == 3 * 1 + 1 * 2
         (worker,) = asyncio.run(store.query_workers())
         assert worker.worker_id.startswith("runner-0@")
         assert worker.heartbeat_stats["pid"] != os.getpid()
@@ -130,7 +113,7 @@ async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch
         port = int(server.endpoint.rpartition(":")[2])
         monkeypatch.setattr(sql_job, "PORTS", (free_port(), port))
         monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-        _, _, components = await asyncio.to_thread(sql_job.prepare_sql, SqlTrainConfig(output_dir=tmp_path))
+        _, _, components = await asyncio.to_thread(SqlTrainConfig(output_dir=tmp_path).prepare)
     finally:
         await server.stop()
     assert components == {"store": f"http://127.0.0.1:{port}"}
@@ -139,7 +122,7 @@ async def test_a_store_server_that_runs_is_found_without_its_address(monkeypatch
 def test_without_a_store_server_rollouts_go_to_a_file(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(sql_job, "PORTS", (free_port(),))
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-    _, _, components = sql_job.prepare_sql(SqlTrainConfig(output_dir=tmp_path))
+    _, _, components = SqlTrainConfig(output_dir=tmp_path).prepare()
     assert components == {"store": str(tmp_path / "rollouts.db"), "strategy": "shm"}
     assert "AGL_MANAGED_STORE=0, but no store server runs on this computer" in caplog.text
 
@@ -163,10 +146,12 @@ def test_a_setting_that_cannot_work_is_named(options, told, model, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_example_trains_it_from_its_pieces(model, tmp_path):
-    out, _ = run_python(
-        *(ROOT / "examples" / "train_sql_agent.py", "--model", model, "--steps", "1", "--tasks-per-step", "1"),
-        *("--samples-per-prompt", "2", "--eval-size", "2", "--sft-examples", "2", "--max-new-tokens", "8"),
-        *("--difficulty", "1", "--output-dir", str(tmp_path / "run")),
+def test_the_example_trains_it_from_its_pieces(model, tmp_path, monkeypatch, capsys):
+    options = (
+        *("--model", model, "--steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--eval-size", "1"),
+        *("--sft-examples", "1", "--max-new-tokens", "8", "--difficulty", "1", "--output-dir", str(tmp_path / "run")),
     )
-    assert [line.split(":")[0].strip() for line in out.splitlines()[-3:]] == ["before", "after SFT", "after RL"]
+    monkeypatch.setattr("sys.argv", ["train_sql_agent.py", *options])
+    runpy.run_path(str(ROOT / "examples" / "train_sql_agent.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0].strip() for line in lines[-3:]] == ["before", "after SFT", "after RL"]

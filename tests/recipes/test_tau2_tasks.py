@@ -24,24 +24,18 @@ def data_dir(tmp_path):
     return tmp_path
 
 
-def test_the_splits_are_those_of_the_suite(data_dir):
-    found = {split: [row["id"] for row in load_tau2("airline", split, data_dir=data_dir)] for split in SPLITS}
-    assert found == SPLITS
-
-
-def test_a_domain_without_splits_is_halved_the_same_way_every_time(data_dir):
+def test_the_splits_are_those_of_the_suite_or_halves(data_dir):
+    splits = {split: [row["id"] for row in load_tau2("airline", split, data_dir=data_dir)] for split in SPLITS}
+    assert splits == SPLITS
+    (row,) = load_tau2("airline", "test", 1, seed=3, data_dir=data_dir)
+    assert row["domain"] == "airline"
+    assert json.loads(row["data"]) == TASKS[int(row["id"])]
     halves = [[row["id"] for row in load_tau2("retail", split, data_dir=data_dir)] for split in ("train", "test")]
     assert [len(half) for half in halves] == [5, 5]
     assert sorted(halves[0] + halves[1]) == [task["id"] for task in TASKS]
     path = data_dir / "tau2" / "domains" / "retail" / "tasks.json"
     path.write_text(json.dumps(TASKS[::-1]))
     assert sorted(row["id"] for row in load_tau2("retail", "train", data_dir=data_dir)) == sorted(halves[0])
-
-
-def test_a_task_is_carried_as_json_text(data_dir):
-    (row,) = load_tau2("airline", "test", 1, seed=3, data_dir=data_dir)
-    assert row["domain"] == "airline"
-    assert json.loads(row["data"]) == TASKS[int(row["id"])]
 
 
 def test_the_environment_may_name_the_data(data_dir, monkeypatch):

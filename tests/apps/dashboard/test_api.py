@@ -61,12 +61,17 @@ def test_the_doctor_looks_at_metrics_and_rollouts_and_at_a_store_alone(shown, se
         for number in range(20):
             place = {"step": number // 10, "group": f"{number // 10}/{number // 2 % 5}"}
             await add_rollout(store, input="q", reward=0.0, metadata=place, **asked)
+        for _ in range(2):
+            place = {"step": 4, "group": "4/1"}
+            await add_rollout(store, input="q", reward=1, metadata=place, **asked)
         lost = await add_rollout(store, input="q", **asked)
         others = [await add_rollout(store, input="q", **asked) for _ in range(9)]
         return store, [lost, *others]
 
     store, lost = asyncio.run(fill())
-    found = serve(store_source(store)).get("store/doctor")
+    served = serve(store_source(store))
+    assert "equal" in served.get("store/groups/view", group="4/1")["why"]
+    found = served.get("store/doctor")
     assert {"no_reward"} <= {one["rule"] for one in found["findings"]}
     assert set(found["findings"][0]["rollouts"]) <= set(lost)
 
@@ -95,26 +100,21 @@ def test_pages_of_rollouts_follow_each_other_without_gap_or_repetition(shown):
     assert [one["id"] for one in found] == [one["id"] for one in whole["items"]]
 
 
-@pytest.mark.parametrize(
-    ("query", "passes"),
-    [
-        ({"status": "failed"}, lambda one: one["status"] == "failed"),
-        ({"status": "failed,succeeded"}, lambda one: True),
-        ({"reward_min": 0.5}, lambda one: one["reward"] is not None and one["reward"] >= 0.5),
-        ({"reward_max": 0.2}, lambda one: one["reward"] is not None and one["reward"] <= 0.2),
-        ({"task": "javascript"}, lambda one: "javascript" in one["task"]),
-        ({"worker": "onload"}, lambda one: "onload" in (one["worker"] or "")),
-        ({"group": "0/0"}, lambda one: True),
-        ({"step": 1}, lambda one: True),
-        ({"mode": "val"}, lambda one: False),
-    ],
-    ids=lambda given: str(given) if isinstance(given, dict) else "",  # one that workers agree on
-)
-def test_a_filter_passes_just_those_it_names(shown, query, passes):
+def test_a_filter_passes_just_those_it_names(shown):
     everything = shown.get("hostile/rollouts", limit=200)["items"]
-    expected = [one["id"] for one in everything if passes(one)]
     assert len(everything) == len(TEXTS)
-    assert [one["id"] for one in shown.get("hostile/rollouts", limit=200, **query)["items"]] == expected
+    filters = [
+        ({"status": "failed"}, lambda row: row["status"] == "failed"),
+        ({"status": "failed,succeeded", "group": "0/0", "step": 1}, lambda row: True),
+        ({"reward_min": 0.5}, lambda row: row["reward"] is not None and row["reward"] >= 0.5),
+        ({"reward_max": 0.2}, lambda row: row["reward"] is not None and row["reward"] <= 0.2),
+        ({"task": "javascript"}, lambda row: "javascript" in row["task"]),
+        ({"worker": "onload"}, lambda row: "onload" in (row["worker"] or "")),
+        ({"mode": "val"}, lambda row: False),
+    ]
+    for query, passes in filters:
+        expected = [row["id"] for row in everything if passes(row)]
+        assert [row["id"] for row in shown.get("hostile/rollouts", limit=200, **query)["items"]] == expected, query
 
 
 def test_text_is_found_in_what_was_said(shown):
@@ -169,58 +169,38 @@ def test_a_group_has_its_rollouts_by_advantage_and_one_tree(shown):
     assert sum(node["tokens"] for node in group["tree"]["nodes"]) == group["tree"]["tokens"]
 
 
-def test_a_group_of_equal_rewards_says_that_nothing_is_learnt(tmp_path, serve):
-    store = SqlLightningStore(tmp_path / "rollouts.db")
-
-    async def fill() -> None:
-        for _ in range(2):
-            said = [{"role": "user", "content": "q"}]
-            metadata = {"group": "4/1", "step": 4}
-            await add_rollout(store, input="q", messages=said, reply={"role": "assistant"}, reward=1, metadata=metadata)
-
-    asyncio.run(fill())
-    served = serve(store_source(store))
-    assert "equal" in served.get("store/groups/view", group="4/1")["why"]
-    asyncio.run(store.close())
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_hostile_transcript_is_told_as_text_of_bounded_length(shown, name):
+def test_hostile_transcripts_are_sent_as_text_of_bounded_length(shown):
     rows = shown.get("hostile/rollouts", limit=200)["items"]
-    row = rows[len(TEXTS) - 1 - list(TEXTS).index(name)]
-    answer = shown.client.get(f"/dashboard/api/runs/hostile/rollouts/{row['id']}")
-    assert answer.headers["content-type"] == "application/json"
-    assert len(answer.content) < 500_000
-    (conversation,) = answer.json()["conversations"]
-    told = conversation["messages"][0]["content"]
-    text = TEXTS[name]
-    assert len(told["text"]) + told["more"] == len(text)
-    whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair is nothing that JSON could send
-    assert told["text"].replace("\ufffd", "?") == whole[: len(told["text"])].replace("\ufffd", "?")
+    for row, (name, text) in zip(reversed(rows), TEXTS.items(), strict=True):
+        answer = shown.client.get(f"/dashboard/api/runs/hostile/rollouts/{row['id']}")
+        assert answer.headers["content-type"] == "application/json"
+        assert len(answer.content) < 500_000, name
+        (conversation,) = answer.json()["conversations"]
+        told = conversation["messages"][0]["content"]
+        assert len(told["text"]) + told["more"] == len(text), name
+        whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair is nothing that JSON could send
+        assert told["text"].replace("\ufffd", "?") == whole[: len(told["text"])].replace("\ufffd", "?"), name
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "part"),
-    [
-        ("nothing/rollouts", 404, ""),
-        ("letters/rollouts/nothing", 404, ""),
-        ("letters/rollouts?cursor=-1", 400, "cursor"),
-        ("letters/rollouts?cursor=1;DROP", 400, "cursor"),
-        ("letters/rollouts?limit=0", 400, "limit"),
-        ("letters/rollouts?limit=99999999999999999999", 400, "limit"),
-        ("letters/rollouts?status=good", 400, "status"),
-        ("letters/rollouts?reward_min=nan", 400, "reward_min"),
-        ("letters/rollouts?step=x", 400, "step"),
-        (f"letters/rollouts?text={'x' * 600}", 400, "text"),
-    ],
-)
-def test_a_wrong_request_is_told_what_is_wrong(shown, path, status, part):
-    answer = shown.client.get(f"/dashboard/api/runs/{path}")
-    assert answer.status_code == status
-    assert part in answer.json()["error"]["message"]
+WRONG = {
+    "nothing/rollouts": (404, ""),
+    "letters/rollouts/nothing": (404, ""),
+    "letters/rollouts?cursor=-1": (400, "cursor"),
+    "letters/rollouts?cursor=1;DROP": (400, "cursor"),
+    "letters/rollouts?limit=0": (400, "limit"),
+    "letters/rollouts?limit=99999999999999999999": (400, "limit"),
+    "letters/rollouts?status=good": (400, "status"),
+    "letters/rollouts?reward_min=nan": (400, "reward_min"),
+    "letters/rollouts?step=x": (400, "step"),
+    f"letters/rollouts?text={'x' * 600}": (400, "text"),
+}
 
 
-def test_nothing_can_be_changed(shown):
+def test_a_wrong_request_is_told_what_is_wrong_and_nothing_can_be_changed(shown):
+    for path, (status, part) in WRONG.items():
+        answer = shown.client.get(f"/dashboard/api/runs/{path}")
+        assert answer.status_code == status, path
+        assert part in answer.json()["error"]["message"]
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert shown.client.request(method, "/dashboard/api/runs/letters/rollouts").status_code == 405
 
@@ -252,6 +232,9 @@ def test_events_tell_which_run_has_written_something(tmp_path, serve):
 
 
 def test_a_run_that_has_just_begun_is_shown_and_its_store_appears(tmp_path, serve):
+    for path, message in ((tmp_path / "nothing", "no such folder"), (tmp_path, "no run wrote this")):
+        with pytest.raises(UserError, match=message):
+            run_sources([path])
     folder = tmp_path / "new"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -312,13 +295,6 @@ def test_the_store_of_a_run_is_opened_read_only(run_folder, serve, tmp_path):
     with pytest.raises(LightningStoreError, match="permissions"):
         asyncio.run(store.enqueue_rollout("x"))
     assert {name: (folder / name).read_bytes() for name in before} == before
-
-
-def test_what_is_no_run_is_refused_in_one_line(tmp_path):
-    with pytest.raises(UserError, match="no such folder"):
-        run_sources([tmp_path / "nothing"])
-    with pytest.raises(UserError, match="no run wrote this"):
-        run_sources([tmp_path])
 
 
 def test_the_server_of_pages_needs_no_torch():

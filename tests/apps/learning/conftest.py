@@ -45,5 +45,6 @@ def folder(tmp_path: Path) -> UseFolder:
 
 
 @pytest.fixture
-def alice(gateway: MiniLLMServer) -> Sessions:
-    return Sessions(gateway.endpoint, api_key="alice")
+def alice(gateway: MiniLLMServer) -> Iterator[Sessions]:
+    with Sessions(gateway.endpoint, api_key="alice") as sessions:
+        yield sessions

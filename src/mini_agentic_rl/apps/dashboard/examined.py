@@ -14,8 +14,7 @@ from ...errors import UserError
 from ...metrics import RULES, Finding, RolloutFacts, RunView, StepNumbers, diagnose, read_metrics
 from ...semconv import CompletionSpanAttributes as Key
 from ...store import LightningStore
-from ...types import Span
-from .rollouts import GroupRow, RolloutRow, group_rows, latest_spans, rollout_rows, spans_of
+from .rollouts import RolloutRow, group_rows, latest_spans, rollout_rows, spans_of
 from .sources import ShownRun
 
 _ROLLOUTS: Final = 48
@@ -98,6 +97,7 @@ async def _newest(store: LightningStore, count: int, conditions: Mapping[str, An
 
 async def _facts(store: LightningStore, row: RolloutRow) -> RolloutFacts:
     latest = latest_spans(await spans_of(store, row["id"]))
+    completions = [span for span in latest if is_completion(span)]
     calls = count_tool_calls(latest)
     return RolloutFacts(
         rollout_id=row["id"],
@@ -106,16 +106,11 @@ async def _facts(store: LightningStore, row: RolloutRow) -> RolloutFacts:
         why=row["why"],
         offered_tools=calls is not None,
         tool_calls=calls or 0,
-        cut=_is_cut(latest),
+        cut=bool(completions) and "length" in (completions[-1].attributes.get(Key.FINISH_REASONS) or ()),
     )
 
 
-def _is_cut(spans: Sequence[Span]) -> bool:
-    calls = [span for span in spans if is_completion(span)]
-    return bool(calls) and "length" in (calls[-1].attributes.get(Key.FINISH_REASONS) or ())
-
-
-def _steps_of(groups: Sequence[GroupRow]) -> list[StepNumbers]:
+def _steps_of(groups: Sequence[Mapping[str, Any]]) -> list[StepNumbers]:
     """Return numbers of each step from the groups of a store, in place of metrics."""
     by_step: dict[int, list[list[float]]] = {}
     for group in groups:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from ...algorithm import UNTRAINED_KEY
-from ...store import LightningStore, LightningStoreStatistics
+from ...store import LightningStore
 from ...types import Attempt, AttemptedRollout, Rollout, Span
 
 MAX_SPANS: Final = 2000
@@ -48,16 +47,6 @@ class RolloutRow(TypedDict):
     """Reason why it failed, or why it succeeded and gave nothing to train on."""
 
 
-class GroupRow(TypedDict):
-    """One line of the list of groups."""
-
-    group: str
-    step: int | None
-    count: int
-    rewards: list[float | None]
-    task: str
-
-
 async def rollout_rows(
     store: LightningStore, conditions: Mapping[str, Any], limit: int, before: int | None = None
 ) -> tuple[list[RolloutRow], int | None]:
@@ -81,17 +70,19 @@ async def rollout_rows(
             return rows, before
 
 
-async def group_rows(store: LightningStore, limit: int, before: int | None = None) -> tuple[list[GroupRow], int | None]:
+async def group_rows(
+    store: LightningStore, limit: int, before: int | None = None
+) -> tuple[list[dict[str, Any]], int | None]:
     """Return the newest groups, and the position below which the next page begins (None at the end)."""
     page = await store.list_groups(before=before, limit=limit)
     rows = [
-        GroupRow(
-            group=group.group,
-            step=None if group.step is None else group.step + 1,
-            count=len(group.rewards),
-            rewards=group.rewards,
-            task=_preview(group.input),
-        )
+        {
+            "group": group.group,
+            "step": None if group.step is None else group.step + 1,
+            "count": len(group.rewards),
+            "rewards": group.rewards,
+            "task": _preview(group.input),
+        }
         for group in page.items
     ]
     return rows, page.next
@@ -144,37 +135,3 @@ def _preview(task: Any) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text[: 4 * _PREVIEW].split())[:_PREVIEW]
-
-
-_COUNTING_SHARE: Final = 0.05
-"""Share of the time that counting may take: some databases count row by row."""
-_OLDEST_COUNTS: Final = 10.0
-"""Seconds after which a caller waits for new counts."""
-
-
-class StoreCounts:
-    """Statistics of a store, which are counted again after a pause that grows with the time that counting takes."""
-
-    def __init__(self) -> None:
-        self._counting: asyncio.Task[LightningStoreStatistics] | None = None
-        self._counts = LightningStoreStatistics()
-        self._counted_at = self._next_at = float("-inf")
-
-    async def of(self, store: LightningStore) -> LightningStoreStatistics:
-        """Return the statistics of the store, perhaps of a short while ago."""
-        now = time.monotonic()
-        if now > self._next_at:
-            if self._counting is None or self._counting.done():
-                self._counting = asyncio.create_task(self._count(store))
-            recent = now - self._counted_at < _OLDEST_COUNTS
-            done, _ = await asyncio.wait({self._counting}, timeout=_SEARCH_SECONDS if recent else None)
-            if done:
-                return self._counting.result()
-        return self._counts
-
-    async def _count(self, store: LightningStore) -> LightningStoreStatistics:
-        began = time.monotonic()
-        self._counts = await store.statistics()
-        self._counted_at = time.monotonic()
-        self._next_at = self._counted_at + (self._counted_at - began) / _COUNTING_SHARE
-        return self._counts

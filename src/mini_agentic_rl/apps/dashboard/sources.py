@@ -7,51 +7,22 @@ import contextlib
 import json
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from ...errors import UserError
 from ...metrics import read_metrics
-from ...store import RUN_STORE_FILE, InMemoryLightningStore, LightningStore, SqlLightningStore
+from ...store import RUN_STORE_FILE, InMemoryLightningStore, LightningStore, LightningStoreStatistics, SqlLightningStore
 from ...trainer import RunFolder, wilson_interval
-from .rollouts import StoreCounts
 from .views import TokenTexts, find_texts
 
 _MAX_POINTS: Final = 2000
 """Points of one curve; longer curves are reduced to the least and the greatest point of each stretch."""
+_COUNTING_SHARE: Final = 0.05
+"""Share of the time that counting rollouts may take."""
 _NO_METRICS: Final = ("time", "phase", "step")
-
-T = TypeVar("T")
-
-
-class CachedFile(Generic[T]):
-    """The content of a file, read again when the file changes. Thread-safe.
-
-    Args:
-        path: The file, which may be missing.
-        read: Reads it.
-        missing: The content of a missing file.
-    """
-
-    def __init__(self, path: Path, read: Callable[[Path], T], missing: T) -> None:
-        self._path = path
-        self._read = read
-        self._missing = missing
-        self._lock = threading.Lock()
-        self._cached: tuple[tuple[int, int, int], T] | None = None
-
-    def content(self) -> T:
-        """Return the content."""
-        with self._lock:
-            try:
-                stat = self._path.stat()
-                mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-                if self._cached is None or self._cached[0] != mark:
-                    self._cached = mark, self._read(self._path)
-            except OSError:
-                self._cached = None
-            return self._missing if self._cached is None else self._cached[1]
 
 
 def curves_view(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -96,9 +67,8 @@ class ShownRun:
     ) -> None:
         self.name = name
         self.folder = None if folder is None else RunFolder(folder)
-        if self.folder is not None:
-            self._metrics = CachedFile[list[dict[str, Any]]](self.folder.metrics_path, read_metrics, [])
-            self._intervals = CachedFile[list[dict[str, Any]]](self.folder.evaluations_path, intervals_of, [])
+        self._files: dict[Path, tuple[Any, list[dict[str, Any]]]] = {}
+        """Content of files, with their inode, time and size when they were read."""
         self._store = store
         self._owned = owned or store is None
         self._store_path = store.path if isinstance(store, SqlLightningStore) else None
@@ -107,7 +77,9 @@ class ShownRun:
         self._opened_file: tuple[int, int] | None = None
         """Device and inode of the store file that is open."""
         self._lock = threading.Lock()
-        self._counts = StoreCounts()
+        self._counts = LightningStoreStatistics()
+        self._count_at = float("-inf")
+        self._counting = asyncio.Lock()
         self._texts: TokenTexts | None = None
         self._looked = False
 
@@ -146,8 +118,16 @@ class ShownRun:
             await self._store.close()
 
     async def totals(self) -> dict[str, Any]:
-        """Return the numbers of rollouts, of rollouts by status, and of spans."""
-        counts = await self._counts.of(await self.store())
+        """Return the numbers of rollouts, of rollouts by status, and of spans. Some databases count row by row, so they
+        may be of a short while ago."""
+        store = await self.store()
+        async with self._counting:
+            begun = time.monotonic()
+            if begun >= self._count_at:
+                self._counts = await store.statistics()
+                ended = time.monotonic()
+                self._count_at = ended + (ended - begun) / _COUNTING_SHARE
+        counts = self._counts
         return {
             "status": counts.get("rollouts_by_status", {}),
             "rollouts": counts.get("total_rollouts", 0),
@@ -183,7 +163,7 @@ class ShownRun:
         if self.folder is None:
             return facts
         config, summary = _read(self.folder.read_config), _read(self.folder.read_summary)
-        rows = self._metrics.content()
+        rows = self._cached(self.folder.metrics_path, read_metrics)
         last = {name: rows[-1].get(name) for name in _NO_METRICS} if rows else {}
         return facts | {
             "folder": self.folder.path.name,
@@ -192,12 +172,23 @@ class ShownRun:
             "config": config,
             "summary": summary,
             "resumes": self.folder.resumes(),
-            "intervals": self._intervals.content(),
+            "intervals": self._cached(self.folder.evaluations_path, intervals_of),
         }
 
     def curves(self) -> dict[str, Any]:
         """Return the metrics of its folder; see `curves_view`."""
-        return curves_view([] if self.folder is None else self._metrics.content())
+        return curves_view([] if self.folder is None else self._cached(self.folder.metrics_path, read_metrics))
+
+    def _cached(self, path: Path, read: Callable[[Path], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return the content of a file, read again when the file changes; nothing of a missing one."""
+        try:
+            stat = path.stat()
+            mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if path not in self._files or self._files[path][0] != mark:
+                self._files[path] = mark, read(path)
+            return self._files[path][1]
+        except OSError:
+            return []
 
     def texts(self) -> TokenTexts | None:
         """Return the texts of its tokens; None if its tokenizer is not on this computer."""

@@ -352,12 +352,6 @@ def _seen(spans: Sequence[Span]) -> SeenNumbers:
     return numbers
 
 
-def _of_record(record: CompletionRecord, seen: SeenNumbers) -> Sequence[tuple[float, float]]:
-    """Return the learner's numbers of the trained tokens of a call, in order; empty if their number differs."""
-    numbers = seen.get((record.attempt_id, str(record.metadata["span_id"])), ())
-    return numbers if len(numbers) == record.trained_tokens else ()
-
-
 def _rows(
     records: Sequence[CompletionRecord], chosen: set[tuple[str, Any]], seen: SeenNumbers, texts: TokenTexts | None
 ) -> list[dict[str, Any]]:
@@ -383,7 +377,8 @@ def _row(
             record = call.record
             start = lengths[call.node] - record.output_ids.size
             is_trained = (record.attempt_id, record.metadata["span_id"]) in chosen
-            numbers = iter(_of_record(record, seen))
+            of_call = seen.get((record.attempt_id, str(record.metadata["span_id"])), ())
+            numbers = iter(of_call if len(of_call) == record.trained_tokens else ())
             for index in range(record.output_ids.size):
                 forced = record.forced is not None and bool(record.forced[index])
                 learner, entropy = (None, None) if forced else next(numbers, (None, None))

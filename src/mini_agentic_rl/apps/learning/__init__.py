@@ -4,7 +4,7 @@ A session is a rollout that was not queued: its agent runs elsewhere. `SessionBo
 gateway serves it over HTTP, and `Sessions` is the client. A reward is a span of the session (`record`), as durable as
 the conversation.
 
-The learner scores ended sessions without a reward (`judging`), reads and compares the judged sessions (`waiting`),
+The learner scores ended sessions without a reward (`job`), reads and compares the judged sessions (`waiting`),
 claims those of a step, takes it, publishes the weights and marks the sessions (`learner`).
 """
 

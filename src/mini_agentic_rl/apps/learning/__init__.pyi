@@ -3,8 +3,8 @@ from .book import SessionBook as SessionBook
 from .client import Session as Session
 from .client import Sessions as Sessions
 from .client import session as session
+from .job import EndedSessions as EndedSessions
 from .job import learn_job as learn_job
-from .judging import EndedSessions as EndedSessions
 from .learner import UseLearner as UseLearner
 from .record import KEY_LENGTH as KEY_LENGTH
 from .record import Answer as Answer

@@ -13,7 +13,7 @@ from ...gateway import SessionSettings
 from ...semconv import AGL_ANNOTATION
 from ...semconv import CompletionSpanAttributes as Call
 from ...store import LightningStore
-from ...types import PaginatedResult, Rollout, Span
+from ...types import PaginatedResult, Span
 from .record import (
     ENDED_KEY,
     SESSION_KEY,
@@ -27,7 +27,6 @@ from .record import (
     answer_of,
     check_key_and_task,
     latest_rewards,
-    owner_of,
     read_record,
     reward_span,
     rollout_id_of,
@@ -52,7 +51,8 @@ class Judgement:
 
 
 class SessionBook:
-    """Sessions in a store. A session belongs to the API key that opened it; no other key reaches it.
+    """Sessions in a store. A session belongs to the API key that opened it; no other key reaches it. Methods take the
+    digest of the key (`owner_of`).
 
     Args:
         store: stores the sessions.
@@ -66,7 +66,7 @@ class SessionBook:
 
     async def open(
         self,
-        api_key: str,
+        owner: str,
         session_id: str | None = None,
         *,
         key: str = "",
@@ -76,7 +76,7 @@ class SessionBook:
         """Return the session of an id, opened if it does not exist. Without consent return None and store nothing.
 
         Args:
-            api_key: its owner.
+            owner: its owner.
             session_id: None makes an id.
             key: sessions with the same key are compared with each other.
             consent: whether its calls may be stored and learnt from; None takes the setting.
@@ -85,54 +85,55 @@ class SessionBook:
         Raises:
             SessionRequestError: the id, the key or the task is invalid.
         """
-        owner, session_id = owner_of(api_key), secrets.token_hex(16) if session_id is None else session_id
+        session_id = secrets.token_hex(16) if session_id is None else session_id
         rollout_id = rollout_id_of(owner, session_id)
-        rollout = await self._find(rollout_id)
         if consent is False:
             return None
-        if rollout is not None:
-            return read_record(rollout)
+        record = await self._find(rollout_id)
+        if record is not None:
+            return record
         if consent is None and self.settings.consent == "ask":
             return None
         check_key_and_task(key, task)
-        facts = {"id": session_id, "owner": owner, "key": key}
+        metadata = {SESSION_KEY: {"id": session_id, "owner": owner, "key": key}}
         async with self._opening:  # two first calls of a session may arrive at once
-            rollout = await self._find(rollout_id)
-            if rollout is None:
-                try:
-                    rollout = await self.store.start_rollout(
-                        task, mode="train", metadata={SESSION_KEY: facts}, rollout_id=rollout_id
-                    )
-                except ValueError:  # another process opened it
-                    rollout = await self._find(rollout_id)
-        return None if rollout is None else read_record(rollout)
+            record = await self._find(rollout_id)
+            if record is not None:
+                return record
+            try:
+                return read_record(
+                    await self.store.start_rollout(task, mode="train", metadata=metadata, rollout_id=rollout_id)
+                )
+            except ValueError:  # another process opened it
+                return await self._find(rollout_id)
 
-    async def get(self, api_key: str, session_id: str) -> SessionRecord:
+    async def get(self, owner: str, session_id: str) -> SessionRecord:
         """Return a session.
 
         Raises:
-            UnknownSessionError: the key has no session of this id.
+            UnknownSessionError: the owner has no session of this id.
             SessionRequestError: the id is invalid.
         """
-        return await self._get(owner_of(api_key), session_id)
+        record = await self._find(rollout_id_of(owner, session_id))
+        if record is None:
+            raise UnknownSessionError.of(session_id)
+        return record
 
-    async def owns(self, api_key: str, rollout_id: str) -> bool:
-        """Return True if a rollout is not the session of another key."""
-        rollout = await self._find(rollout_id)
-        record = None if rollout is None else read_record(rollout)
-        return record is None or record.owner == owner_of(api_key)
+    async def owns(self, owner: str, rollout_id: str) -> bool:
+        """Return True if a rollout is not the session of another owner."""
+        record = await self._find(rollout_id)
+        return record is None or record.owner == owner
 
-    async def end(self, api_key: str, session_id: str) -> SessionRecord:
+    async def end(self, owner: str, session_id: str) -> SessionRecord:
         """Mark a session as ended, so that the learner's judge may score it.
 
         Raises:
             UnknownSessionError: the key has no session of this id.
         """
-        record = await self.get(api_key, session_id)
+        record = await self.get(owner, session_id)
         if not record.ended:
-            update = self.store.update_attempt(record.rollout_id, record.attempt_id, metadata={ENDED_KEY: True})
-            await self._change([record], update)
-        return await self.get(api_key, session_id)
+            await self._change([record], self.store.update_attempt(*record.ids, metadata={ENDED_KEY: True}))
+        return await self.get(owner, session_id)
 
     async def calls(self, record: SessionRecord, offset: int = 0) -> AsyncIterator[Span]:
         """Yield the spans of a session's calls in order, from `offset` on.
@@ -160,7 +161,7 @@ class SessionBook:
         """Return the rewards of a session and its answers."""
         return latest_rewards(await self._annotations(record))
 
-    async def judge(self, api_key: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
+    async def judge(self, owner: str, judgement: Judgement, *, replace: bool = False) -> SessionRecord:
         """Give a session, or one answer in it, an absolute reward.
 
         Raises:
@@ -168,10 +169,10 @@ class SessionBook:
             SessionRequestError: the reward is not finite or beyond a billion, or the session has no such answer.
             SessionConflictError: it has another reward and `replace` is not set, was learnt from, or made no call.
         """
-        await self._judge(owner_of(api_key), [judgement], None, replace)
-        return await self.get(api_key, judgement.session_id)
+        await self._judge(owner, [judgement], None, replace)
+        return await self.get(owner, judgement.session_id)
 
-    async def compare(self, api_key: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
+    async def compare(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
         """Give sessions or answers scores that only compare them with each other; return the comparison's id.
 
         Either all scores are recorded or none.
@@ -181,14 +182,7 @@ class SessionBook:
             UnknownSessionError: one of the sessions is unknown.
             SessionConflictError: as `judge` does.
         """
-        return await self.compare_of(owner_of(api_key), judgements, replace=replace)
-
-    async def compare_of(self, owner: str, judgements: Sequence[Judgement], *, replace: bool = False) -> str:
-        """Compare sessions of an owner; see `compare`. For the learner's judge, which has no API key."""
-        about = [
-            (judgement.session_id, None if judgement.answer is None else judgement.answer.of_the_call)
-            for judgement in judgements
-        ]
+        about = [(judgement.session_id, judgement.answer) for judgement in judgements]
         if len(about) < 2 or len(set(about)) < len(about):
             raise SessionRequestError(
                 "a comparison is of two or more sessions or answers, each once", "comparison_invalid"
@@ -197,13 +191,13 @@ class SessionBook:
         await self._judge(owner, judgements, comparison, replace)
         return comparison
 
-    async def delete(self, api_key: str, session_id: str) -> SessionRecord:
+    async def delete(self, owner: str, session_id: str) -> SessionRecord:
         """Delete a session with its calls, tokens and rewards; return its record before the deletion.
 
         Raises:
             UnknownSessionError: the key has no session of this id.
         """
-        record = await self._get(owner_of(api_key), session_id)
+        record = await self.get(owner, session_id)
         await self.store.delete_rollouts([record.rollout_id])
         return record
 
@@ -217,21 +211,20 @@ class SessionBook:
                     f"most {_LARGEST:g}",
                     "reward_invalid",
                 )
-            record = await self._get(owner, judgement.session_id)
+            record = await self.get(owner, judgement.session_id)
             reward = await self._next_reward(record, judgement, comparison, replace)
             records[record.rollout_id] = record
             if reward is not None:
                 rewards.append((record, reward))
         judged = list(records.values())
-        spans = [reward_span(record.rollout_id, record.attempt_id, reward) for record, reward in rewards]
+        spans = [reward_span(*record.ids, reward) for record, reward in rewards]
         added = {span.span_id for span in await self._change(judged, self.store.add_many_spans(spans))}
         if len(added) < len(spans):
             recorded = [reward for reward, span in zip(rewards, spans, strict=True) if span.span_id in added]
             await self._change(judged, self._withdraw(recorded))
             raise SessionConflictError("somebody else judged it at the same time: look, and try again", "reward_set")
         for record in judged:  # last, so that a session with the status `judged` has its reward
-            update = self.store.update_attempt(record.rollout_id, record.attempt_id, status="succeeded")
-            await self._change([record], update)
+            await self._change([record], self.store.update_attempt(*record.ids, status="succeeded"))
 
     async def _withdraw(self, rewards: Sequence[tuple[SessionRecord, SessionReward]]) -> None:
         """Withdraw the rewards of a comparison that could not be recorded completely."""
@@ -239,8 +232,7 @@ class SessionBook:
         for record, reward in rewards:
             recorded = all_rewards(await self._annotations(record))
             number = 1 + max(other.number for other in recorded if other.answer == reward.answer)
-            withdrawn = changed(reward, number=number, withdraws=reward.number)
-            spans.append(reward_span(record.rollout_id, record.attempt_id, withdrawn))
+            spans.append(reward_span(*record.ids, changed(reward, number=number, withdraws=reward.number)))
         await self.store.add_many_spans(spans)
 
     async def _change(self, records: Sequence[SessionRecord], work: Awaitable[T]) -> T:
@@ -253,8 +245,7 @@ class SessionBook:
             return await work
         except ValueError:
             for record in records:
-                rollout = await self._find(record.rollout_id)
-                current = None if rollout is None else read_record(rollout)
+                current = await self._find(record.rollout_id)
                 if current is None or current.attempt_id != record.attempt_id:
                     raise UnknownSessionError.of(record.session_id) from None
             raise
@@ -264,11 +255,7 @@ class SessionBook:
     ) -> SessionReward | None:
         """Return the reward to record; None if the same reward is recorded already."""
         if record.learnt is not None or record.skipped is not None:
-            why = (
-                f"learnt from it (version {record.learnt})"
-                if record.skipped is None
-                else f"left it out: {record.skipped}"
-            )
+            why = f"left it out: {record.skipped}" if record.skipped else f"learnt from it (version {record.learnt})"
             raise SessionConflictError(
                 f"the learner has {why}: a reward for session {record.session_id!r} would change nothing",
                 "session_learnt",
@@ -277,10 +264,10 @@ class SessionBook:
         calls = await self.count_calls(record)
         if not calls:
             raise SessionConflictError(f"session {record.session_id!r} has made no call yet", "session_empty")
-        about = None if judgement.answer is None else judgement.answer.of_the_call
+        about = judgement.answer
         if about is not None and not await self._has_answer(record, about):
             raise SessionRequestError(
-                f"session {record.session_id!r} has no answer {about.response_id[:80]!r} with choice {about.choice}; "
+                f"session {record.session_id!r} has no answer {about.call[:80]!r} with choice {about.choice}; "
                 f"it has {calls} others",
                 "answer_unknown",
             )
@@ -298,11 +285,9 @@ class SessionBook:
                 f"session {record.session_id!r} was given {known.value:g} before: set `replace` to replace it",
                 "reward_set",
             )
-        number = await self._change(
-            [record], self.store.get_next_span_sequence_id(record.rollout_id, record.attempt_id)
-        )
         last = max((other.number for other in before if other.answer == about), default=0)
-        return SessionReward(judgement.score, comparison, about, last + 1, number)
+        next_id = self.store.get_next_span_sequence_id(*record.ids)
+        return SessionReward(judgement.score, comparison, about, last + 1, await self._change([record], next_id))
 
     async def _has_answer(self, record: SessionRecord, answer: Answer) -> bool:
         async for call in self.calls(record):
@@ -310,19 +295,13 @@ class SessionBook:
                 return True
         return False
 
-    async def _get(self, owner: str, session_id: str) -> SessionRecord:
-        rollout = await self._find(rollout_id_of(owner, session_id))
-        record = None if rollout is None else read_record(rollout)
-        if record is None:
-            raise UnknownSessionError.of(session_id)
-        return record
-
     async def _query_calls(self, record: SessionRecord, **options: Any) -> PaginatedResult[Span]:
-        return await self.store.query_spans(record.rollout_id, record.attempt_id, name=Call.SPAN_NAME, **options)
+        return await self.store.query_spans(*record.ids, name=Call.SPAN_NAME, **options)
 
     async def _annotations(self, record: SessionRecord) -> Sequence[Span]:
         """Return the spans of a session that contain its rewards."""
-        return await self.store.query_spans(record.rollout_id, record.attempt_id, name=AGL_ANNOTATION)
+        return await self.store.query_spans(*record.ids, name=AGL_ANNOTATION)
 
-    async def _find(self, rollout_id: str) -> Rollout | None:
-        return await self.store.get_rollout_by_id(rollout_id)
+    async def _find(self, rollout_id: str) -> SessionRecord | None:
+        rollout = await self.store.get_rollout_by_id(rollout_id)
+        return None if rollout is None else read_record(rollout)

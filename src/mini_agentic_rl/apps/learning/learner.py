@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,7 +146,7 @@ class UseLearner:
         while True:
             if not waiting.unread:
                 waiting.seek_others()
-            choice = choose(
+            chosen, skipped = choose(
                 waiting.read.values(),
                 self.baselines,
                 settings.max_sessions,
@@ -154,14 +154,17 @@ class UseLearner:
                 max_age=settings.max_age,
                 all_read=not waiting.unread,
             )
-            await self._leave_out(choice.skipped)
-            if len(choice.taken) >= settings.min_sessions:
-                sessions, changed = await self._read([session.record.rollout_id for session in choice.taken])
+            for (rollout_id, attempt_id), why in skipped.items():
+                await self._mark(rollout_id, attempt_id, skipped=why)
+                waiting.forget(rollout_id)
+                logger.info("session of rollout %s is left out: %s", rollout_id, why)
+            if len(chosen) >= settings.min_sessions:
+                sessions, changed = await self._read([session.record.rollout_id for session in chosen])
                 if not changed:
                     return sessions
             elif waiting.unread:
                 await self._read(sorted(waiting.unread, key=waiting.unread.__getitem__)[:_READ_AT_ONCE])
-            elif not choice.skipped:
+            elif not skipped:
                 return None
 
     async def _read(self, rollout_ids: Sequence[str]) -> tuple[list[JudgedSession], bool]:
@@ -181,12 +184,6 @@ class UseLearner:
         for rollout_id in missing:
             self._waiting.forget(rollout_id)
         return sorted(sessions, key=lambda session: session.judged_at), changed or bool(missing)
-
-    async def _leave_out(self, reasons: Mapping[tuple[str, str], str]) -> None:
-        for (rollout_id, attempt_id), why in reasons.items():
-            await self._mark(rollout_id, attempt_id, skipped=why)
-            self._waiting.forget(rollout_id)
-            logger.info("session of rollout %s is left out: %s", rollout_id, why)
 
     def _write(self, folder: Path, taken: Sequence[JudgedSession]) -> None:
         save_weights(self.policy.model, folder / "adapter", self._adapter)

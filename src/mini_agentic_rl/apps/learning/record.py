@@ -196,20 +196,16 @@ _WITHDRAWS: Final = "agentlightning.session.withdraws"
 class Answer:
     """One answer of a session."""
 
-    response_id: str
-    """The id that the call returned, in any dialect."""
+    call: str
+    """Part of the response's id that is the same in all dialects."""
     choice: int = 0
     """Its index if the call returned several answers."""
 
-    @property
-    def call(self) -> str:
-        """Return the part of the id that is the same in all dialects."""
-        return self.response_id.rpartition("_")[2].rpartition("-")[2]
-
-    @property
-    def of_the_call(self) -> Answer:
-        """Return the answer under the name that it has in all dialects."""
-        return Answer(self.call, self.choice)
+    @classmethod
+    def of(cls, response_id: Any, choice: Any = 0) -> Answer:
+        """Return the answer of a response, whose id may be that of any dialect."""
+        call = str(response_id).rpartition("_")[2].rpartition("-")[2]
+        return cls(call, choice if isinstance(choice, int) else 0)
 
 
 @dataclass(frozen=True)
@@ -288,7 +284,7 @@ def _read(span: Span) -> SessionReward | None:
     return SessionReward(
         value=value,
         comparison=None if comparison is None else str(comparison),
-        answer=None if response is None else Answer(str(response), int(choice) if isinstance(choice, int) else 0),
+        answer=None if response is None else Answer.of(response, choice),
         number=number,
         sequence_id=span.sequence_id,
         withdraws=withdraws if isinstance(withdraws, int) else None,
@@ -297,6 +293,4 @@ def _read(span: Span) -> SessionReward | None:
 
 def answer_of(call: Span) -> Answer:
     """Return the answer of a call."""
-    choice = call.attributes.get(Call.CHOICE_INDEX, 0)
-    response_id = str(call.attributes.get(Call.RESPONSE_ID, ""))
-    return Answer(response_id, int(choice) if isinstance(choice, int) else 0).of_the_call
+    return Answer.of(call.attributes.get(Call.RESPONSE_ID, ""), call.attributes.get(Call.CHOICE_INDEX, 0))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -47,7 +47,13 @@ from .record import (
     SessionReward,
     UnknownSessionError,
     is_session,
+    owner_of,
 )
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+BodyT = TypeVar("BodyT", bound=Body)
 
 # Sessions as JSON for clients, and as text for a judge.
 
@@ -71,7 +77,7 @@ def session_json(record: SessionRecord, rewards: Mapping[Answer | None, SessionR
             {
                 "reward": reward.value,
                 "comparison": reward.comparison,
-                "response_id": None if reward.answer is None else reward.answer.response_id,
+                "response_id": None if reward.answer is None else reward.answer.call,
                 "choice": None if reward.answer is None else reward.answer.choice,
             }
             for reward in rewards.values()
@@ -102,12 +108,6 @@ async def conversation(calls: AsyncIterator[Span]) -> tuple[list[dict[str, Any]]
         facts_shown = {"response_id": facts.get(Call.RESPONSE_ID), "choice": facts.get(Call.CHOICE_INDEX, 0)}
         shown.append({**facts_shown, "messages": messages, "answer": answer})
     return shown, False
-
-
-logger = logging.getLogger(__name__)
-
-
-T = TypeVar("T")
 
 
 ID_HEADER: Final = "x-session-id"
@@ -145,7 +145,7 @@ class AnswerRequest(Body):
 
     def judged(self, score: float) -> Judgement:
         """Return it with a score."""
-        answer = None if self.response_id is None else Answer(self.response_id, self.choice)
+        answer = None if self.response_id is None else Answer.of(self.response_id, self.choice)
         return Judgement(self.session, score, answer)
 
 
@@ -208,7 +208,7 @@ class SessionGate:
             RecordingError: the store does not answer.
         """
         if caller.scope is not None:
-            if is_session(caller.scope[0]) and not await _translated(self.book.owns(key, caller.scope[0])):
+            if is_session(caller.scope[0]) and not await _translated(self.book.owns(owner_of(key), caller.scope[0])):
                 raise NotFoundError("no session of this API key has this URL", code="session_unknown")
             return caller
         session_id = request.headers.get(ID_HEADER)
@@ -216,14 +216,13 @@ class SessionGate:
             return caller
         record = await _translated(
             self.book.open(
-                key,
+                owner_of(key),
                 session_id,
                 key=request.headers.get(KEY_HEADER, ""),
                 consent=_consent(request.headers.get(CONSENT_HEADER)),
             )
         )
-        scope = None if record is None else (record.rollout_id, record.attempt_id)
-        return Caller(scope, caller.agent, caller.traceparent)
+        return Caller(None if record is None else record.ids, caller.agent, caller.traceparent)
 
     def add_routes(
         self,
@@ -234,15 +233,17 @@ class SessionGate:
     ) -> None:
         """Serve sessions at `/v1/sessions`; each key sees only its own."""
         limits, book = admission.limits, self.book
-
         limit, seconds = min(limits.max_body_bytes, _MOST_BYTES), limits.max_body_seconds
 
-        async def body(request: Request) -> dict[str, Any]:
-            return await read_json(request, limit, lambda fields: fields, within_seconds=seconds)
+        async def body(request: Request, kind: type[BodyT]) -> BodyT:
+            return await read_json(request, limit, lambda fields: checked(kind, fields), within_seconds=seconds)
+
+        async def facts_of(record: SessionRecord) -> dict[str, Any]:
+            return session_json(record, await book.rewards(record), await book.count_calls(record))
 
         async def open_session(request: Request, key: str) -> Response:
-            sent = checked(OpenRequest, await body(request))
-            record = await _translated(book.open(key, sent.id, key=sent.key, consent=sent.consent, task=sent.task))
+            sent = await body(request, OpenRequest)
+            record = await book.open(owner_of(key), sent.id, key=sent.key, consent=sent.consent, task=sent.task)
             if record is None:
                 unkept = {"object": "session", "id": sent.id, "key": sent.key, "recorded": False, "path": "/v1"}
                 return json_response(unkept)
@@ -250,50 +251,53 @@ class SessionGate:
             return json_response(await facts_of(record) | {"recorded": True, "path": path}, 201)
 
         async def show(request: Request, key: str) -> Response:
-            record = await _translated(book.get(key, request.path_params["id"]))
+            record = await book.get(owner_of(key), request.path_params["id"])
             facts = await facts_of(record)
             if request.query_params.get("messages") in _YES:
-                first = _place(request.query_params.get("first", "0"))
-                shown, more = await _translated(conversation(book.calls(record, first)))
-                facts |= {"conversation": shown, "next": first + len(shown) if more else None}
+                place = request.query_params.get("first", "0")
+                if not (place.isascii() and place.isdecimal() and len(place) < 16):
+                    raise BadRequestError("first: the number of a call, from 0", param="first")
+                shown, more = await conversation(book.calls(record, int(place)))
+                facts |= {"conversation": shown, "next": int(place) + len(shown) if more else None}
             return json_response(facts)
-
-        async def facts_of(record: SessionRecord) -> dict[str, Any]:
-            rewards, calls = await _translated(book.rewards(record)), await _translated(book.count_calls(record))
-            return session_json(record, rewards, calls)
 
         async def end(request: Request, key: str) -> Response:
             await read_body(request, limit, within_seconds=seconds)  # its content is ignored, its size is bounded
-            return json_response(await facts_of(await _translated(book.end(key, request.path_params["id"]))))
+            return json_response(await facts_of(await book.end(owner_of(key), request.path_params["id"])))
 
         async def reward(request: Request, key: str) -> Response:
-            sent = checked(RewardRequest, await body(request))
-            answer = None if sent.response_id is None else Answer(sent.response_id, sent.choice)
+            sent = await body(request, RewardRequest)
+            answer = None if sent.response_id is None else Answer.of(sent.response_id, sent.choice)
             judgement = Judgement(request.path_params["id"], sent.reward, answer)
-            return json_response(await facts_of(await _translated(book.judge(key, judgement, replace=sent.replace))))
+            return json_response(await facts_of(await book.judge(owner_of(key), judgement, replace=sent.replace)))
 
         async def compare(request: Request, key: str) -> Response:
-            sent = checked(ComparisonRequest, await body(request))
-            comparison = await _translated(book.compare(key, sent.judgements(), replace=sent.replace))
+            sent = await body(request, ComparisonRequest)
+            comparison = await book.compare(owner_of(key), sent.judgements(), replace=sent.replace)
             return json_response({"object": "comparison", "id": comparison}, 201)
 
         async def delete(request: Request, key: str) -> Response:
-            record = await _translated(book.delete(key, request.path_params["id"]))
-            forget((record.rollout_id, record.attempt_id), key)
+            record = await book.delete(owner_of(key), request.path_params["id"])
+            forget(record.ids, key)
             taken = record.learnt if record.learnt is not None else record.learning
             facts = {"object": "session", "id": record.session_id, "deleted": True, "learnt_in": taken}
             return json_response(facts)
 
-        serves: list[tuple[str, str, Callable[[Request, str], Awaitable[Response]]]] = [
+        def with_key(answer: Callable[[Request, str], Awaitable[Response]]) -> Endpoint:
+            async def call(request: Request) -> Response:
+                return await _translated(answer(request, admission.keys.check(request.headers)))
+
+            return call
+
+        for method, path, answer in (
             ("POST", "/v1/sessions", open_session),
             ("POST", "/v1/sessions/comparisons", compare),
             ("GET", "/v1/sessions/{id}", show),
             ("DELETE", "/v1/sessions/{id}", delete),
             ("POST", "/v1/sessions/{id}/end", end),
             ("POST", "/v1/sessions/{id}/reward", reward),
-        ]
-        for method, path, answer in serves:
-            endpoint = AdmittedEndpoint("sessions", _keyed(answer, admission), admission, metrics, openai_response)
+        ):
+            endpoint = AdmittedEndpoint("sessions", with_key(answer), admission, metrics, openai_response)
             app.router.routes.append(Route(path, endpoint, methods=[method]))
 
 
@@ -302,21 +306,17 @@ def session_gate(store: LightningStore, settings: SessionSettings) -> SessionGat
     return SessionGate(SessionBook(store, settings))
 
 
-def _keyed(answer: Callable[[Request, str], Awaitable[Response]], admission: Admission) -> Endpoint:
-    async def call(request: Request) -> Response:
-        return await answer(request, admission.keys.check(request.headers))
-
-    return call
-
-
 async def _translated(work: Awaitable[T]) -> T:
-    """Return the result of the book; its errors become HTTP errors.
+    """Return the result of work with the book, whose errors become HTTP errors.
 
     Raises:
-        HttpError: the book refuses, or the store does not answer.
+        HttpError: the request is invalid, the book refuses, or the store does not answer.
+        ClientDisconnect: the client has gone.
     """
     try:
         return await work
+    except (HttpError, ClientDisconnect):
+        raise
     except UnknownSessionError as error:
         raise NotFoundError(str(error), code=error.code) from error
     except SessionConflictError as error:
@@ -335,9 +335,3 @@ def _consent(header: str | None) -> bool | None:
     if answer not in (*_YES, *_NO):
         raise BadRequestError(f"{CONSENT_HEADER}: say yes or no, not {header!r}", code="consent_invalid")
     return answer in _YES
-
-
-def _place(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 16):
-        raise BadRequestError("first: the number of a call, from 0", param="first")
-    return int(text)

@@ -28,8 +28,13 @@ from .record import is_session
 # versions/000012/  weights, optimizer and state of a version; each is written whole, or not at all
 
 
+logger = logging.getLogger(__name__)
+
 _KEPT: Final = 3
 """Versions that are kept: a server may be reading the previous one."""
+_PAGE: Final = 256
+_LOOK_SECONDS: Final = 1.0
+_SWEEP_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -45,26 +50,21 @@ class UseFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def store_path(self) -> Path:
+        self.store_path = path / "sessions.db"
         """File of the store, unless another is named."""
-        return self.path / "sessions.db"
-
-    @property
-    def metrics_path(self) -> Path:
+        self.metrics_path = path / "metrics.jsonl"
         """File of the learner's metrics."""
-        return self.path / "metrics.jsonl"
+        self._serving_path = path / "serving.json"
 
     @property
     def is_begun(self) -> bool:
         """True if a server has recorded sessions here."""
-        return (self.path / "serving.json").is_file()
+        return self._serving_path.is_file()
 
     def write_serving(self, facts: Mapping[str, Any]) -> None:
         """Write the served model, adapter and name, in a folder that only this user can read."""
         make_private_folder(self.path)
-        write_json(self.path / "serving.json", facts)
+        write_json(self._serving_path, facts)
 
     def read_serving(self) -> dict[str, Any]:
         """Return the served model, adapter and name.
@@ -72,12 +72,11 @@ class UseFolder:
         Raises:
             UserError: no server has ever recorded sessions here.
         """
-        path = self.path / "serving.json"
         if not self.is_begun:
             raise UserError(
                 f"{self.path} holds no sessions: begin with `serve --learn-from-use {self.path}`, which records them"
             )
-        return read_json(path)
+        return read_json(self._serving_path)
 
     def published(self) -> Published | None:
         """Return the newest version; None before the first."""
@@ -101,14 +100,8 @@ class UseFolder:
         return Published(version, self.path / name)
 
 
-# Retention: sessions are deleted some days after they were opened, learnt from or not.
-
-
-_PAGE: Final = 256
-
-
 async def delete_old(store: LightningStore, keep_days: float) -> int:
-    """Delete the sessions that were opened more than `keep_days` ago; return their number."""
+    """Delete the sessions that were opened more than `keep_days` ago; return their number, which is logged."""
     oldest, offset, deleted = time.time() - keep_days * 86_400, 0, 0
     while True:
         page = list(await store.query_rollouts(sort_by="start_time", limit=_PAGE, offset=offset))
@@ -117,14 +110,9 @@ async def delete_old(store: LightningStore, keep_days: float) -> int:
         deleted += len(gone)
         offset += len(old) - len(gone)
         if len(old) < _PAGE:
+            if deleted:
+                logger.info("%d sessions of more than %g days were deleted", deleted, keep_days)
             return deleted
-
-
-logger = logging.getLogger(__name__)
-
-
-_LOOK_SECONDS: Final = 1.0
-_SWEEP_SECONDS: Final = 3600.0
 
 
 class UseOfServer:
@@ -173,7 +161,7 @@ class UseOfServer:
         stop = threading.Event()
         jobs: list[tuple[str, float, Callable[[], object]]] = [
             ("versions", _LOOK_SECONDS, lambda: follow(served, self.folder)),
-            ("retention", _SWEEP_SECONDS, lambda: _sweep(store, settings.sessions.keep_days)),
+            ("retention", _SWEEP_SECONDS, lambda: asyncio.run(delete_old(store, settings.sessions.keep_days))),
         ]
         threads = [threading.Thread(target=_repeat, args=(stop, *job), name=job[0], daemon=True) for job in jobs]
         for thread in threads:
@@ -219,9 +207,3 @@ def _repeat(stop: threading.Event, name: str, seconds: float, job: Callable[[], 
                 log_failure(logger, error, f"{name} of the sessions")
             last_error = str(error)
         stop.wait(seconds)
-
-
-def _sweep(store: LightningStore, keep_days: float) -> None:
-    deleted = asyncio.run(delete_old(store, keep_days))
-    if deleted:
-        logger.info("%d sessions of more than %g days were deleted", deleted, keep_days)

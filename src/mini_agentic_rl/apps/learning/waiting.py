@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -53,10 +53,6 @@ class JudgedSession:
     oldest_version: int = 0
     """Version of the policy that answered the oldest call."""
     why_not: str | None = None
-
-    def without_calls(self) -> JudgedSession:
-        """Return the session without the tokens of its calls, which are many."""
-        return replace(self, lessons=[replace(lesson, records=()) for lesson in self.lessons])
 
 
 def read_session(
@@ -208,8 +204,9 @@ class WaitingSessions:
             self.unread.setdefault(rollout_id, judged_at)
 
     def keep(self, session: JudgedSession) -> bool:
-        """Store what was read of a session; return True if it has changed."""
-        rollout_id, kept = session.record.rollout_id, session.without_calls()
+        """Store a session without the tokens of its calls, which are many; return True if it has changed."""
+        rollout_id = session.record.rollout_id
+        kept = replace(session, lessons=[replace(lesson, records=()) for lesson in session.lessons])
         changed = self.read.get(rollout_id) != kept
         self.unread.pop(rollout_id, None)
         self.read[rollout_id] = kept
@@ -237,15 +234,6 @@ class WaitingSessions:
                 self.unread[rollout_id] = self.read.pop(rollout_id).judged_at
 
 
-@dataclass
-class SessionChoice:
-    """Sessions of the next step."""
-
-    taken: list[JudgedSession] = field(default_factory=list)
-    skipped: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Reasons for which sessions are skipped for good, by rollout and attempt id."""
-
-
 def choose(
     sessions: Iterable[JudgedSession],
     baselines: Baselines,
@@ -254,7 +242,7 @@ def choose(
     version: int = 0,
     max_age: int = 0,
     all_read: bool = True,
-) -> SessionChoice:
+) -> tuple[list[JudgedSession], dict[tuple[str, str], str]]:
     """Choose up to `most` sessions whose every lesson can be compared, in the order in which they were judged.
 
     A comparison is taken whole, whatever `most` says, and a session of a new key is not taken alone. The others wait.
@@ -263,16 +251,20 @@ def choose(
         version: of the policy now.
         max_age: versions that the oldest call of a session may be behind; older sessions are skipped.
         all_read: no session waits to be read, so that one alone in a comparison will stay alone.
+
+    Returns:
+        The chosen sessions, and the reasons for which others are skipped for good, by rollout and attempt id.
     """
-    choice = SessionChoice()
+    taken: list[JudgedSession] = []
+    skipped: dict[tuple[str, str], str] = {}
     usable: list[JudgedSession] = []
     groups: dict[str, list[Lesson]] = {}
     for session in sorted(sessions, key=lambda session: session.judged_at):
         age = version - session.oldest_version
         if session.why_not is not None:
-            choice.skipped[session.record.ids] = session.why_not
+            skipped[session.record.ids] = session.why_not
         elif age > max_age:
-            choice.skipped[session.record.ids] = f"the weights that answered are {age} versions old ({max_age=})"
+            skipped[session.record.ids] = f"the weights that answered are {age} versions old ({max_age=})"
         else:
             usable.append(session)
             for lesson in session.lessons:
@@ -282,19 +274,19 @@ def choose(
         if others or (first.comparison is None and name in baselines):
             ready.add(name)
         elif first.comparison is not None and all_read and time.time() - first.judged_at >= GRACE_SECONDS:
-            choice.skipped[first.record.ids] = "what it was compared with is gone"
+            skipped[first.record.ids] = "what it was compared with is gone"
     begun: set[str] = set()
     of_new_keys: Counter[str] = Counter()
     for session in usable:
         names = {lesson.group for lesson in session.lessons}
-        if session.record.ids in choice.skipped or not names <= ready:
+        if session.record.ids in skipped or not names <= ready:
             continue
-        if len(choice.taken) < most or begun & names or any(of_new_keys[name] == 1 for name in names):
-            choice.taken.append(session)
+        if len(taken) < most or begun & names or any(of_new_keys[name] == 1 for name in names):
+            taken.append(session)
             begun |= {lesson.group for lesson in session.lessons if lesson.comparison is not None}
             alone = (lesson.group for lesson in session.lessons if lesson.comparison is None)
             of_new_keys.update(name for name in alone if name not in baselines)
-    return choice
+    return taken, skipped
 
 
 def advantages(lessons: Sequence[Lesson], baselines: Baselines) -> list[tuple[Lesson, float]]:

@@ -95,7 +95,9 @@ class Batcher:
         if len(texts) > bound:
             raise BadRequestError(f"{len(texts)} texts in one request, but at most {bound} may wait (max_queue)")
         if ahead + len(texts) > bound:
-            raise OverloadedError(f"{ahead} texts wait already (max_queue={bound})", retry_after=self._retry_after())
+            wanted = ahead / self._texts_per_second if self._texts_per_second else _SHORTEST_RETRY
+            retry_after = float(math.ceil(min(max(wanted, _SHORTEST_RETRY), _LONGEST_RETRY)))
+            raise OverloadedError(f"{ahead} texts wait already (max_queue={bound})", retry_after=retry_after)
         loop = asyncio.get_running_loop()
         self._requests += 1
         mine = [_WaitingText(text, loop.create_future(), loop.time(), self._requests) for text in texts]
@@ -115,8 +117,13 @@ class Batcher:
             self._take_round()
             members, left = self._round, set(range(len(self._round)))
             # Smallest batch first: a short text does not wait for a long one of another request.
-            for batch in sorted(await self._planned(), key=lambda batch: batch.tokens):
-                if len(left) < len(members) and self._others_wait(members):
+            texts = [member.text for member in members]
+            plan = partial(self._model.batches.plan, texts, self._settings.batch_size, self._batch_tokens)
+            batches = await asyncio.wrap_future(self._thread.submit(plan))
+            for batch in sorted(batches, key=lambda batch: batch.tokens):
+                requests = {each.request for each in members}
+                others = [each for each in self._queue if each.request not in requests and not each.score.done()]
+                if len(left) < len(members) and others:  # requests without a text in this round are waiting
                     break
                 self._computed = [members[item] for item in batch.items if not members[item].score.done()]
                 left.difference_update(batch.items)
@@ -157,32 +164,19 @@ class Batcher:
         chosen = {id(each) for each in taken}
         self._round, self._queue = taken, [each for each in waiting if id(each) not in chosen]
 
-    def _others_wait(self, members: Sequence[_WaitingText]) -> bool:
-        """Return True if a request without a text in this round is waiting; the round then ends early."""
-        requests = {each.request for each in members}
-        return any(each.request not in requests and not each.score.done() for each in self._queue)
-
     async def _wait_for_others(self) -> None:
         """Wait for further texts until the oldest has waited long enough or a batch is full."""
         loop = asyncio.get_running_loop()
         until = self._queue[0].since + self._settings.batch_wait_ms / 1000
-        while not self._full() and (left := until - loop.time()) > 0:
+        while (left := until - loop.time()) > 0:
+            tokens = sum(len(waiting.text.ids) for waiting in self._queue)
+            if len(self._queue) >= self._settings.batch_size or tokens >= self._batch_tokens:
+                return
             self._arrived.clear()
             try:
                 await asyncio.wait_for(self._arrived.wait(), left)
             except asyncio.TimeoutError:
                 return
-
-    def _full(self) -> bool:
-        texts = self._queue
-        return len(texts) >= self._settings.batch_size or sum(len(t.text.ids) for t in texts) >= self._batch_tokens
-
-    async def _planned(self) -> list[ScoringBatch]:
-        texts = [waiting.text for waiting in self._round]
-        if len(texts) == 1:
-            return [ScoringBatch((0,), len(texts[0].ids))]
-        plan = partial(self._model.batches.plan, texts, self._settings.batch_size, self._batch_tokens)
-        return await asyncio.wrap_future(self._thread.submit(plan))
 
     async def _compute(self, batch: ScoringBatch) -> None:
         members, started = self._computed, time.perf_counter()
@@ -203,11 +197,6 @@ class Batcher:
         self._texts_per_second += _NEWEST * (len(texts) / max(seconds, 1e-6) - self._texts_per_second)
         if self._on_batch is not None:
             self._on_batch(batch, seconds)
-
-    def _retry_after(self) -> float:
-        """Return the estimated seconds until the queue is done."""
-        wanted = self.waiting / self._texts_per_second if self._texts_per_second else _SHORTEST_RETRY
-        return float(math.ceil(min(max(wanted, _SHORTEST_RETRY), _LONGEST_RETRY)))
 
 
 def _unfinished(texts: Sequence[_WaitingText]) -> int:

@@ -105,35 +105,24 @@ class PaddedPass:
         """Return the scores, in order."""
         self._threads.adapt()
         width = max(len(text.ids) for text in texts)
-        pad_id = _unused(texts, self._vocabulary) if self._pad_id is None else self._pad_id
+        pad_id = self._pad_id
+        if pad_id is None:  # an id that no text contains, so that the score is read at the last token of each text
+            used = {id_ for text in texts for id_ in text.ids}
+            pad_id = next(id_ for id_ in range(self._vocabulary) if id_ not in used)
         inputs: dict[str, Any] = {
             "input_ids": _rows([text.ids for text in texts], width, pad_id),
             "attention_mask": _rows([(1,) * len(text.ids) for text in texts], width, 0),
         }
         if self._with_segments:
             inputs["token_type_ids"] = _rows([text.segments or (0,) * len(text.ids) for text in texts], width, 0)
-        device = self._model.device
-        with self._padding_is(pad_id):
-            logits_B1 = self._model(**{name: rows.to(device) for name, rows in inputs.items()}).logits
-        scores: list[float] = logits_B1[:, 0].float().tolist()
-        return scores
-
-    @contextmanager
-    def _padding_is(self, pad_id: int) -> Iterator[None]:
-        """Set the padding token of the model for the block."""
         config = self._model.config.get_text_config()
         config.pad_token_id = pad_id
         try:
-            yield
+            logits_B1 = self._model(**{name: rows.to(self._model.device) for name, rows in inputs.items()}).logits
         finally:
             config.pad_token_id = self._pad_id
-
-
-def _unused(texts: Sequence[Rendered], vocabulary: int) -> int:
-    """Return a padding id for a model that has none: an id that no text contains, so that the score is read at the last
-    token of each text."""
-    used = {id_ for text in texts for id_ in text.ids}
-    return next(id_ for id_ in range(vocabulary) if id_ not in used)
+        scores: list[float] = logits_B1[:, 0].float().tolist()
+        return scores
 
 
 def _padded(items: Sequence[int], texts: Sequence[Rendered]) -> ScoringBatch:

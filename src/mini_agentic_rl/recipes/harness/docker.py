@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 from ...config import MIB
 from ...errors import UserError
 from ...http import is_loopback
-from .namespaces import inner_port, loopback_url, short_socket
-from .process import PROGRAMS, new_name, run_supervised
-from .sandbox import Confined, Ended, HarnessError, exit_code_of, relay
+from .process import run_supervised
+from .sandbox import PROGRAMS, Confined, Ended, HarnessError, exit_code_of, inner_port, loopback_url, new_name, relayed
 
 HOST: Final = "host.docker.internal"
 _INSIDE: Final = "/mini-agentic-rl/inside.py"
@@ -47,11 +46,7 @@ class DockerSandbox:
 
     async def run(self, confined: Confined) -> Ended:
         name = new_name()
-        async with AsyncExitStack() as stack:
-            socket: Path | None = None
-            if self._network == "closed" and confined.gateway is not None:
-                socket = short_socket(stack)
-                await stack.enter_async_context(relay(socket, confined.gateway))
+        async with relayed(self._network, confined.gateway) as socket:
             ended = await run_supervised(
                 self.arguments(confined, name, socket),
                 {key: os.environ[key] for key in _HOST_VARIABLES if key in os.environ},
@@ -62,10 +57,9 @@ class DockerSandbox:
             )
         if ended.exit_code == _FAILED_TO_RUN:
             raise HarnessError(f"docker cannot run the container: {ended.stderr.strip()[-300:]}")
-        code = None if ended.exit_code is None else exit_code_of(ended.exit_code)
+        code = exit_code_of(ended.exit_code)
         # the usage is that of the client, not of the container
-        measured = {"exit_code": code, "memory": 0, "cpu_seconds": 0.0, "facts": {"container": name}}
-        return Ended(**{**vars(ended), **measured})
+        return replace(ended, exit_code=code, memory=0, cpu_seconds=0.0, facts={"container": name})
 
     def base_url(self, url: str) -> str:
         if self._network == "closed":

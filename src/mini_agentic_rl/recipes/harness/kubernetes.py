@@ -30,8 +30,7 @@ from ...config import MIB
 from ...errors import UserError
 from ...http import is_loopback
 from ...processes import start_child
-from .process import new_name
-from .sandbox import Confined, Ended, HarnessError, exit_code_of, remove_tree
+from .sandbox import Confined, Ended, HarnessError, exit_code_of, new_name, remove_tree
 
 FOLDERS: Final = "/mini-agentic-rl"
 """Folder in the pod that contains the rollout's folders under their own paths."""

@@ -1,35 +1,43 @@
-"""The sandbox of processes: limits, and where the kernel has Landlock and seccomp, closed files, network and signals.
+"""The sandboxes of this computer: processes restricted by the kernel, and namespaces made by bubblewrap.
 
-With both, the command reads programs and its input files, writes its folders, connects by TCP only to the gateway's
-port (on any host), opens no other sockets, and signals no process outside. A command of root runs as nobody, or as
-root without capabilities. `open_here` returns what the system cannot restrict.
+`process`: with Landlock and seccomp, the command reads programs and its input files, writes its folders, connects by
+TCP only to the gateway's port (on any host), opens no other sockets, and signals no process outside. A command of root
+runs as nobody, or as root without capabilities. `open_here` returns what the system cannot restrict.
+
+`bubblewrap`: the command sees the system's programs, its input files and its folders, each under its usual path. Homes,
+other folders and the processes of this computer do not exist for it. Its loopback forwards the gateway's port to a
+socket in the file system. When its first process ends, the kernel kills all others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import filecmp
 import functools
 import json
 import logging
 import os
-import secrets
 import shutil
-import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from ...errors import UserError
 from ...processes import FAMILY_VARIABLE, end_family, new_family
 from .programs import landlock, seccomp
-from .sandbox import HISTORY, Confined, Ended, HarnessError, SandboxLimits, copy_task
-from .tasks import VerifierTable
+from .sandbox import (
+    PROGRAMS,
+    Confined,
+    Ended,
+    HarnessError,
+    SandboxLimits,
+    exit_code_of,
+    inner_port,
+    loopback_url,
+    relayed,
+)
 
 # The supervisor is a small process that runs one command.
 #
@@ -37,7 +45,6 @@ from .tasks import VerifierTable
 # end of its standard input and by its parent's id.
 
 
-PROGRAMS: Final = Path(__file__).parent / "programs"
 _BOOTSTRAP: Final = (
     f"import sys; sys.path.insert(0, {str(PROGRAMS.parent)!r}); from programs.supervisor import main; main()"
 )
@@ -146,24 +153,13 @@ def _read(report: bytes, program: str) -> Ended:
     )
 
 
-def new_name() -> str:
-    """Return a name for a container or a Job."""
-    return f"mini-agentic-rl-{secrets.token_hex(6)}"
-
-
 logger = logging.getLogger(__name__)
 
 
 BOUNDED: Final = ("cpu_seconds", "memory", "processes", "file")
 _DEVICES: Final = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
+    *("/dev/tty", "/dev/ptmx", "/dev/pts"),
 )
 _SEEN: Final = ("/dev", "/proc", "/sys")
 
@@ -221,135 +217,67 @@ def _warn_once(network: str) -> None:
         )
 
 
-# Tests run in a new copy of the task's files, over which the agent's results are copied.
-#
-# Visible tests, and files that steer a test runner from outside of the tests, are always those of the task. If the task
-# declares `results`, only these files are taken from the agent.
+_LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
-TESTS: Final = (
-    *("tests/**", "test/**", "**/tests/**", "**/test/**", "**/__tests__/**"),
-    *("**/test_*.py", "**/*_test.py", "**/*.test.*", "**/*.spec.*", "**/*_test.go"),
-    *("**/*.dist-info/**", "**/*.egg-info/**", "**/.pytest_cache/**", "**/node_modules/**"),
-)
-"""Visible tests and files of tools: changes are reverted, and new files left out."""
-STEERING: Final = (
-    *("**/conftest.py", "**/sitecustomize.py", "**/usercustomize.py", "**/*.pth", "**/.coveragerc"),
-    *("**/pytest.ini", "**/.pytest.ini", "**/pytest.toml", "**/.pytest.toml", "**/tox.ini"),
-    *("**/pyproject.toml", "**/setup.cfg", "**/GNUmakefile"),
-    *("pytest.py", "pytest/**", "_pytest/**", "unittest.py", "unittest/**", "pluggy/**", "pluggy.py"),
-    *("**/jest.config.*", "**/vitest.config.*", "**/.mocharc.*", "**/.npmrc"),
-)
-"""Files that could make tests pass without a solution: a new one counts as tampering, too."""
+class BubblewrapSandbox:
+    """Runs commands in new namespaces."""
 
+    def __init__(self, network: str) -> None:
+        """`network` is `closed` or `open`.
 
-def changed_files(workspace: Path, source: Path | None) -> list[str]:
-    """Return the sorted relative names of files that were changed, added or removed; empty folders end in a slash."""
-    now, before = set(_files(workspace)), set() if source is None else set(_files(source))
-    both = {name for name in now & before if source is not None and not _same(source / name, workspace / name)}
-    return sorted((now ^ before) | both)
+        Raises:
+            UserError: bubblewrap is not installed.
+        """
+        program = shutil.which("bwrap")
+        if program is None:
+            raise UserError(
+                "bubblewrap is not installed (`apt-get install bubblewrap`); or take `sandbox=process`",
+                setting="sandbox",
+            )
+        self._program = program
+        self._network = network
 
+    async def run(self, confined: Confined) -> Ended:
+        async with relayed(self._network, confined.gateway) as socket:
+            way: list[str] = []
+            if socket is not None and confined.gateway is not None:
+                way = ["--relay", str(inner_port(confined.gateway[1])), str(socket)]
+            inner = [
+                *(sys.executable, "-I", "-S", str(PROGRAMS / "inside.py")),
+                *("--measured", "--processes", str(confined.limits.processes), *way, "--", *confined.words),
+            ]
+            ended = await run_supervised(
+                [*self.arguments(confined, socket), *inner],
+                confined.env,
+                confined.limits,
+                folders=[confined.workspace, *confined.writable],
+                cwd=confined.workspace,
+                bounded=[name for name in BOUNDED if name != "processes"],
+            )
+        if ended.exit_code is not None and ended.stderr.startswith("bwrap: "):
+            raise HarnessError(f"bubblewrap cannot make the sandbox: {ended.stderr.strip()[:300]}")
+        return replace(ended, exit_code=exit_code_of(ended.exit_code))
 
-def fill_test_folder(
-    folder: Path, workspace: Path, source: Path | None, changed: Sequence[str], verifier: VerifierTable
-) -> list[str]:
-    """Copy the task's files into an empty folder and the agent's results over them; return the protected files that the
-    agent changed.
+    def base_url(self, url: str) -> str:
+        return url if self._network == "open" else loopback_url(url)
 
-    A test that the agent added is left out, and is no tampering.
-
-    Args:
-        changed: result of `changed_files`.
-        verifier: patterns of further protected files, and of results.
-    """
-    copy_task(source, folder)
-    tampered = []
-    for name in sorted(changed, key=lambda name: (os.path.lexists(workspace / name), name)):  # removed files first
-        in_task = source is not None and os.path.lexists(source / name)
-        is_steering = _matches(name, (*STEERING, *verifier.protected)) and name not in verifier.results
-        if is_steering or _matches(name, TESTS):
-            if in_task or is_steering:
-                tampered.append(name)
-        elif not verifier.results or _matches(name, verifier.results):
-            _take(name, workspace, folder)
-    _remove_links_out(folder, source)
-    return sorted(tampered)
-
-
-def added_modules(folder: Path, source: Path | None, changed: Sequence[str]) -> list[str]:
-    """Return the Python modules in the test folder that the agent added, without their suffixes."""
-    modules = set()
-    for name in changed:
-        parts = name.rstrip("/").split("/")
-        for depth in range(1, len(parts) + 1):
-            place = "/".join(parts[:depth])
-            if (source is None or not os.path.lexists(source / place)) and os.path.lexists(folder / place):
-                modules.add("/".join((*parts[: depth - 1], parts[depth - 1].partition(".")[0])))
-                if parts[depth - 1].startswith("__init__."):
-                    modules.add("/".join(parts[: depth - 1]))
-    return sorted(modules - {""})
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    """Return True if a pattern matches; a leading `**/` matches any folders, or none."""
-    return any(
-        fnmatchcase(name, pattern) or (pattern.startswith("**/") and fnmatchcase(name, pattern[3:]))
-        for pattern in patterns
-    )
-
-
-def _files(folder: Path) -> Iterator[str]:
-    """Yield the relative names of files, links and empty folders, without following links."""
-    for place, folders, names in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        folders[:] = [name for name in folders if name not in links and name not in (*HISTORY, "__pycache__")]
-        for name in (*names, *links):
-            yield os.path.relpath(os.path.join(place, name), folder).replace(os.sep, "/")
-        if not (folders or names or links) and Path(place) != folder:
-            yield os.path.relpath(place, folder).replace(os.sep, "/") + "/"
-
-
-def _same(left: Path, right: Path) -> bool:
-    if left.is_symlink() or right.is_symlink():
-        return left.is_symlink() and right.is_symlink() and os.readlink(left) == os.readlink(right)
-    if left.is_dir() and right.is_dir():
-        return True
-    try:
-        same_content = left.is_file() and right.is_file() and filecmp.cmp(left, right, shallow=False)
-        return same_content and not (left.stat().st_mode ^ right.stat().st_mode) & 0o100
-    except OSError:  # the agent removed the permission to read it
-        return False
-
-
-def _take(name: str, workspace: Path, folder: Path) -> None:
-    """Copy a name from the workspace to `folder`, or remove it there. Only files, folders and links are copied, nothing
-    is written through a link, and no protected file is replaced."""
-    source, target = workspace / name, folder / name
-    if Path(os.path.realpath(target.parent)) != Path(os.path.realpath(folder), os.path.dirname(name.rstrip("/"))):
-        return
-    is_folder = source.is_dir() and not source.is_symlink()
-    try:
-        if os.path.lexists(target) and not is_folder:
-            target.rmdir() if target.is_dir() and not target.is_symlink() else target.unlink()
-        if is_folder:
-            target.mkdir(parents=True, exist_ok=True)
-        elif source.is_symlink() or source.is_file():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not source.is_symlink():  # the agent may have removed the permission to read it
-                source.chmod(stat.S_IMODE(source.stat().st_mode) | stat.S_IRUSR)
-            shutil.copy2(source, target, follow_symlinks=False)
-    except (FileExistsError, NotADirectoryError):
-        return
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise
-
-
-def _remove_links_out(folder: Path, source: Path | None) -> None:
-    """Remove links out of a folder that the task does not have: tests could read secrets through them."""
-    root = Path(os.path.realpath(folder))
-    for name in list(_files(folder)):
-        path = folder / name
-        in_task = source is not None and (source / name).is_symlink()
-        if path.is_symlink() and not in_task and not Path(os.path.realpath(path)).is_relative_to(root):
-            path.unlink()
+    def arguments(self, confined: Confined, socket: Path | None) -> list[str]:
+        """Return the command line of bubblewrap; `socket` is that of the gateway."""
+        words = [self._program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        if self._network == "open":
+            words.append("--share-net")
+        for name in _LINKS:
+            if os.path.islink(name):
+                words += ["--symlink", os.readlink(name), name]
+        # a tmpfs would count neither as disk nor as memory
+        temporary = confined.env["TMPDIR"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--bind", temporary, "/dev/shm", "--remount-ro", "/dev"]
+        words += ["--bind", temporary, "/tmp"]
+        seen = [name for name in confined.readable.paths if not (name in _LINKS and os.path.islink(name))]
+        # parents first: binding a folder hides earlier binds within it
+        for name in sorted({*seen, str(PROGRAMS), *map(str, confined.given)}):
+            words += ["--ro-bind-try", name, name]
+        for path in (*([] if socket is None else [socket]), confined.workspace, *confined.writable):
+            words += ["--bind", str(path), str(path)]
+        return [*words, "--remount-ro", "/", "--chdir", str(confined.workspace), "--"]

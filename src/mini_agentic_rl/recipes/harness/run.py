@@ -23,9 +23,19 @@ from ...errors import UserError
 from ...redaction import remember_secrets, without_secrets
 from .docker import DockerSandbox
 from .kubernetes import KubernetesSandbox
-from .namespaces import BubblewrapSandbox
-from .process import PROGRAMS, ProcessSandbox, added_modules, changed_files, fill_test_folder
-from .sandbox import Confined, Ended, HarnessError, Sandbox, SandboxLimits, Scratch, readable_paths, write_task
+from .process import BubblewrapSandbox, ProcessSandbox
+from .results import added_modules, changed_files, fill_test_folder
+from .sandbox import (
+    PROGRAMS,
+    Confined,
+    Ended,
+    HarnessError,
+    Sandbox,
+    SandboxLimits,
+    Scratch,
+    readable_paths,
+    write_task,
+)
 from .tasks import FOLDER, TaskFile, read_task_file, workspace_of
 
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")

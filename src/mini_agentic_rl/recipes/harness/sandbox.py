@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 from ...config import MIB, HarnessSettings
 
@@ -255,9 +256,14 @@ class Sandbox(Protocol):
         ...
 
 
-def exit_code_of(status: int) -> int:
+def new_name() -> str:
+    """Return a name for a container or a Job."""
+    return f"mini-agentic-rl-{secrets.token_hex(6)}"
+
+
+def exit_code_of(status: int | None) -> int | None:
     """Return the exit code of a program run by another, which reports a signal as 128 plus its number."""
-    return _SIGNALLED - status if _SIGNALLED < status <= _SIGNALLED + 64 else status
+    return _SIGNALLED - status if status is not None and _SIGNALLED < status <= _SIGNALLED + 64 else status
 
 
 # The scratch folder of one rollout:
@@ -372,12 +378,35 @@ def _empty(name: str, top: int) -> None:
 # The gateway behind a Unix socket, the only connection out of a sandbox with a closed network.
 
 
+PROGRAMS: Final = Path(__file__).parent / "programs"
 _CHUNK: Final = 1 << 16
+_UNPRIVILEGED: Final = 1024
+
+
+def inner_port(port: int) -> int:
+    """Return the port of a gateway on the loopback of a sandbox; a privileged port is moved up by 1024."""
+    return port if port >= _UNPRIVILEGED else _UNPRIVILEGED + port
+
+
+def loopback_url(url: str) -> str:
+    """Return the URL of a gateway on the loopback of a sandbox.
+
+    Raises:
+        HarnessError: it is served over TLS; the certificate is for another host name.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        raise HarnessError(f"{url}: a sandbox with a closed network reaches a gateway over plain HTTP alone")
+    return parts._replace(netloc=f"127.0.0.1:{inner_port(parts.port or 80)}").geturl()
 
 
 @asynccontextmanager
-async def relay(path: Path, gateway: tuple[str, int]) -> AsyncIterator[None]:
-    """Forward connections from the Unix socket `path` to the gateway, within the block."""
+async def relayed(network: str, gateway: tuple[str, int] | None) -> AsyncIterator[Path | None]:
+    """Yield a Unix socket whose connections are forwarded to the gateway within the block; None without a gateway or
+    with an open network."""
+    if network == "open" or gateway is None:
+        yield None
+        return
     running: set[asyncio.Task[None]] = set()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -385,7 +414,7 @@ async def relay(path: Path, gateway: tuple[str, int]) -> AsyncIterator[None]:
         assert task is not None
         running.add(task)
         try:
-            with contextlib.suppress(OSError):  # the gateway has gone; the connection is closed
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # the gateway has gone, or the block has ended
                 outward, inward = await asyncio.open_connection(*gateway)
                 try:
                     await asyncio.gather(_copy(reader, inward), _copy(outward, writer))
@@ -395,16 +424,18 @@ async def relay(path: Path, gateway: tuple[str, int]) -> AsyncIterator[None]:
             writer.close()
             running.discard(task)
 
-    server = await asyncio.start_unix_server(carry, str(path))
-    # A container may run its command as another user. Only this user can enter the folder of the socket.
-    await asyncio.to_thread(path.chmod, 0o666)
-    try:
-        yield
-    finally:
-        server.close()
-        for task in list(running):
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    with tempfile.TemporaryDirectory(prefix="marl-") as folder:  # the path of a socket has to be short
+        path = await asyncio.to_thread(lambda: Path(folder).resolve() / "gateway")
+        server = await asyncio.start_unix_server(carry, str(path))
+        # A container may run its command as another user. Only this user can enter the folder of the socket.
+        await asyncio.to_thread(path.chmod, 0o666)
+        try:
+            yield path
+        finally:
+            server.close()
+            for task in list(running):
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

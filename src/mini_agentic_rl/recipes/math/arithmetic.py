@@ -53,11 +53,6 @@ class ArithmeticDataset(TaskRows):
         super().__init__([dict(row) for row in _rows(self.split, size, seed, levels)])
 
 
-def split_of_calculation(expression: str) -> Split:
-    """Return the split that problems whose expression has these numbers belong to, in whatever order they appear."""
-    return split_of(" ".join(sorted(NUMBER.findall(expression))))
-
-
 @lru_cache(maxsize=8)
 def _rows(split: str, size: int, seed: int, levels: tuple[int, ...]) -> tuple[Row, ...]:
     """Return the rows, kept for the next time: ten thousand take half a second to draw."""
@@ -98,7 +93,7 @@ def _tell(rng: random.Random, level: int, split: str, used: set[str]) -> Problem
             continue
         if split != TRANSFER and split_of(problem.story) != split:
             return None
-        numbers_of = "test" if split == TRANSFER else split
-        if split_of_calculation(problem.expression) == numbers_of and problem.question not in used:
+        numbers = " ".join(sorted(NUMBER.findall(problem.expression)))  # in whatever order they appear
+        if split_of(numbers) == ("test" if split == TRANSFER else split) and problem.question not in used:
             return problem
     return None

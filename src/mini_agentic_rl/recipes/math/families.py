@@ -176,8 +176,10 @@ class GSMSymbolic(Math):
         while len(rows) < size:
             before = len(rows)
             for item in reasoning_gym.create_dataset("gsm_symbolic", seed=block, size=_BATCH):
+                if len(rows) == size:
+                    break
                 question = item["question"]
-                if len(rows) < size and question not in used and split_of(question) == wanted:
+                if question not in used and split_of(question) == wanted:
                     used.add(question)
                     rows.append(
                         {

@@ -35,18 +35,18 @@ class Index:
         counts = [Counter(words_of(text)) for text in documents]
         average = sum(count.total() for count in counts) / max(1, len(counts))
         within = Counter(word for count in counts for word in count)
-        self._found: dict[str, list[tuple[int, float]]] = {}
+        self._postings: dict[str, list[tuple[int, float]]] = {}
         for place, count in enumerate(counts):
             norm = K1 * (1 - B + B * count.total() / max(1.0, average))
             for word, times in count.items():
                 weight = math.log(1 + (len(counts) - within[word] + 0.5) / (within[word] + 0.5))
-                self._found.setdefault(word, []).append((place, weight * times * (K1 + 1) / (times + norm)))
+                self._postings.setdefault(word, []).append((place, weight * times * (K1 + 1) / (times + norm)))
 
     def search(self, query: str, count: int) -> list[int]:
         """Return the indices of at most `count` documents with words of the query, best first."""
         scores: dict[int, float] = {}
         for word in dict.fromkeys(words_of(query)[:MAX_WORDS]):
-            for place, score in self._found.get(word, ()):
+            for place, score in self._postings.get(word, ()):
                 scores[place] = scores.get(place, 0.0) + score
         return sorted(scores, key=lambda place: (-scores[place], place))[:count]
 

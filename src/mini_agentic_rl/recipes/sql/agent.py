@@ -14,7 +14,7 @@ from ...emitter import emit_reward
 from ...environments import Demonstrations, Recipe, find_llm, outgrew_context, rollout_client
 from ...errors import MissingPackageError
 from ...litagent import LitAgent
-from ...types import LLM, NamedResources, Rollout
+from ...types import NamedResources, Rollout
 from .data import (
     HIDDEN_TABLES,
     HINT,
@@ -44,7 +44,7 @@ except ImportError as error:
     raise MissingPackageError("the SQL agent", "openai-agents", extra="recipes") from error
 
 _SETTINGS: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens"})
-"""Sampling parameters that are fields of the SDK's settings."""
+"""Sampling parameters that are fields of the SDK's settings; others are passed on as they are."""
 
 
 class SqlAgent(LitAgent[Any]):
@@ -103,11 +103,21 @@ class SqlAgent(LitAgent[Any]):
                 the model's context has no answer instead.
         """
         llm = find_llm(resources)
+        sampling = llm.sampling_parameters
+        known = {name: value for name, value in sampling.items() if name in _SETTINGS}
+        others = {name: value for name, value in sampling.items() if name not in _SETTINGS}
         queries = Queries(self.database)
+        agent: Agent[Any] = Agent(
+            name="sql_agent",
+            instructions=self.system_prompt,
+            tools=[_tool(QUERY_TOOL, queries.query), _tool(SCHEMA_TOOL, queries.schema)],
+            model=OpenAIChatCompletionsModel(llm.model, rollout_client(llm, rollout)),
+            model_settings=ModelSettings(**known, extra_args=others or None),
+        )
         reply: str | None = None
         try:
             result = await Runner.run(
-                self._sdk_agent(llm, rollout, queries),
+                agent,
                 question_of(task),
                 max_turns=self.max_turns,
                 run_config=RunConfig(tracing_disabled=True),  # the SDK would send traces to OpenAI
@@ -121,16 +131,6 @@ class SqlAgent(LitAgent[Any]):
         scores = await asyncio.to_thread(self.reward.scores, task, queries, reply, self.twin)
         rollout.output = {"sql": queries.sql, "reply": reply}
         emit_reward({**scores, "queries": float(queries.calls)}, primary_key="reward", final=True)
-
-    def _sdk_agent(self, llm: LLM, rollout: Rollout, queries: Queries) -> Agent[Any]:
-        client = rollout_client(llm, rollout)
-        return Agent(
-            name="sql_agent",
-            instructions=self.system_prompt,
-            tools=[_tool(QUERY_TOOL, queries.query), _tool(SCHEMA_TOOL, queries.schema)],
-            model=OpenAIChatCompletionsModel(llm.model, client),
-            model_settings=_settings(llm.sampling_parameters),
-        )
 
 
 def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
@@ -149,13 +149,6 @@ def _tool(schema: dict[str, Any], use: Callable[[str], str]) -> FunctionTool:
     )
 
 
-def _settings(sampling: dict[str, Any]) -> ModelSettings:
-    """Return the sampling parameters of a resource; those unknown to the SDK are passed on."""
-    known = {name: value for name, value in sampling.items() if name in _SETTINGS}
-    others = {name: value for name, value in sampling.items() if name not in _SETTINGS}
-    return ModelSettings(**known, extra_args=others or None)
-
-
 def sql_recipe(database: Path | None = None, **reward: Any) -> Recipe:
     """Return the SQL agent over a database, by default the medical one; `reward` are the fields of `SqlReward`.
 
@@ -163,8 +156,6 @@ def sql_recipe(database: Path | None = None, **reward: Any) -> Recipe:
         MissingPackageError: the extra is not installed.
         UserError: a setting cannot work.
     """
-    from .reward import SqlReward
-
     agent = SqlAgent(database=database, reward=SqlReward(**reward))
     shown = partial(demonstration, prompt=agent.system_prompt)
     return Recipe(agent, (), Demonstrations(shown, lambda task: SQL_TOOLS, lambda task: "rows" in task))

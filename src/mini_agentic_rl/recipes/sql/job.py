@@ -87,37 +87,32 @@ class SqlTrainConfig(TrainConfig):
     AGL_MANAGED_STORE=0 each runner is a process of its own, and one on this computer is found without its address."""
 
     def prepare(self) -> tuple[SqlTrainConfig, Recipe, dict[str, Any]]:
-        """Return the settings as they are used, the agent, and the store, strategy and proxy of the trainer."""
-        return prepare_sql(self)
+        """Return the settings (smaller with `ci_fast`), the agent, and the store, strategy and proxy of the trainer.
 
+        Raises:
+            UserError: a setting cannot work.
+        """
+        if self.harness.agent_command:
+            raise UserError("the SQL agent is no command: leave one of the two out", setting="agent_command")
+        if self.tasks.agent != "sql":
+            raise UserError(
+                f"this trains the SQL agent, and {self.tasks.agent} is trained by the command train", setting="agent"
+            )
+        settings = _sized(self)
+        url = settings.reward_model_url
+        try:
+            reward_model = None if url is None else RemoteReward(url)
+        except ValueError as error:
+            raise UserError(f"{url}: {error}", setting="reward_model_url") from error
+        from .agent import sql_recipe  # the agents SDK is not imported for --help
 
-def prepare_sql(settings: SqlTrainConfig) -> tuple[SqlTrainConfig, Recipe, dict[str, Any]]:
-    """Return the settings (smaller with `ci_fast`), the agent, and the store, strategy and proxy of the trainer.
-
-    Raises:
-        UserError: a setting cannot work.
-    """
-    if settings.harness.agent_command:
-        raise UserError("the SQL agent is no command: leave one of the two out", setting="agent_command")
-    if settings.tasks.agent != "sql":
-        raise UserError(
-            f"this trains the SQL agent, and {settings.tasks.agent} is trained by the command train", setting="agent"
+        recipe = sql_recipe(
+            settings.database,
+            execution_weight=settings.execution_weight,
+            answer_weight=settings.answer_weight,
+            reward_model=reward_model,
         )
-    settings = _sized(settings)
-    url = settings.reward_model_url
-    try:
-        reward_model = None if url is None else RemoteReward(url)
-    except ValueError as error:
-        raise UserError(f"{url}: {error}", setting="reward_model_url") from error
-    from .agent import sql_recipe  # the agents SDK is not imported for --help
-
-    recipe = sql_recipe(
-        settings.database,
-        execution_weight=settings.execution_weight,
-        answer_weight=settings.answer_weight,
-        reward_model=reward_model,
-    )
-    return settings, recipe, _components(settings)
+        return settings, recipe, _components(settings)
 
 
 def _sized(settings: SqlTrainConfig) -> SqlTrainConfig:

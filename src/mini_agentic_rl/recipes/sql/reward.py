@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from ...errors import UserError
 from ...rewards import GROUPED, UNCASED, RewardFunction, in_ascii_numbers, weighted_sum
-from .data import Cell, cell_text, question_of
-from .tool import QueryError, QueryResult, SqlDatabase
+from .data import question_of
+from .tool import Cell, QueryError, QueryResult, SqlDatabase, cell_text
 
 # Execution match: a query must have the same result as the gold query.
 #

@@ -1,7 +1,6 @@
 """An assistant for tau2-bench, with the suite's orchestrator, tools, databases and evaluator.
 
 `Tau2Agent` runs on the rows of `load_tau2`. `episode` plays and scores a task; only this module imports the package.
-Both roles call their models through `speaker`.
 """
 
 from .agent import ASSISTANT_AGENT_ID, USER_SIMULATOR_ID, Tau2Agent

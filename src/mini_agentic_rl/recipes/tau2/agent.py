@@ -13,10 +13,9 @@ from ...emitter import emit_annotation, emit_reward
 from ...environments import find_llm, rollout_url
 from ...litagent import LitAgent
 from ...types import LLM, NamedResources, Rollout
-from .speaker import Speaker
 
 if TYPE_CHECKING:
-    from .episode import EpisodeOutcome
+    from .episode import Speaker
 
 ASSISTANT_AGENT_ID: Final = "assistant_agent"
 """Name under which the assistant's calls are recorded; it alone is marked as trainable."""
@@ -69,7 +68,7 @@ class Tau2Agent(LitAgent[Any]):
             UserSimulatorError: the user gave no usable answer.
             openai.OpenAIError: an endpoint refused a call or could not be reached.
         """
-        from .episode import play, read_row
+        from .episode import Speaker, play, read_row
 
         tau2_task, domain = read_row(task)
         llm = find_llm(resources)
@@ -83,19 +82,17 @@ class Tau2Agent(LitAgent[Any]):
             )
             rollout.mark_agent_as_trainable(ASSISTANT_AGENT_ID)
             outcome = play(tau2_task, domain, assistant=assistant, user=user, limits=self.limits)
-        _report(outcome, rollout)
+        facts = {"reason": outcome.reason, "steps": outcome.steps, **({"note": outcome.note} if outcome.note else {})}
+        emit_annotation({"tau2": facts})
+        rollout.output = {**facts, "parts": dict(outcome.parts)}
+        rewards = {"reward": outcome.reward, "completed": float(outcome.completed), "steps": float(outcome.steps)}
+        emit_reward({**outcome.parts, **rewards}, primary_key="reward", final=True)
 
     def _speaker(
         self, clients: ExitStack, llm: LLM, rollout: Rollout, agent_id: str, sampling: Mapping[str, Any]
     ) -> Speaker:
+        from .episode import Speaker
+
         url = rollout_url(llm, rollout)
         client = clients.enter_context(OpenAI(base_url=url, api_key=llm.api_key or "none", timeout=self.timeout))
         return Speaker(client, llm.model, agent_id, llm.sampling_parameters or sampling)
-
-
-def _report(outcome: EpisodeOutcome, rollout: Rollout) -> None:
-    facts = {"reason": outcome.reason, "steps": outcome.steps, **({"note": outcome.note} if outcome.note else {})}
-    emit_annotation({"tau2": facts})
-    rollout.output = {**facts, "parts": dict(outcome.parts)}
-    rewards = {"reward": outcome.reward, "completed": float(outcome.completed), "steps": float(outcome.steps)}
-    emit_reward({**outcome.parts, **rewards}, primary_key="reward", final=True)

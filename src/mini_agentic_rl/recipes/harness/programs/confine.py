@@ -45,7 +45,8 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: in
     if "memory" in limits and sys.platform == "linux":  # RLIMIT_AS would stop programs that only reserve memory
         _lower(resource.RLIMIT_DATA, int(limits["memory"]))
     if "processes" in limits:
-        bound_processes(_PROCESSES_BEYOND * int(limits["processes"]) + _threads_of_user())
+        # it does not apply to root
+        _lower(resource.RLIMIT_NPROC, _PROCESSES_BEYOND * int(limits["processes"]) + _threads_of_user())
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit this
         signal.signal(number, signal.SIG_DFL)
     if files is not None:
@@ -60,7 +61,9 @@ def user_without_rights(paths: Iterable[str]) -> int | None:
     processes of others, else 0, then without capabilities. None if this process is not root's."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return None
-    if not _may_trace():
+    with open("/proc/self/status", encoding="utf-8") as file:
+        effective = next(line for line in file if line.startswith("CapEff:"))
+    if not int(effective.split()[1], 16) & _SYS_PTRACE:
         return 0
     there = [path for path in paths if os.path.exists(path)]
     group = os.getegid()
@@ -75,12 +78,6 @@ def user_without_rights(paths: Iterable[str]) -> int | None:
         os.setegid(group)
 
 
-def _may_trace() -> bool:
-    with open("/proc/self/status", encoding="utf-8") as file:
-        effective = next(line for line in file if line.startswith("CapEff:"))
-    return bool(int(effective.split()[1], 16) & _SYS_PTRACE)
-
-
 def _drop_rights(user: int) -> None:
     """Become a user, without capabilities and the groups of root."""
     if user:
@@ -91,11 +88,6 @@ def _drop_rights(user: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.capset(ctypes.create_string_buffer(header), none):  # with no_new_privs it cannot gain them back
         raise OSError(ctypes.get_errno(), "capset")
-
-
-def bound_processes(number: int) -> None:
-    """Limit the processes and threads of this user; the limit does not apply to root."""
-    _lower(resource.RLIMIT_NPROC, number)
 
 
 def _lower(which: int, value: int) -> None:

@@ -21,8 +21,6 @@ _SET_CHILD_SUBREAPER: Final = 36
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PF_EXITING: Final = 0x4
 _LINUX: Final = sys.platform == "linux"
-
-
 _PIPE: Final = 64 << 10
 _SOCKET: Final = 416 << 10
 """Bytes of a pipe, and of the queue of a socket, at most."""
@@ -73,8 +71,7 @@ def usage(processes: list[int]) -> Usage:
     unlinked: dict[int, int] = {}
     for pid in processes:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
+            fields = _stat(pid)
             with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
                 sizes = dict(line.split(None, 1) for line in file if line.startswith(_OF_MEMORY))
             total.processes += int(fields[17])
@@ -84,7 +81,8 @@ def usage(processes: list[int]) -> Usage:
                 _mapped(pid, held, unlinked)
                 _opened(pid, held, unlinked)
             except PermissionError:  # also of a process that is about to end
-                total.hidden |= set() if _is_ending(pid) else {pid}
+                if not int(_stat(pid)[6]) & _PF_EXITING:
+                    total.hidden.add(pid)
     total.memory += sum(held.values())
     total.unlinked = sum(unlinked.values())
     return total
@@ -157,17 +155,16 @@ def _children(parent: int) -> list[int]:
     return children
 
 
-def _is_ending(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
+def _stat(pid: int) -> list[str]:
+    """Return the fields of `/proc/PID/stat` from the state on."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()
 
 
 def _is_zombie(pid: int) -> bool:
     """Return True for an ended process; one with only its first thread ended is still running."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            ended = file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
-        return ended and len(os.listdir(f"/proc/{pid}/task")) < 2
+        return _stat(pid)[0] in ("Z", "X") and len(os.listdir(f"/proc/{pid}/task")) < 2
     except (OSError, IndexError):
         return True
 

@@ -7,17 +7,11 @@ from .questions import LEVELS as LEVELS
 from .questions import QUERY_TOOL as QUERY_TOOL
 from .questions import SCHEMA_TOOL as SCHEMA_TOOL
 from .questions import SQL_TOOLS as SQL_TOOLS
-from .questions import Cell as Cell
 from .questions import MedicalQuestions as MedicalQuestions
 from .questions import answer_line as answer_line
-from .questions import cell_text as cell_text
 from .questions import demonstration as demonstration
 from .questions import medical_examples as medical_examples
 from .questions import medical_prompt as medical_prompt
 from .questions import opening as opening
 from .questions import question_of as question_of
-from .questions import quoted as quoted
-from .questions import rows_text as rows_text
-from .questions import schema_text as schema_text
 from .questions import system_prompt as system_prompt
-from .questions import table_names as table_names

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import json
 import random
-import sqlite3
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 from ....datasets import DatasetError, Example, Form, Message, Row, Split, TaskRows, check_split, digest, split_of
 from ....tools import text_tool
+from ..tool import Cell, cell_text, rows_text, schema_text
 from .database import CLASSES, DEPARTMENTS, FORMS, SYMPTOMS, YEARS, Name, connect_in_memory, entities
 
 if sys.version_info >= (3, 11):
@@ -43,20 +43,19 @@ class Template:
     ordered: bool = False
 
 
+_TABLES: Final = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
+
+
 def _template(name: str, table: Mapping[str, Any]) -> Template:
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     return Template(name, **values)
 
 
-_TABLES: Final = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
 TEMPLATES: Final = tuple(_template(name, table) for name, table in _TABLES.items())
 
 
 # The agent, its tools and the examples to imitate all use these texts, so that examples have exactly the tokens that
 # the agent sees. They are short, because a small model pays for every token.
-
-Cell: TypeAlias = int | float | str | None
-"""A value of a result. SQLite's bytes are represented by a text with their number."""
 
 QUERY_TOOL: Final = text_tool("query", "Run one SQLite SELECT.", "sql")
 SCHEMA_TOOL: Final = text_tool("schema", "Show a table's columns and first rows.", "table")
@@ -72,26 +71,6 @@ INSTRUCTIONS: Final = (
 def system_prompt(schema: str, hint: str = "") -> str:
     """Return the system prompt: the task, a hint about the database, and one line per table."""
     return "\n".join(part for part in (f"{INSTRUCTIONS} {hint}".strip(), schema) if part)
-
-
-def schema_text(connection: sqlite3.Connection, leave_out: Collection[str] = ()) -> str:
-    """Return one line per table, such as `drug(id,name,price)`."""
-    tables = [table for table in table_names(connection) if table not in leave_out]
-    return "\n".join(f"{table}({','.join(_columns(connection, table))})" for table in tables)
-
-
-def table_names(connection: sqlite3.Connection) -> list[str]:
-    """Return the tables and views in the order of creation, without those of SQLite."""
-    rows = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
-        "ORDER BY rowid"
-    )
-    return [str(name) for (name,) in rows]
-
-
-def quoted(name: str) -> str:
-    """Return a name quoted for SQLite."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def opening(task: Mapping[str, Any], prompt: str) -> list[Message]:
@@ -136,25 +115,9 @@ def demonstration(task: Mapping[str, Any], prompt: str) -> list[Message]:
     ]
 
 
-def rows_text(rows: Sequence[Sequence[Cell]]) -> str:
-    """Return one line per row, with " | " between values."""
-    return "\n".join(" | ".join(map(cell_text, row)) for row in rows)
-
-
 def answer_line(rows: Sequence[Sequence[Cell]]) -> str:
     """Return the reply for a result: "Answer: a; b" for two rows, "Answer: a, b" for two columns."""
     return f"Answer: {'; '.join(', '.join(map(cell_text, row)) for row in rows)}"
-
-
-def cell_text(cell: Cell) -> str:
-    """Return a value as text: NULL, a number with at most ten digits, or the text itself."""
-    if cell is None:
-        return "NULL"
-    return f"{cell:.10g}" if isinstance(cell, float) else str(cell)
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    return [str(row[1]) for row in connection.execute(f"PRAGMA table_info({quoted(table)})")]
 
 
 LEVELS: Final = (1, 2, 3, 4)
@@ -261,7 +224,8 @@ class _Drawer:
         question = self._rng.choice(phrasings).format(**texts)
         sql = template.sql.format(z="" if language == "en" else "_zh", **texts)
         rows = self._connection.execute(sql).fetchall()
-        if not is_worth_asking(rows):
+        has_null = any(cell is None for row in rows for cell in row)
+        if not 1 <= len(rows) <= MAX_ROWS or has_null or rows == [(0,)]:
             return None
         return {
             "id": f"medical-{self._split}-{digest(question)[:12]}",
@@ -306,8 +270,3 @@ def medical_examples(rows: Sequence[Row], form: Form) -> list[Example]:
     if form == "sft":
         return [{"messages": demonstration(row, prompt), "tools": SQL_TOOLS} for row in rows]
     return [{**row, "prompt": opening(row, prompt), "ground_truth": row["answer"], "tools": SQL_TOOLS} for row in rows]
-
-
-def is_worth_asking(rows: Sequence[Sequence[Any]]) -> bool:
-    """Return True if a result has 1 to `MAX_ROWS` rows without NULL, and is not only a count of 0."""
-    return 1 <= len(rows) <= MAX_ROWS and all(cell is not None for row in rows for cell in row) and rows != [(0,)]

@@ -2,7 +2,7 @@
 
 | check | refuses |
 |---|---|
-| `check_text`, `check_first_word` | texts that are too long or nested too deeply, statements other than SELECT |
+| `check_text` | texts that are too long or nested too deeply, statements other than SELECT |
 | `Authorizer` | tables, functions and actions that are not on the list, as SQLite compiles the query |
 | `ReadOnlyConnection` | writing (read-only, immutable), several statements, long values, many rows, long work |
 | `worker` | a process that may write no file, uses bounded memory, and is killed when it is late |

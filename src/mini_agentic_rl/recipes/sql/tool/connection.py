@@ -1,4 +1,4 @@
-"""A connection that can only read, within SQLite's limits and a time limit."""
+"""One read-only connection: limits of a query, its result and errors, the checks of its text, and the authorizer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,117 @@ import re
 import sqlite3
 import sys
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeAlias
 
-from ..data import Cell, table_names
-from .query import Authorizer, QueryError, QueryLimits, QueryResult, SqlToolError
+from ....errors import UserError
 
-# The first check is of the text: its size, its nesting and its first word. SQLite decides about the rest (see
-# `Authorizer`); the messages are for the model that wrote the query.
+Cell: TypeAlias = int | float | str | None
+"""A value of a result. SQLite's bytes are represented by a text with their number."""
+MAX_TEXT = 1200
+"""Characters of a result that a model sees."""
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """Bounds of one query. On Python 3.10, whose sqlite3 cannot set SQLite's limits, only the process's memory bounds
+    the length of a value; without Linux, only the time bounds that memory.
+
+    Raises:
+        UserError: a bound is too small.
+    """
+
+    max_characters: int = 2000
+    """Characters of the query's text."""
+    max_nesting: int = 24
+    """Parentheses within parentheses."""
+    timeout_seconds: float = 1.0
+    """Seconds of processor time; on a busy machine a query may last four times as long."""
+    max_rows: int = 200
+    """Maximum number of rows; the result says if more are left out."""
+    max_result_bytes: int = 65_536
+    """Approximate maximum bytes of values; the result says if more are left out."""
+    max_value_bytes: int = 16_384
+    """Bytes of any value, intermediate values included; 1024 or more."""
+    max_memory_mib: int = 256
+    """Memory in MiB that the process of the database may take for its queries (Linux); 16 or more."""
+
+    def __post_init__(self) -> None:
+        least = {"max_value_bytes": 1024, "max_memory_mib": 16, "timeout_seconds": 1e-3}
+        for name, value in vars(self).items():
+            if value < least.get(name, 1):
+                raise UserError(f"{value} is too small: {least.get(name, 1):g} or more", setting=name)
+
+
+class QueryError(Exception):
+    """A query was refused or failed; the message tells the agent what to write instead."""
+
+
+class SqlToolError(UserError):
+    """A database that cannot be opened or served."""
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """The rows of a query."""
+
+    columns: tuple[str, ...]
+    """Names of the columns."""
+    rows: tuple[tuple[Cell, ...], ...]
+    """The rows, in their order."""
+    truncated: bool = False
+    """True if rows are left out."""
+    tables: frozenset[str] = frozenset()
+    """The tables that were read."""
+
+    def text(self, max_characters: int = MAX_TEXT) -> str:
+        """Return the result as text for a model, one row per line."""
+        if not self.rows:
+            return "no rows"
+        text = rows_text(self.rows)
+        if len(text) > max_characters:
+            text = f"{text[:max_characters].rpartition(chr(10))[0] or text[:max_characters]}\n[more rows: narrow it]"
+        elif self.truncated:
+            text = f"{text}\n[more rows: narrow it]"
+        return text
+
+
+def rows_text(rows: Sequence[Sequence[Cell]]) -> str:
+    """Return one line per row, with " | " between values."""
+    return "\n".join(" | ".join(map(cell_text, row)) for row in rows)
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a value as text: NULL, a number with at most ten digits, or the text itself."""
+    if cell is None:
+        return "NULL"
+    return f"{cell:.10g}" if isinstance(cell, float) else str(cell)
+
+
+def table_names(connection: sqlite3.Connection) -> list[str]:
+    """Return the tables and views in the order of creation, without those of SQLite."""
+    rows = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+        "ORDER BY rowid"
+    )
+    return [str(name) for (name,) in rows]
+
+
+def quoted(name: str) -> str:
+    """Return a name quoted for SQLite."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def schema_text(connection: sqlite3.Connection, leave_out: Collection[str] = ()) -> str:
+    """Return one line per table, such as `drug(id,name,price)`."""
+    lines = []
+    for table in table_names(connection):
+        if table not in leave_out:
+            columns = connection.execute(f"PRAGMA table_info({quoted(table)})")
+            lines.append(f"{table}({','.join(str(column[1]) for column in columns)})")
+    return "\n".join(lines)
 
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
@@ -24,10 +127,11 @@ _INSTEAD: Final = "the database can only be read; write one SELECT statement"
 
 
 def check_text(sql: str, limits: QueryLimits) -> None:
-    """Check the text, in time linear in its length.
+    """Check the size, the nesting and the first word of a query, in time linear in its length. SQLite decides about the
+    rest (see `Authorizer`).
 
     Raises:
-        QueryError: it is empty, too long, nested too deeply, or has control characters.
+        QueryError: it is empty, too long, nested too deeply, has control characters, or is not a SELECT or WITH.
     """
     if len(sql) > limits.max_characters:
         raise QueryError(f"the query has {len(sql)} characters, more than {limits.max_characters}; write a shorter one")
@@ -35,16 +139,15 @@ def check_text(sql: str, limits: QueryLimits) -> None:
         raise QueryError("the query is empty; write one SELECT statement")
     if _CONTROL.search(sql):
         raise QueryError("the query holds control characters; write plain text")
-    if _nesting(sql) > limits.max_nesting:
+    deepest = depth = 0
+    for character in sql:  # parentheses in texts and comments count as well
+        if character == "(":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character == ")":
+            depth -= 1
+    if deepest > limits.max_nesting:
         raise QueryError(f"the query nests more than {limits.max_nesting} parentheses; write it in a simpler way")
-
-
-def check_first_word(sql: str) -> None:
-    """Allow SELECT and WITH.
-
-    Raises:
-        QueryError: the statement begins with another word.
-    """
     before = _BEFORE_WORD.match(sql)
     match = _WORD.match(sql, before.end() if before else 0)
     word = match[0].upper()[:20] if match else ""
@@ -53,16 +156,64 @@ def check_first_word(sql: str) -> None:
         raise QueryError(f"{word} is not allowed: {_INSTEAD}{hint}" if word else f"this is no query: {_INSTEAD}")
 
 
-def _nesting(sql: str) -> int:
-    """Return the depth of nested parentheses, including those in texts and comments."""
-    deepest = depth = 0
-    for character in sql:
-        if character == "(":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character == ")":
-            depth -= 1
-    return deepest
+# SQLite calls the authorizer for each action while it compiles a query.
+#
+# Allowed functions compute values of about the size of their arguments. Not allowed are functions that load code or
+# files (`load_extension`), create long values (`printf`, `zeroblob`, `randomblob`, `hex`, `char`, `json_…`), are random
+# (`random`), or return facts about the connection.
+
+
+_TEXT: Final = "coalesce glob ifnull iif instr length like lower ltrim nullif replace rtrim substr substring trim upper"
+_NUMBERS: Final = "abs ceil ceiling exp floor ln log log10 log2 mod pow power round sign sqrt trunc typeof"
+_AGGREGATES: Final = "avg count group_concat max min sum total"
+_WINDOWS: Final = "cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number"
+_DATES: Final = "date datetime julianday strftime time unixepoch"
+
+ALLOWED_FUNCTIONS: Final = frozenset(" ".join((_TEXT, _NUMBERS, _AGGREGATES, _WINDOWS, _DATES)).split())
+"""Names in lower case. The operators LIKE and GLOB are functions to SQLite."""
+
+
+class Authorizer:
+    """Allows SELECT, reading of `tables`, and the functions of `ALLOWED_FUNCTIONS`; denies everything else.
+
+    `refusal` is the reason why the current query was denied, as a message for the model; `tables_read` are its tables.
+    """
+
+    def __init__(self, tables: Collection[str]) -> None:
+        self._tables = {table.lower(): table for table in tables}
+        self.refusal: str | None = None
+        self.tables_read: set[str] = set()
+
+    def begin(self) -> None:
+        """Begin a new query."""
+        self.refusal = None
+        self.tables_read = set()
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, database: str | None, source: str | None
+    ) -> int:
+        refusal = self._refusal(action, first or "", second or "", database)
+        if refusal is None:
+            return sqlite3.SQLITE_OK
+        self.refusal = self.refusal or refusal
+        return sqlite3.SQLITE_DENY
+
+    def _refusal(self, action: int, first: str, second: str, database: str | None) -> str | None:
+        if action == sqlite3.SQLITE_SELECT:
+            return None
+        if action == sqlite3.SQLITE_READ:
+            table = self._tables.get(first.lower())
+            if table is None or database not in (None, "main"):
+                return f"table {first} cannot be read; there are {', '.join(sorted(self._tables.values()))}"
+            self.tables_read.add(table)
+            return None
+        if action == sqlite3.SQLITE_FUNCTION:
+            if second.lower() in ALLOWED_FUNCTIONS:
+                return None
+            return f"function {second} is not allowed; use plain columns, comparisons, COUNT, SUM, AVG, MIN and MAX"
+        if action == sqlite3.SQLITE_RECURSIVE:
+            return "recursive WITH is not allowed; use joins"
+        return f"this is not allowed: {_INSTEAD}"
 
 
 _LOOK_EVERY: Final = 1000
@@ -110,22 +261,18 @@ class ReadOnlyConnection:
         self._connection.set_authorizer(self._authorizer)
         self._connection.set_progress_handler(self._is_late, _LOOK_EVERY)
 
-    def run(self, sql: str, seconds: float | None = None) -> QueryResult:
+    def run(self, sql: str, seconds: float) -> QueryResult:
         """Return the rows of a query.
 
         Args:
-            sql: the query.
-            seconds: limit of processor time; None takes that of `limits`. On a busy machine the query may last
-                `PATIENCE` times as long.
+            sql: a query that `check_text` allows.
+            seconds: limit of processor time. On a busy machine the query may last `PATIENCE` times as long.
 
         Raises:
             QueryError: the query is refused or fails.
         """
-        check_text(sql, self._limits)
-        check_first_word(sql)
         self._authorizer.begin()
         self.was_late = False
-        seconds = self._limits.timeout_seconds if seconds is None else seconds
         self._deadline, self._latest = time.process_time() + seconds, time.monotonic() + PATIENCE * seconds
         try:
             cursor = self._connection.execute(sql)
@@ -140,16 +287,12 @@ class ReadOnlyConnection:
             raise QueryError(self._explain(error)) from None
         return QueryResult(columns, rows, truncated, frozenset(self._authorizer.tables_read))
 
-    def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
-
     def _fetch(self, cursor: sqlite3.Cursor) -> tuple[tuple[tuple[Cell, ...], ...], bool]:
         """Return rows up to the limits, and whether there are more."""
         rows: list[tuple[Cell, ...]] = []
         size = 0
         for values in cursor:
-            row = tuple(map(_cell, values))
+            row = tuple(f"<{len(value)} bytes>" if isinstance(value, bytes) else value for value in values)
             size += sum(len(cell) if isinstance(cell, str) else 8 for cell in row)
             if len(rows) == self._limits.max_rows or (rows and size > self._limits.max_result_bytes):
                 return tuple(rows), True
@@ -179,10 +322,6 @@ class ReadOnlyConnection:
         if "syntax error" in text or text.startswith(("incomplete input", "unrecognized token")):
             return f"{text[-80:]}; write one SQLite SELECT statement"
         return "this is not allowed; read the tables of the database" if text == "not authorized" else text
-
-
-def _cell(value: Any) -> Cell:
-    return f"<{len(value)} bytes>" if isinstance(value, bytes) else value
 
 
 def _set_limits(connection: sqlite3.Connection, limits: QueryLimits) -> None:

@@ -5,18 +5,29 @@ The file is trusted, queries are not; the schema is read in this process.
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ....processes import DeadlineProcess, EndedError, LateError, NotReadyError
-from ..data import quoted, schema_text, table_names
-from .connection import PATIENCE, check_text
-from .query import QueryError, QueryLimits, QueryResult, SqlToolError
+from .connection import (
+    PATIENCE,
+    QueryError,
+    QueryLimits,
+    QueryResult,
+    SqlToolError,
+    check_text,
+    quoted,
+    schema_text,
+    table_names,
+)
 
 # Two pools of worker processes, so that slow queries delay slow queries only.
 #
@@ -86,7 +97,7 @@ class SqlDatabase:
 
     def _pool(self, size: int, niceness: int) -> Pool:
         pool: Pool = queue.LifoQueue()
-        arguments = (str(self.path), self.limits.model_dump_json(), str(int(self.immutable)), str(niceness))
+        arguments = (str(self.path), json.dumps(asdict(self.limits)), str(int(self.immutable)), str(niceness))
         for _ in range(size):
             process = DeadlineProcess(f"{__package__}.worker", *arguments)
             self._processes.append(process)
@@ -159,8 +170,4 @@ class SqlDatabase:
             process.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.path, self.limits, self.immutable)
-
-
-def _made(path: Path, limits: QueryLimits, immutable: bool) -> SqlDatabase:
-    return SqlDatabase(path, limits, immutable=immutable)
+        return partial(SqlDatabase, immutable=self.immutable), (self.path, self.limits)

@@ -8,6 +8,7 @@ query is late.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ....processes import NotReadyError, confine, lower_priority, serve_answers
-from .connection import ReadOnlyConnection
-from .query import QueryError, QueryLimits, SqlToolError
+from .connection import QueryError, QueryLimits, ReadOnlyConnection, SqlToolError
 
 
 def answer(connection: ReadOnlyConnection, question: dict[str, Any]) -> dict[str, Any]:
@@ -52,6 +52,6 @@ def prepare(path: Path, limits: QueryLimits, *, immutable: bool, niceness: int) 
 
 
 if __name__ == "__main__":
-    path, limits = Path(sys.argv[1]), QueryLimits.model_validate_json(sys.argv[2])
+    path, limits = Path(sys.argv[1]), QueryLimits(**json.loads(sys.argv[2]))
     immutable, niceness = sys.argv[3] == "1", int(sys.argv[4])
     serve_answers(partial(prepare, path, limits, immutable=immutable, niceness=niceness))
