@@ -1,4 +1,4 @@
-"""The tool by which an agent trains: what it answers, what it refuses, and how it says so."""
+"""The tool by which an agent trains, and the agent that uses it: what they answer, refuse, and how they say so."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from gateway.scripted import ScriptedSampler
+from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.integrations.hello_agents import LLMConfig, SimpleAgent
 from mini_agentic_rl.integrations.hello_agents.training_tool.parameters import message_of
-from mini_agentic_rl.policy import load_model
 from mini_agentic_rl.tools import RLTrainingTool
 
 SMALL = {"num_epochs": 1, "batch_size": 2, "lora_r": 2, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_samples": 1}
@@ -67,20 +70,13 @@ def letters(completions, **columns):
         ({"algorithm": "grpo", "custom_reward": "mine"}, "custom_reward='mine' is not registered"),
         ({"action": "create_reward", "custom_reward": 3}, "custom_reward must be a function"),
         ({"action": "load_dataset", "format": "chat"}, "format='chat' is not allowed"),
+        ({"algorithm": "grpo", "max_samples": 10**9}, "max_samples=1000000000: input should be less than or equal to"),
         ("{'action'", "not valid JSON"),
         ("[1]", "give a JSON object"),
     ],
 )
 def test_a_wrong_call_is_answered_with_what_to_change(tool, parameters, told):
     assert told in refused(tool, parameters)
-
-
-def test_what_a_training_cannot_do_is_told_in_the_names_of_the_parameters(tool, tmp_path):
-    message = refused(
-        tool, {"algorithm": "sft", "model_name": str(tmp_path / "gone"), "dataset": "arithmetic", "max_samples": 2}
-    )
-    assert "model_name" in message
-    assert "--" not in message
 
 
 def test_settings_of_errors_are_told_as_parameters_of_the_tool():
@@ -133,18 +129,13 @@ def test_what_is_registered_must_be_of_use(tool):
         RLTrainingTool(max_trainings=0)
 
 
-def test_imitate_then_reinforce_then_measure(tool, tiny_folder, tmp_path):
-    first = ask(
-        tool, algorithm="sft", model_name=tiny_folder, dataset="arithmetic:1", max_samples=4, output_dir="sft", **SMALL
-    )
-    assert (first["algorithm"], first["dataset_size"], first["output_dir"]) == ("sft", 4, str(tmp_path / "sft"))
+def test_reinforce_then_measure(tool, tiny_folder, tmp_path):
     tool.register_dataset("letters", tasks(3))
     tool.register_reward_function("letters", letters)
-    options = {"model_name": "sft", "dataset": "letters", "custom_reward": "letters", "output_dir": "grpo"}
-    second = ask(tool, action="train", algorithm="grpo", **options, **SMALL)
-    assert second["summary"]["steps"] == 1
-    load_model(str(tmp_path / "grpo"))
-    assert second["dataset_size"] == 3
+    options = {"model_name": tiny_folder, "dataset": "letters", "custom_reward": "letters", "output_dir": "grpo"}
+    trained = ask(tool, action="train", algorithm="grpo", **options, **SMALL)
+    assert (trained["algorithm"], trained["dataset_size"], trained["summary"]["steps"]) == ("grpo", 3, 1)
+    assert trained["output_dir"] == str(tmp_path / "grpo")
     assert "holds a finished run" in refused(tool, {"algorithm": "grpo", **options, **SMALL})
     measured = ask(
         tool, action="evaluate", model_path="grpo", custom_dataset=tasks(3), custom_reward=letters, max_new_tokens=4
@@ -224,13 +215,6 @@ def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_f
         assert ask(RLTrainingTool(root, model_folders=[tiny_folder]), **call, max_new_tokens=2)["success"]
 
 
-@pytest.mark.parametrize("name", ["max_samples", "lora_r"])
-def test_a_number_that_no_machine_can_do_is_refused_by_its_name(tool, name):
-    message = refused(tool, {"algorithm": "grpo", "dataset": "arithmetic", name: 10**9})
-    assert name in message
-    assert "less than or equal to" in message
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_that_no_training_made_keeps_its_files(tool, tmp_path, tiny_folder, overwrite):
     folder = tmp_path / "notes"
@@ -243,3 +227,54 @@ def test_a_folder_that_no_training_made_keeps_its_files(tool, tmp_path, tiny_fol
     assert "no run wrote that" in message
     assert (folder / "adapter" / "mine.txt").read_text() == "mine"
     assert (folder / "config.json").read_text() == '{"model_type": "llama"}'
+
+
+class Weather:
+    """A small tool, as a `SimpleAgent` takes one."""
+
+    openai_tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}  # noqa: RUF012
+
+    def run(self, parameters):
+        return f"sunny in {parameters['city']}"
+
+
+@pytest.fixture
+def agent():
+    """Make an agent whose model says the given texts."""
+    servers = []
+
+    def make(answers, **options):
+        tokenizer = small_tokenizer(CHATML_TOOLS)
+        server = MiniLLMServer(ScriptedSampler(tokenizer, answers), tokenizer, model_name="tiny").start()
+        servers.append(server)
+        return SimpleAgent("helper", LLMConfig(model="tiny", base_url=server.endpoint), [Weather()], **options)
+
+    yield make
+    for server in servers:
+        server.stop(timeout=1)
+
+
+def call(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def test_an_agent_calls_its_tool_until_there_is_an_answer_and_a_failed_message_leaves_no_trace(agent):
+    looked = call("weather", city="Bern")
+    helper = agent([looked, looked, looked, "It is sunny.", call("gone"), "Sorry."], max_turns=2)
+    with pytest.raises(UserError, match="max_turns"):
+        helper.run("And?")
+    assert len(helper.messages) == 1
+    assert helper.run("How is the weather in Bern?") == "It is sunny."
+    assert [message["role"] for message in helper.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert helper.messages[3]["content"] == "sunny in Bern"
+    assert helper.run("Hm?") == "Sorry."
+    assert "no tool 'gone'; there are weather" in helper.messages[-2]["content"]
+
+
+def test_two_tools_of_one_name_and_a_key_that_is_missing(monkeypatch):
+    with pytest.raises(UserError, match="same name"):
+        SimpleAgent("helper", tools=[Weather(), Weather()])
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_ADMIN_KEY", raising=False)
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        SimpleAgent("helper").run("Hello")
