@@ -12,7 +12,6 @@ from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaul
 from mini_agentic_rl.environments import (
     Endpoint,
     EnvironmentAgent,
-    EpisodeEnvironment,
     Outcome,
     load_environment,
     load_recipe,
@@ -95,9 +94,6 @@ async def test_max_turns_ends_an_environment_that_goes_on_and_it_is_closed(serve
     assert server.requests[0]["messages"][0] == {"role": "system", "content": "Play."}
     while not made[0].closed:  # by the rollout's thread, which nobody waits for
         await asyncio.sleep(0.01)
-
-
-async def test_an_observation_that_is_no_text_is_told(server: ScriptedServer):
     env = load_environment("gymnasium:integrations.environments.test_worlds:Numbers")
     with pytest.raises(ValueError, match="an observation is a int: text, a message"):
         await env.rollout({"seed": 1}, Endpoint(server.endpoint, "m"))
@@ -206,14 +202,6 @@ def test_an_environment_is_the_agent_and_the_tasks_of_a_training():
             with_agent_defaults(TrainConfig(env="integrations.environments.test_worlds:Own", **other))
 
 
-def test_a_family_of_tasks_is_the_same_by_either_name():
-    by_env = with_agent_defaults(TrainConfig(env="reasoning_gym:chain_sum"))
-    by_dataset = with_agent_defaults(TrainConfig(dataset="reasoning_gym:chain_sum"))
-    assert by_env.changed(env=None).flat() == by_dataset.flat()
-    assert by_env.tasks.agent == "reasoning_gym"
-    assert isinstance(load_environment("guess"), EpisodeEnvironment)
-
-
 def test_a_plugin_offers_an_environment(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     text = "from integrations.environments.test_worlds import Own\n\nclass Maze(Own):\n    pass\n"
@@ -256,13 +244,13 @@ def test_an_environment_that_cannot_be_had_is_told_in_one_line(spec, complaint):
     assert told.value.setting == "env"
 
 
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [("Empty", "has no tasks in the split val"), ("Raising", "gives no tasks: OSError: no paper left")],
-)
-def test_an_environment_without_tasks_is_told_in_one_line(name, complaint):
-    with pytest.raises(UserError, match=complaint):
-        load_tasks(f"env:integrations.environments.test_worlds:{name}", "val", 2, 0, [1])
+def test_an_environment_without_tasks_is_told_in_one_line():
+    for name, complaint in (
+        ("Empty", "has no tasks in the split val"),
+        ("Raising", "gives no tasks: OSError: no paper left"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            load_tasks(f"env:integrations.environments.test_worlds:{name}", "val", 2, 0, [1])
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from mini_agentic_rl.integrations.hello_agents.rewards import REWARD_TYPES
 
 @pytest.fixture
 def no_hub(monkeypatch):
-    monkeypatch.setattr(datasets, "_in_cache", lambda: False)
-    monkeypatch.setattr(datasets, "_hub_answers", lambda: False)
+    monkeypatch.setattr(datasets, "cached", lambda *_: False)
+    monkeypatch.setattr(datasets, "ask_hub", lambda: False)
 
 
 @pytest.fixture
@@ -30,13 +30,6 @@ def gsm8k_copy(tmp_path):
     for name, part in (("train", rows[:30]), ("test", rows[30:])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     return str(tmp_path)
-
-
-def test_every_name_can_be_had():
-    for name in rl.__all__:
-        assert getattr(rl, name) is not None
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = rl.nothing
 
 
 def test_asking_for_what_is_installed_loads_no_torch():
@@ -88,7 +81,7 @@ def test_gsm8k_is_taken_where_it_can_be_had(no_hub, gsm8k_copy, tmp_path, monkey
     assert len(rl.GSM8KDataset("test")) == 10
     assert len(load_examples("gsm8k", "preference", split="test")) == 10  # every command finds it there
     (tmp_path / "gsm8k").unlink()
-    monkeypatch.setattr(datasets, "_in_cache", lambda: True)
+    monkeypatch.setattr(datasets, "cached", lambda *_: True)
     assert rl.usual_dataset() == "gsm8k"
 
 

@@ -11,7 +11,7 @@ from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.integrations.hello_agents import LLMConfig, SimpleAgent
-from mini_agentic_rl.integrations.hello_agents.training_tool.parameters import message_of
+from mini_agentic_rl.integrations.hello_agents.tool_parameters import message_of
 from mini_agentic_rl.tools import RLTrainingTool
 
 SMALL = {"num_epochs": 1, "batch_size": 2, "lora_r": 2, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_samples": 1}
@@ -65,6 +65,7 @@ def letters(completions, **columns):
         ({"algorithm": "sft", "output_dir": "."}, "trainings write inside"),
         ({"algorithm": "sft", "dataset": "os:getcwd"}, "dataset='os:getcwd' is unknown"),
         ({"algorithm": "sft", "dataset": "/etc/passwd"}, "files are read inside"),
+        ({"algorithm": "sft", "dataset": "text:/etc/passwd"}, "files are read inside"),
         ({"algorithm": "sft", "dataset": "gone.jsonl"}, "there is no file"),
         ({"algorithm": "sft", "custom_dataset": "mine"}, "custom_dataset='mine' is not registered"),
         ({"algorithm": "grpo", "custom_reward": "mine"}, "custom_reward='mine' is not registered"),
@@ -88,27 +89,18 @@ def test_settings_of_errors_are_told_as_parameters_of_the_tool():
     assert message_of(ValueError("odd")) == "ValueError: odd"
 
 
-def test_a_symbolic_link_does_not_lead_out_of_the_folder(tool, tmp_path_factory, tmp_path):
-    (tmp_path / "out").symlink_to(tmp_path_factory.mktemp("elsewhere"))
-    assert "trainings write inside" in refused(tool, {"algorithm": "sft", "output_dir": "out/run"})
-
-
-def test_rows_are_shown(tool, tmp_path):
+def test_rows_are_shown_of_generated_tasks_registered_names_and_files_in_allowed_folders(tool, tmp_path_factory):
     found = ask(tool, action="load_dataset", dataset="arithmetic", format="rl", max_samples=3, model_name="embedded")
     assert (found["dataset"], found["dataset_size"], len(found["samples"])) == ("arithmetic", 3, 2)
     assert {"prompt", "ground_truth"} <= set(found["sample_keys"])
-    (tmp_path / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n' * 3)
-    assert ask(tool, action="load_dataset", dataset="mine.jsonl", split="train")["dataset_size"] == 3
     tool.register_dataset("written", tasks(5))
     assert ask(tool, action="load_dataset", dataset="written", max_samples=4)["dataset_size"] == 4
-
-
-def test_files_are_read_in_folders_that_were_named(tmp_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    (folder / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    (folder / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n' * 3)
+    assert ask(RLTrainingTool(folder), action="load_dataset", dataset="mine.jsonl")["dataset_size"] == 3
     call = {"action": "load_dataset", "dataset": str(folder / "mine.jsonl")}
-    assert "files are read inside" in refused(RLTrainingTool(tmp_path), call)
-    assert ask(RLTrainingTool(tmp_path, data_folders=[folder]), **call)["dataset_size"] == 1
+    assert "files are read inside" in refused(tool, call)
+    assert ask(RLTrainingTool(data_folders=[folder]), **call)["dataset_size"] == 3
 
 
 def test_a_reward_is_tried_on_three_replies(tool):
@@ -120,7 +112,9 @@ def test_a_reward_is_tried_on_three_replies(tool):
     assert found["reward_type"] == "custom"
 
 
-def test_what_is_registered_must_be_of_use(tool):
+def test_what_is_registered_must_be_of_use_and_a_link_does_not_lead_out_of_the_folder(tool, tmp_path, tmp_path_factory):
+    (tmp_path / "out").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    assert "trainings write inside" in refused(tool, {"algorithm": "sft", "output_dir": "out/run"})
     with pytest.raises(UserError, match="rows"):
         tool.register_dataset("empty", [])
     with pytest.raises(UserError, match="function"):
@@ -170,23 +164,6 @@ def test_a_fault_is_an_answer_as_well(tool, caplog):
     assert "the lights went out" in caplog.text
 
 
-def test_imitation_and_reinforcement_of_word_problems_speak_of_one_agent(tool, tmp_path):
-    rows = [
-        {"question": f"What is {n} + 1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(9)
-    ]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shown, tasks = (
-        ask(tool, action="load_dataset", dataset="train.jsonl", format=form, max_samples=1)["samples"][0]
-        for form in ("sft", "rl")
-    )
-    assert shown["messages"][:2] == tasks["prompt"]
-    assert shown["messages"][2]["tool_calls"][0]["function"]["name"] == "calculator"
-    assert shown["tools"] == tasks["tools"]
-    words = ask(tool, action="load_dataset", dataset="text:train.jsonl", format="sft")["samples"][0]
-    assert "tools" not in words
-    assert "files are read inside" in refused(tool, {"algorithm": "sft", "dataset": "text:/etc/passwd"})
-
-
 @pytest.mark.parametrize("how", ["absolute", "climbing", "link", "link inside", "base", "gone"])
 def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_folder, how):
     root = tmp_path / "root"
@@ -213,20 +190,6 @@ def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_f
     if how == "absolute":
         call = {"action": "evaluate", "model_name": tiny_folder, "dataset": "arithmetic", "max_samples": 1}
         assert ask(RLTrainingTool(root, model_folders=[tiny_folder]), **call, max_new_tokens=2)["success"]
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_that_no_training_made_keeps_its_files(tool, tmp_path, tiny_folder, overwrite):
-    folder = tmp_path / "notes"
-    (folder / "adapter").mkdir(parents=True)
-    (folder / "adapter" / "mine.txt").write_text("mine")
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    options = {"model_name": tiny_folder, "dataset": "tasks", "output_dir": "notes", "overwrite": overwrite, **SMALL}
-    tool.register_dataset("tasks", tasks(2))
-    message = refused(tool, {"algorithm": "grpo", **options})
-    assert "no run wrote that" in message
-    assert (folder / "adapter" / "mine.txt").read_text() == "mine"
-    assert (folder / "config.json").read_text() == '{"model_type": "llama"}'
 
 
 class Weather:

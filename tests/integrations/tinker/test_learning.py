@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.integrations.tinker.losses import LOSSES, loss_batch
+from mini_agentic_rl.integrations.tinker.losses import LOSSES, TargetSequence, loss_batch, pack_targets
+from mini_agentic_rl.integrations.tinker.requests import LossDatum
 from mini_agentic_rl.integrations.tinker.settings import RefusedError
-from mini_agentic_rl.integrations.tinker.targets import TargetSequence, pack_targets
 from mini_agentic_rl.integrations.tinker.training import linear_layers, remove_adapter
-from mini_agentic_rl.integrations.tinker.wire.data import LossDatum
 from mini_agentic_rl.policy import (
     LearnerSettings,
     LoraSettings,

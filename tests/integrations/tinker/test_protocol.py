@@ -10,17 +10,25 @@ import pytest
 
 from mini_agentic_rl.http import BadRequestError, OverloadedError
 from mini_agentic_rl.integrations.tinker.promises import FETCHED_SECONDS, GoneError, NumberedTurns, Promise, Promises
-from mini_agentic_rl.integrations.tinker.sessions import TinkerSessions
-from mini_agentic_rl.integrations.tinker.settings import RefusedError
-from mini_agentic_rl.integrations.tinker.wire.data import (
+from mini_agentic_rl.integrations.tinker.protobuf import (
+    FLOAT32,
+    INT64,
+    LossAnswer,
+    SampleAnswer,
+    SampledTokens,
+    TopTokens,
+    new_message,
+    read_message,
+    tensor_to_proto,
+)
+from mini_agentic_rl.integrations.tinker.requests import (
     Room,
     loss_request_of_proto,
     sound,
     targets_of_json,
-    tensor_to_proto,
 )
-from mini_agentic_rl.integrations.tinker.wire.messages import FLOAT32, INT64, new_message, read_message
-from mini_agentic_rl.integrations.tinker.wire.results import LikeliestRows, LossAnswer, SampleAnswer, SampledTokens
+from mini_agentic_rl.integrations.tinker.sessions import TinkerSessions
+from mini_agentic_rl.integrations.tinker.settings import RefusedError
 
 
 def loss_message(tokens=(1, 2), **tensors):
@@ -92,8 +100,8 @@ def test_log_probabilities_of_data_are_told_apart_in_the_answer():
     assert [(each.key, each.value) for each in message.metrics] == [("loss:sum", 2.5)]
 
 
-def test_what_was_not_scored_is_marked_in_rows_of_likeliest_tokens():
-    rows = LikeliestRows(np.array([[9, 9], [1, 2]]), np.array([[np.nan, np.nan], [-1, -2]], "f4"))
+def test_what_was_not_scored_is_marked_in_rows_of_top_tokens():
+    rows = TopTokens(np.array([[9, 9], [1, 2]]), np.array([[np.nan, np.nan], [-1, -2]], "f4"))
     message = rows.to_message()
     assert np.frombuffer(message.token_ids, "<i4").tolist() == [0, 0, 1, 2]
     assert np.frombuffer(message.logprobs, "<f4").tolist() == [-99999, -99999, -1, -2]
@@ -230,12 +238,12 @@ async def test_open_requests_are_bounded_and_fetched_ones_forgotten_in_time():
 
 def test_a_session_is_silent_after_a_time_without_a_word():
     now = [0.0]
-    sessions = TinkerSessions(2, 10.0, clock=lambda: now[0])
+    sessions = TinkerSessions(2, clock=lambda: now[0])
     first, second = sessions.begin(None, None), sessions.begin(None, None)
     with pytest.raises(OverloadedError, match="max_clients"):
         sessions.begin(None, None)
     now[0] = 8.0
     sessions.hear(first.session_id)
     now[0] = 12.0
-    assert sessions.silent() == [second.session_id]
+    assert sessions.silent(10.0) == [second.session_id]
     assert sorted(sessions.silent(3.0)) == sorted([first.session_id, second.session_id])

@@ -226,19 +226,15 @@ def _configured(name: str, options: Mapping[str, Any]) -> Any:
         usual: dict[str, Any] = {"runtime": {"type": "subprocess"}}
         if default_harness_id(name) == _BUNDLED:
             usual["harness"] = {"id": PROGRAM}
-        seats = {
-            seat: {**_unless_pinned(field.default, usual), **dict(around.get(seat, {}))}
-            for seat, field in kind.model_fields.items()
-            if isinstance(field.default, _package().AgentConfig)
-        }
+        seats = {}
+        for seat, field in kind.model_fields.items():
+            if isinstance(field.default, _package().AgentConfig):
+                pinned = field.default.model_fields_set  # by the author of the environment
+                free = {key: value for key, value in usual.items() if key not in pinned}
+                seats[seat] = {**free, **dict(around.get(seat, {}))}
         return resolve_env_config({**around, "taskset": {"id": name, **fields}, **seats})
     except Exception as error:  # the environment's module may fail in any way while it is imported
         raise UserError(f"verifiers has no {name!r}: {type(error).__name__}: {error}", setting="env") from error
-
-
-def _unless_pinned(seat: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default settings that the author of a seat has not set."""
-    return {key: value for key, value in usual.items() if key not in seat.model_fields_set}
 
 
 def _key_variable(key: str | None) -> str:

@@ -9,6 +9,7 @@ that requested it and the call that received its result.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -151,8 +152,9 @@ class _AttemptSpans:
                     results[str(message["tool_call_id"])] = (span.start_time or 0.0, message)
         runs: dict[str, ExportedSpan] = {}
         for span in spans:
-            for call in (call for message in calls[span.span_id].outputs for call in _tool_calls(message)):
-                identity = str(call.get("id"))
+            requested = [message.get("tool_calls") for message in calls[span.span_id].outputs]
+            for call in itertools.chain.from_iterable(each for each in requested if isinstance(each, list)):
+                identity = str(call.get("id")) if isinstance(call, Mapping) else None
                 if identity in results and identity not in runs:
                     runs[identity] = self._tool_run(span, call, *results[identity])
         return list(runs.values())
@@ -274,8 +276,3 @@ def _digest(facts: AttemptFacts, text: str, size: int) -> str:
 def _function(given: Mapping[str, Any]) -> Mapping[str, Any]:
     function = given.get("function")
     return function if isinstance(function, Mapping) else {}
-
-
-def _tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    calls = message.get("tool_calls")
-    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []

@@ -12,6 +12,7 @@ import gc
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from ...algorithm.seeds import derive_seed
 from ...algorithm.settings import GRPOSettings
 from ...logging import only_errors_of
 from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
-from .mapping import TRLRow, empty_row, masked, row_of, trainer_options
+from .backend import TRLRow, row_of, trainer_options
 
 
 class TRLObjective(Objective):
@@ -81,13 +82,16 @@ class TRLObjective(Objective):
         """Return the rows of all groups, each group padded to its full size."""
         settings, rows = self._settings, []
         pad = self._tokenizer.pad_token_id
-        filling = empty_row(self._tokenizer.eos_token_id if pad is None else pad)
+        pad = self._tokenizer.eos_token_id if pad is None else pad
         for group in groups:
-            trained = [row_of(t, settings.temperature) for t in group.trajectories]
-            if settings.mask_truncated:
-                pairs = zip(trained, group.trajectories, strict=True)
-                trained = [masked(row) if trajectory.truncated else row for row, trajectory in pairs]
-            rows += trained + [filling] * (settings.samples_per_prompt - len(trained))
+            for trajectory in group.trajectories:
+                row = row_of(trajectory, settings.temperature)
+                if settings.mask_truncated and trajectory.truncated:  # its reward still counts in the group's mean
+                    size = len(row.completion_ids)
+                    row = replace(row, mask=[0] * size, logprobs=[0.0] * size)
+                rows.append(row)
+            # TRL's groups have a fixed size: these stand for rollouts without training data.
+            rows += [TRLRow([pad], [pad], [0], [0.0])] * (settings.samples_per_prompt - len(group.trajectories))
         return rows
 
 
