@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from ...datasets import Row, Split, TaskRows, check_split, divided, split_of
+from ...datasets import Row, TaskRows, check_split, divided, split_of
 from ...environments import Endpoint, Outcome
 from ...errors import MissingPackageError, UserError
 
@@ -71,26 +71,22 @@ class VerifiersEnvironment:
             UserError: the taskset cannot be loaded.
         """
         wanted = check_split(split)
+        every = enumerate(itertools.islice(self._tasks(), _LONGEST_SEARCH))
         try:
-            tasks = self._every_task(wanted) if self._taskset.bounded else self._first_tasks(wanted, size)
+            if self._taskset.bounded:
+                tasks = list(every)
+                mine = divided({task.key for _, task in tasks}, wanted)
+                tasks = [(index, task) for index, task in tasks if task.key in mine]
+            else:
+                of_split = ((index, task) for index, task in every if split_of(task.key) == wanted)
+                tasks = list(itertools.islice(of_split, size))
         except Exception as error:  # the environment's code may fail in any way
             raise UserError(f"{self.name} gives no tasks: {type(error).__name__}: {error}", setting="env") from error
-        return TaskRows([self._row(index, task) for index, task in tasks][:size])
-
-    def _every_task(self, split: Split) -> list[tuple[int, Any]]:
-        tasks = list(itertools.islice(self._tasks(), _LONGEST_SEARCH))
-        keys = [task.key for task in tasks]
-        mine = divided(set(keys), split)
-        return [(index, task) for index, task in enumerate(tasks) if keys[index] in mine]
-
-    def _first_tasks(self, split: Split, size: int) -> list[tuple[int, Any]]:
-        every = enumerate(itertools.islice(self._tasks(), _LONGEST_SEARCH))
-        mine = ((index, task) for index, task in every if split_of(task.key) == split)
-        return list(itertools.islice(mine, size))
-
-    def _row(self, index: int, task: Any) -> Row:
-        question = task.data.prompt_text or task.data.name or f"{self.name}, task {index}"
-        return {"id": f"{self.name}-{index}", "question": question, "answer": "", "index": index}
+        rows: list[Row] = []
+        for index, task in tasks[:size]:
+            question = task.data.prompt_text or task.data.name or f"{self.name}, task {index}"
+            rows.append({"id": f"{self.name}-{index}", "question": question, "answer": "", "index": index})
+        return TaskRows(rows)
 
     async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
         """Run one episode, and return the sum of its weighted rewards, with each reward and metric by its name.

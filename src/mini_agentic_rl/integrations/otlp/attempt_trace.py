@@ -102,7 +102,10 @@ def attempt_trace(
         place: place of the trace for spans that arrive after the root was exported; no root is returned then.
     """
     root = next((span for span in spans if span.parent_id is None and span.name == facts.rollout_id), None)
-    known = place or _place(facts, root)
+    known = place
+    if known is None and root is not None:
+        known = TracePlace(root.trace_id, root.span_id)
+    known = known or TracePlace(_digest(facts, "trace", 16), _digest(facts, "root", 8))
     others = sorted((span for span in spans if span is not root), key=lambda span: span.start_time or 0.0)
     calls = {span.span_id: read_call(span) for span in others if is_call(span)}
     tools = {str(tool.get("name") or _function(tool).get("name")) for call in calls.values() for tool in call.tools}
@@ -259,12 +262,6 @@ def _evaluations(span: Span) -> list[Event]:
         )
         for reward in get_rewards_from_span(span)
     ]
-
-
-def _place(facts: AttemptFacts, root: Span | None) -> TracePlace:
-    if root is not None:
-        return TracePlace(root.trace_id, root.span_id)
-    return TracePlace(_digest(facts, "trace", 16), _digest(facts, "root", 8))
 
 
 def _digest(facts: AttemptFacts, text: str, size: int) -> str:

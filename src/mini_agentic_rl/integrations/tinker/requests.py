@@ -7,7 +7,7 @@ numbers at a time, so that other threads can run. An error in the data fails the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -263,21 +263,14 @@ def loss_request_of_proto(body: bytes) -> LossRequest:
     config.update({each.key: each.value.text or each.value.number for each in message.loss_fn_config_v2})
     if len(message.model_id) > _LONGEST_NAME:
         raise BadRequestError(f"`model_id` is longer than {_LONGEST_NAME} characters")
-    return LossRequest(
-        message.model_id, message.seq_id or None, message.loss_fn, config, message.forward_only, _read_all(data)
-    )
-
-
-def _read_all(data: Iterable[Any]) -> list[LossDatum] | RefusedError:
-    """Return the data, or the error in them, which fails the request when its turn comes."""
-    datums: list[LossDatum] = []
     room = Room()
+    parsed: list[LossDatum] | RefusedError
     try:
-        for number, raw in enumerate(data):
-            datums.append(_datum_of(raw, f"data[{number}]", room))
+        parsed = [_datum_of(raw, f"data[{number}]", room) for number, raw in enumerate(data)]
     except RefusedError as error:
-        return error
-    return datums or RefusedError("there are no data")
+        parsed = error
+    parsed = parsed or RefusedError("there are no data")
+    return LossRequest(message.model_id, message.seq_id or None, message.loss_fn, config, message.forward_only, parsed)
 
 
 def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArray[np.int64]:

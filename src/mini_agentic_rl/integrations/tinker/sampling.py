@@ -83,9 +83,9 @@ class PromptScorer:
         # Requests that arrive until the torch thread is free join the batch.
         await self._policy.run_async(lambda: None, brief=True)
         while kind in self._waiting:
-            await self._next(kind)
+            await self._score_batch(kind)
 
-    async def _next(self, kind: tuple[str | None, int]) -> None:
+    async def _score_batch(self, kind: tuple[str | None, int]) -> None:
         queue = self._waiting[kind]
         count = size = 0
         while count < len(queue) and (count == 0 or size + queue[count][0].tokens_T.size <= _AT_ONCE):

@@ -29,7 +29,7 @@ from ...algorithm.seeds import derive_seed
 from ...algorithm.settings import GRPOSettings
 from ...logging import only_errors_of
 from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
-from .backend import TRLRow, row_of, trainer_options
+from .mapping import TRLRow, row_of, trainer_options
 
 
 class TRLObjective(Objective):
@@ -55,10 +55,15 @@ class TRLObjective(Objective):
         metrics = group_metrics(groups)
         if not any(self.has_signal(group) for group in groups) and not self._settings.kl_in_loss:
             return metrics
-        learner = self.learners[adapter]
-        shaped, kl = self._shaped(groups, learner)
-        rows = self._rows(shaped)
-        metrics |= kl | {"learning_rate": learner.learning_rate(learner.steps)}
+        learner, settings = self.learners[adapter], self._settings
+        if settings.overlong_buffer > 0:
+            groups = with_overlong_penalty(
+                groups, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
+            )
+        if settings.kl_coef > 0 and settings.kl_in_reward:
+            groups, metrics["kl"] = with_kl_penalty(groups, learner, settings.kl_coef)
+        rows = self._rows(groups)
+        metrics["learning_rate"] = learner.learning_rate(learner.steps)
         before = learner.steps
         with self._model.using(adapter), self._model.callable_by_others():
             if self._trainer is None:
@@ -66,17 +71,6 @@ class TRLObjective(Objective):
             metrics |= self._trainer.step(rows, derive_seed(self._settings.seed, "trl", learner.steps))
         self._model.versions[adapter] += learner.steps - before
         return metrics
-
-    def _shaped(self, groups: Sequence[Group], learner: Learner) -> tuple[Sequence[Group], dict[str, float]]:
-        settings = self._settings
-        kl: dict[str, float] = {}
-        if settings.overlong_buffer > 0:
-            groups = with_overlong_penalty(
-                groups, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
-            )
-        if settings.kl_coef > 0 and settings.kl_in_reward:
-            groups, kl["kl"] = with_kl_penalty(groups, learner, settings.kl_coef)
-        return groups, kl
 
     def _rows(self, groups: Sequence[Group]) -> list[TRLRow]:
         """Return the rows of all groups, each group padded to its full size."""
