@@ -159,8 +159,8 @@ def _run_script(words: Sequence[str], typed: str) -> tuple[int, str, str]:
     with (
         patch.object(sys, "argv", list(words)),
         patch.object(sys, "stdin", io.StringIO(typed)),
-        patch.object(datasets, "_in_cache", lambda: False),
-        patch.object(datasets, "_hub_answers", lambda: False),
+        patch.object(datasets, "cached", lambda *_: False),
+        patch.object(datasets, "ask_hub", lambda: False),
         redirect_stdout(io.StringIO()) as out,
         redirect_stderr(io.StringIO()) as err,
     ):

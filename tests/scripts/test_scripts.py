@@ -20,8 +20,8 @@ SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 def script(monkeypatch, capsys, tmp_path):
     """Run a script with some options; its exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(datasets, "_in_cache", lambda: False)
-    monkeypatch.setattr(datasets, "_hub_answers", lambda: False)
+    monkeypatch.setattr(datasets, "cached", lambda *_: False)
+    monkeypatch.setattr(datasets, "ask_hub", lambda: False)
 
     def run(name, *options, typed=""):
         monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
@@ -73,8 +73,8 @@ def test_the_help_names_the_flags_and_defaults_of_the_script_and_asks_no_hub(scr
     def ask(*_):
         raise AssertionError("the hub is asked")
 
-    monkeypatch.setattr(datasets, "_in_cache", ask)
-    monkeypatch.setattr(datasets, "_hub_answers", ask)
+    monkeypatch.setattr(datasets, "cached", ask)
+    monkeypatch.setattr(datasets, "ask_hub", ask)
     out = worked(script("train_gsm8k_agent.py", "--help"))
     for line in ("--model_path  the same as --model", "--sft-examples  default: 0", "--dataset  default: gsm8k where"):
         assert line in out

@@ -18,8 +18,8 @@ from mini_agentic_rl.integrations.hello_agents.rewards import REWARD_TYPES
 
 @pytest.fixture
 def no_hub(monkeypatch):
-    monkeypatch.setattr(datasets, "_in_cache", lambda: False)
-    monkeypatch.setattr(datasets, "_hub_answers", lambda: False)
+    monkeypatch.setattr(datasets, "cached", lambda *_: False)
+    monkeypatch.setattr(datasets, "ask_hub", lambda: False)
 
 
 @pytest.fixture
@@ -30,13 +30,6 @@ def gsm8k_copy(tmp_path):
     for name, part in (("train", rows[:30]), ("test", rows[30:])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     return str(tmp_path)
-
-
-def test_every_name_can_be_had():
-    for name in rl.__all__:
-        assert getattr(rl, name) is not None
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = rl.nothing
 
 
 def test_asking_for_what_is_installed_loads_no_torch():
@@ -88,17 +81,8 @@ def test_gsm8k_is_taken_where_it_can_be_had(no_hub, gsm8k_copy, tmp_path, monkey
     assert len(rl.GSM8KDataset("test")) == 10
     assert len(load_examples("gsm8k", "preference", split="test")) == 10  # every command finds it there
     (tmp_path / "gsm8k").unlink()
-    monkeypatch.setattr(datasets, "_in_cache", lambda: True)
+    monkeypatch.setattr(datasets, "cached", lambda *_: True)
     assert rl.usual_dataset() == "gsm8k"
-
-
-@pytest.mark.parametrize("form", ["sft", "preference"])
-def test_a_data_set_is_one_of_hugging_face(form):
-    found = rl.create_math_dataset("text:arithmetic:1", "train", 6, form)
-    assert isinstance(found, Dataset)
-    rows = load_examples("text:arithmetic:1", form, max_samples=6)
-    assert list(found) == rows
-    assert found.column_names == list(rows[0])
 
 
 def test_tools_are_text_and_what_fits_into_no_column_is_told():
@@ -163,19 +147,16 @@ def test_length_costs_and_steps_earn_right_answers_alone():
     assert steps(texts, ground_truth=["5"] * 3) == pytest.approx([1.2, 0.0, 1.0])
 
 
-@pytest.mark.parametrize("name", REWARD_TYPES)
-def test_a_reward_is_made_by_its_name(name):
-    (reward,) = rl.create_reward_function(name)(["Step 1: 2 + 3 = 5\nAnswer: 5"], ground_truth=["5"])
-    assert reward >= 1.0
-
-
-def test_a_reward_that_does_not_exist_and_figures_that_do_not_fit():
+def test_a_reward_is_made_by_its_name():
+    for name in REWARD_TYPES:
+        (reward,) = rl.create_reward_function(name)(["Step 1: 2 + 3 = 5\nAnswer: 5"], ground_truth=["5"])
+        assert reward >= 1.0
     with pytest.raises(UserError, match=r"'best'.*accuracy"):
         rl.create_reward_function("best")
+
+
+def test_no_reward_is_no_figure_and_each_reply_needs_a_right_answer():
     with pytest.raises(UserError, match="1 entries for 2 completions"):
         rl.evaluate_rewards(["a", "b"], ["a"])
-
-
-def test_no_reward_is_no_figure():
     found = rl.evaluate_rewards(["a", "b"], ["a", "b"], lambda completions, **_: [None, 0.5])
     assert (found["mean_reward"], found["without_reward"], found["num_samples"]) == (0.5, 1, 2)

@@ -12,8 +12,8 @@ from mini_agentic_rl.policy import load_model
 
 def _config(model, folder, **changes):
     values = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
-    values |= {"samples_per_prompt": 2, "max_new_tokens": 8, "max_length": 1024, "lora_r": 2, "learning_rate": 1e-3}
-    return rl.TrainingConfig(model_name=model, output_dir=str(folder), **(values | changes))
+    values |= {"samples_per_prompt": 2, "max_new_tokens": 4, "max_length": 1024, "lora_r": 2, "learning_rate": 1e-3}
+    return rl.TrainingConfig(model_name=str(model), output_dir=str(folder), **(values | changes))
 
 
 def _letters(completions, **columns):
@@ -25,101 +25,68 @@ def _tasks(count):
     return [{"prompt": [{"role": "user", "content": f"Say {n}"}], "ground_truth": str(n)} for n in range(count)]
 
 
-def test_a_trainer_measures_learns_saves_and_resumes(tiny_folder, tmp_path):
-    config = _config(tiny_folder, tmp_path / "custom", max_steps=1)
+def test_reinforcement_after_imitation_measures_keeps_each_epoch_saves_and_resumes(tiny_folder, tmp_path):
+    rows = rl.load_dataset("arithmetic:1", "sft", "train", 4)
+    sft = rl.train_with_sft(tiny_folder, rows, str(tmp_path / "sft"), max_steps=1, max_length=1024, lora_r=2)
+    assert sft["steps"] == 1
     seen = []
 
     def reward(completions, **columns):
         seen.append(set(columns))
         return _letters(completions)
 
+    config = _config(tmp_path / "sft", tmp_path / "grpo", num_train_epochs=2, lora_r=16)
     trainer = rl.GRPOTrainerWrapper(config=config, dataset=_tasks(2), reward_fn=reward, eval_dataset=_tasks(2))
     with pytest.raises(UserError, match="trained nothing yet"):
         trainer.save_model()
     trainer.setup_model()
     summary = trainer.train()
-    assert summary["steps"] == 1
+    assert summary["steps"] == 2
     assert set(summary["mean_reward"]) == {"before", "after RL"}
     assert all({"prompts", "ground_truth", "finish_reason"} <= columns for columns in seen)
-    assert trainer.save_model() == tmp_path / "custom"
-    trainer.save_model(tmp_path / "elsewhere")
-    load_model(str(tmp_path / "elsewhere"))
-    assert (tmp_path / "elsewhere" / "tokenizer.json").is_file()
+    epochs = sorted(trainer.run_folder.glob("epoch_*"))
+    assert [path.name for path in epochs] == ["epoch_1", "epoch_2"]
+    target = trainer.save_model(tmp_path / "elsewhere")
+    assert (target / "tokenizer.json").is_file()
+    first, last, saved = [(folder / "adapter_model.safetensors").read_bytes() for folder in (*epochs, target)]
+    assert first != last == saved
+    assert load_model(str(target)).peft_model.peft_config["default"].r == 2, "the imitation's adapter learns on"
     with pytest.raises(UserError, match="holds a finished run"):
         trainer.train()
-    assert trainer.train(resume=True)["steps"] == 1
-
-
-def test_reinforcement_goes_on_with_what_was_imitated_and_keeps_each_epoch(tiny_folder, tmp_path):
-    rows = rl.load_dataset("arithmetic:1", "sft", "train", 4)
-    sft = rl.train_with_sft(tiny_folder, rows, str(tmp_path / "sft"), max_steps=1, max_length=1024, lora_r=2)
-    assert sft["steps"] == 1
-    options = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1}
-    options |= {"samples_per_prompt": 2, "max_new_tokens": 4, "learning_rate": 1e-3}
-    grpo = tmp_path / "grpo"
-    summary = rl.train_with_grpo(str(tmp_path / "sft"), _tasks(2), _letters, str(grpo), **options)
-    assert summary["steps"] == 2
-    epochs = sorted(path.name for path in (grpo / "grpo").glob("epoch_*"))
-    assert epochs == ["epoch_1", "epoch_2"]
-    weights = [(grpo / "grpo" / name / "adapter_model.safetensors").read_bytes() for name in epochs]
-    assert weights[1] == (grpo / "adapter_model.safetensors").read_bytes() != weights[0]
-    model = load_model(str(grpo / "grpo" / "epoch_1"))
-    assert model.peft_model.peft_config["default"].r == 2, "the adapter of the imitation is the one that learns"
+    assert trainer.train(resume=True)["steps"] == 2
 
 
 def test_ppo_learns_with_a_critic(tiny_folder, tmp_path):
-    config = _config(tiny_folder, tmp_path, samples_per_prompt=None, per_device_train_batch_size=2, max_steps=1)
-    trainer = rl.PPOTrainerWrapper(config, _tasks(2), reward_model=_letters)
+    trainer = rl.PPOTrainerWrapper(
+        _config(tiny_folder, tmp_path, samples_per_prompt=None, max_steps=1), _tasks(2), reward_model=_letters
+    )
     assert trainer.train()["steps"] == 1
-    load_model(str(trainer.save_model(tmp_path / "result")))
-
-
-def test_preferences_are_learnt_by_trainers_of_the_same_shape(tiny_folder, tmp_path):
-    rows = rl.create_math_dataset("arithmetic:1", "train", 4, "preference")
-    trainer = rl.DPOTrainerWrapper(_config(tiny_folder, tmp_path, max_steps=1), rows, beta=0.2)
-    trainer.setup_model()
-    assert trainer.train()["steps"] == 1
-    assert trainer.run_folder == tmp_path / "dpo"
     assert (trainer.save_model(tmp_path / "result") / "adapter_model.safetensors").is_file()
-    kinds = [rl.SFTTrainerWrapper, rl.DPOTrainerWrapper, rl.KTOTrainerWrapper, rl.ORPOTrainerWrapper]
-    assert {kind.method for kind in (*kinds, rl.RewardTrainerWrapper)} == set(rl.SUPERVISED_SETTINGS)
 
 
 def test_options_of_a_method_are_checked(tiny_folder, tmp_path):
     rows = rl.create_math_dataset("arithmetic:1", "train", 2, "preference")
     config = _config(tiny_folder, tmp_path)
-    with pytest.raises(ValueError, match="beta"):
-        rl.DPOTrainerWrapper(config, rows, beta=-1).train()
-    with pytest.raises(ValueError, match="desirable_weight"):
-        rl.DPOTrainerWrapper(config, rows, desirable_weight=2.0).train()
-    with pytest.raises(UserError, match=r"batch_size.*TrainingConfig"):
-        rl.DPOTrainerWrapper(config, rows, batch_size=2).train()
+    for wrong, complaint in (
+        ({"beta": -1}, "beta"),
+        ({"desirable_weight": 2.0}, "desirable_weight"),
+        ({"batch_size": 2}, r"batch_size.*TrainingConfig"),
+    ):
+        with pytest.raises((ValueError, UserError), match=complaint):
+            rl.DPOTrainerWrapper(config, rows, **wrong).train()
+    kinds = [rl.SFTTrainerWrapper, rl.DPOTrainerWrapper, rl.KTOTrainerWrapper, rl.ORPOTrainerWrapper]
+    assert {kind.method for kind in (*kinds, rl.RewardTrainerWrapper)} == set(rl.SUPERVISED_SETTINGS)
 
 
-def test_trls_own_trainer_takes_a_data_set(tiny_folder, tmp_path):
-    from trl import SFTConfig, SFTTrainer
-
-    arguments = {"output_dir": str(tmp_path), "max_steps": 1, "use_cpu": True, "bf16": False, "report_to": "none"}
-    arguments |= {"save_strategy": "no", "disable_tqdm": True, "max_length": 512, "gradient_checkpointing": False}
-    written = rl.create_sft_dataset(4, dataset_name="arithmetic:1")
-    assert SFTTrainer(tiny_folder, SFTConfig(**arguments), train_dataset=written).train().global_step == 1
-
-
-@pytest.mark.parametrize("given", [{}, {"lora_dropout": 0.05}])
-def test_reinforcement_learns_with_the_dropout_that_was_set(given, tmp_path):
-    config = train_config("grpo", _config("embedded", tmp_path, **given))
-    assert config.lora.dropout == given.get("lora_dropout", 0.0)
-    config = _config("embedded", tmp_path)
-    config.lora_dropout = 0.1
-    assert train_config("ppo", config).lora.dropout == 0.1
-
-
-@pytest.mark.parametrize("name", ["grpo", "ppo"])
-def test_each_algorithm_is_made_with_the_settings_of_the_configuration(name, tmp_path):
+def test_an_algorithm_is_made_with_the_settings_of_the_configuration(tmp_path):
     config = _config("embedded", tmp_path, max_steps=7, samples_per_prompt=4, save_steps=3)
-    settings = make_algorithm(name, config, "embedded").settings
-    assert (settings.total_steps, settings.total_epochs, settings.tasks_per_step) == (7, None, 2)
-    assert (settings.samples_per_prompt, settings.checkpoint_every, settings.max_new_tokens) == (4, 3, 8)
+    assert train_config("grpo", config).lora.dropout == 0.0
+    config.lora_dropout = 0.1
+    assert train_config("grpo", config).lora.dropout == 0.1
+    for name in ("grpo", "ppo"):
+        settings = make_algorithm(name, config, "embedded").settings
+        assert (settings.total_steps, settings.total_epochs, settings.tasks_per_step) == (7, None, 2)
+        assert (settings.samples_per_prompt, settings.checkpoint_every, settings.max_new_tokens) == (4, 3, 4)
 
 
 def test_what_a_trainer_cannot_do_is_told(tiny_folder, tmp_path):

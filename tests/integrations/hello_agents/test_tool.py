@@ -1,4 +1,4 @@
-"""The tool by which an agent trains: what it answers, what it refuses, and how it says so."""
+"""The tool by which an agent trains, and the agent that uses it: what they answer, refuse, and how they say so."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from gateway.scripted import ScriptedSampler
+from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.integrations.hello_agents.training_tool.parameters import message_of
-from mini_agentic_rl.policy import load_model
+from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.integrations.hello_agents import LLMConfig, SimpleAgent
+from mini_agentic_rl.integrations.hello_agents.tool_parameters import message_of
 from mini_agentic_rl.tools import RLTrainingTool
 
 SMALL = {"num_epochs": 1, "batch_size": 2, "lora_r": 2, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_samples": 1}
@@ -62,25 +65,19 @@ def letters(completions, **columns):
         ({"algorithm": "sft", "output_dir": "."}, "trainings write inside"),
         ({"algorithm": "sft", "dataset": "os:getcwd"}, "dataset='os:getcwd' is unknown"),
         ({"algorithm": "sft", "dataset": "/etc/passwd"}, "files are read inside"),
+        ({"algorithm": "sft", "dataset": "text:/etc/passwd"}, "files are read inside"),
         ({"algorithm": "sft", "dataset": "gone.jsonl"}, "there is no file"),
         ({"algorithm": "sft", "custom_dataset": "mine"}, "custom_dataset='mine' is not registered"),
         ({"algorithm": "grpo", "custom_reward": "mine"}, "custom_reward='mine' is not registered"),
         ({"action": "create_reward", "custom_reward": 3}, "custom_reward must be a function"),
         ({"action": "load_dataset", "format": "chat"}, "format='chat' is not allowed"),
+        ({"algorithm": "grpo", "max_samples": 10**9}, "max_samples=1000000000: input should be less than or equal to"),
         ("{'action'", "not valid JSON"),
         ("[1]", "give a JSON object"),
     ],
 )
 def test_a_wrong_call_is_answered_with_what_to_change(tool, parameters, told):
     assert told in refused(tool, parameters)
-
-
-def test_what_a_training_cannot_do_is_told_in_the_names_of_the_parameters(tool, tmp_path):
-    message = refused(
-        tool, {"algorithm": "sft", "model_name": str(tmp_path / "gone"), "dataset": "arithmetic", "max_samples": 2}
-    )
-    assert "model_name" in message
-    assert "--" not in message
 
 
 def test_settings_of_errors_are_told_as_parameters_of_the_tool():
@@ -92,27 +89,18 @@ def test_settings_of_errors_are_told_as_parameters_of_the_tool():
     assert message_of(ValueError("odd")) == "ValueError: odd"
 
 
-def test_a_symbolic_link_does_not_lead_out_of_the_folder(tool, tmp_path_factory, tmp_path):
-    (tmp_path / "out").symlink_to(tmp_path_factory.mktemp("elsewhere"))
-    assert "trainings write inside" in refused(tool, {"algorithm": "sft", "output_dir": "out/run"})
-
-
-def test_rows_are_shown(tool, tmp_path):
+def test_rows_are_shown_of_generated_tasks_registered_names_and_files_in_allowed_folders(tool, tmp_path_factory):
     found = ask(tool, action="load_dataset", dataset="arithmetic", format="rl", max_samples=3, model_name="embedded")
     assert (found["dataset"], found["dataset_size"], len(found["samples"])) == ("arithmetic", 3, 2)
     assert {"prompt", "ground_truth"} <= set(found["sample_keys"])
-    (tmp_path / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n' * 3)
-    assert ask(tool, action="load_dataset", dataset="mine.jsonl", split="train")["dataset_size"] == 3
     tool.register_dataset("written", tasks(5))
     assert ask(tool, action="load_dataset", dataset="written", max_samples=4)["dataset_size"] == 4
-
-
-def test_files_are_read_in_folders_that_were_named(tmp_path, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    (folder / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    (folder / "mine.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n' * 3)
+    assert ask(RLTrainingTool(folder), action="load_dataset", dataset="mine.jsonl")["dataset_size"] == 3
     call = {"action": "load_dataset", "dataset": str(folder / "mine.jsonl")}
-    assert "files are read inside" in refused(RLTrainingTool(tmp_path), call)
-    assert ask(RLTrainingTool(tmp_path, data_folders=[folder]), **call)["dataset_size"] == 1
+    assert "files are read inside" in refused(tool, call)
+    assert ask(RLTrainingTool(data_folders=[folder]), **call)["dataset_size"] == 3
 
 
 def test_a_reward_is_tried_on_three_replies(tool):
@@ -124,7 +112,9 @@ def test_a_reward_is_tried_on_three_replies(tool):
     assert found["reward_type"] == "custom"
 
 
-def test_what_is_registered_must_be_of_use(tool):
+def test_what_is_registered_must_be_of_use_and_a_link_does_not_lead_out_of_the_folder(tool, tmp_path, tmp_path_factory):
+    (tmp_path / "out").symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    assert "trainings write inside" in refused(tool, {"algorithm": "sft", "output_dir": "out/run"})
     with pytest.raises(UserError, match="rows"):
         tool.register_dataset("empty", [])
     with pytest.raises(UserError, match="function"):
@@ -133,18 +123,13 @@ def test_what_is_registered_must_be_of_use(tool):
         RLTrainingTool(max_trainings=0)
 
 
-def test_imitate_then_reinforce_then_measure(tool, tiny_folder, tmp_path):
-    first = ask(
-        tool, algorithm="sft", model_name=tiny_folder, dataset="arithmetic:1", max_samples=4, output_dir="sft", **SMALL
-    )
-    assert (first["algorithm"], first["dataset_size"], first["output_dir"]) == ("sft", 4, str(tmp_path / "sft"))
+def test_reinforce_then_measure(tool, tiny_folder, tmp_path):
     tool.register_dataset("letters", tasks(3))
     tool.register_reward_function("letters", letters)
-    options = {"model_name": "sft", "dataset": "letters", "custom_reward": "letters", "output_dir": "grpo"}
-    second = ask(tool, action="train", algorithm="grpo", **options, **SMALL)
-    assert second["summary"]["steps"] == 1
-    load_model(str(tmp_path / "grpo"))
-    assert second["dataset_size"] == 3
+    options = {"model_name": tiny_folder, "dataset": "letters", "custom_reward": "letters", "output_dir": "grpo"}
+    trained = ask(tool, action="train", algorithm="grpo", **options, **SMALL)
+    assert (trained["algorithm"], trained["dataset_size"], trained["summary"]["steps"]) == ("grpo", 3, 1)
+    assert trained["output_dir"] == str(tmp_path / "grpo")
     assert "holds a finished run" in refused(tool, {"algorithm": "grpo", **options, **SMALL})
     measured = ask(
         tool, action="evaluate", model_path="grpo", custom_dataset=tasks(3), custom_reward=letters, max_new_tokens=4
@@ -179,23 +164,6 @@ def test_a_fault_is_an_answer_as_well(tool, caplog):
     assert "the lights went out" in caplog.text
 
 
-def test_imitation_and_reinforcement_of_word_problems_speak_of_one_agent(tool, tmp_path):
-    rows = [
-        {"question": f"What is {n} + 1?", "answer": f"{n}+1=<<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"} for n in range(9)
-    ]
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    shown, tasks = (
-        ask(tool, action="load_dataset", dataset="train.jsonl", format=form, max_samples=1)["samples"][0]
-        for form in ("sft", "rl")
-    )
-    assert shown["messages"][:2] == tasks["prompt"]
-    assert shown["messages"][2]["tool_calls"][0]["function"]["name"] == "calculator"
-    assert shown["tools"] == tasks["tools"]
-    words = ask(tool, action="load_dataset", dataset="text:train.jsonl", format="sft")["samples"][0]
-    assert "tools" not in words
-    assert "files are read inside" in refused(tool, {"algorithm": "sft", "dataset": "text:/etc/passwd"})
-
-
 @pytest.mark.parametrize("how", ["absolute", "climbing", "link", "link inside", "base", "gone"])
 def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_folder, how):
     root = tmp_path / "root"
@@ -224,22 +192,52 @@ def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_f
         assert ask(RLTrainingTool(root, model_folders=[tiny_folder]), **call, max_new_tokens=2)["success"]
 
 
-@pytest.mark.parametrize("name", ["max_samples", "lora_r"])
-def test_a_number_that_no_machine_can_do_is_refused_by_its_name(tool, name):
-    message = refused(tool, {"algorithm": "grpo", "dataset": "arithmetic", name: 10**9})
-    assert name in message
-    assert "less than or equal to" in message
+class Weather:
+    """A small tool, as a `SimpleAgent` takes one."""
+
+    openai_tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}  # noqa: RUF012
+
+    def run(self, parameters):
+        return f"sunny in {parameters['city']}"
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_that_no_training_made_keeps_its_files(tool, tmp_path, tiny_folder, overwrite):
-    folder = tmp_path / "notes"
-    (folder / "adapter").mkdir(parents=True)
-    (folder / "adapter" / "mine.txt").write_text("mine")
-    (folder / "config.json").write_text('{"model_type": "llama"}')
-    options = {"model_name": tiny_folder, "dataset": "tasks", "output_dir": "notes", "overwrite": overwrite, **SMALL}
-    tool.register_dataset("tasks", tasks(2))
-    message = refused(tool, {"algorithm": "grpo", **options})
-    assert "no run wrote that" in message
-    assert (folder / "adapter" / "mine.txt").read_text() == "mine"
-    assert (folder / "config.json").read_text() == '{"model_type": "llama"}'
+@pytest.fixture
+def agent():
+    """Make an agent whose model says the given texts."""
+    servers = []
+
+    def make(answers, **options):
+        tokenizer = small_tokenizer(CHATML_TOOLS)
+        server = MiniLLMServer(ScriptedSampler(tokenizer, answers), tokenizer, model_name="tiny").start()
+        servers.append(server)
+        return SimpleAgent("helper", LLMConfig(model="tiny", base_url=server.endpoint), [Weather()], **options)
+
+    yield make
+    for server in servers:
+        server.stop(timeout=1)
+
+
+def call(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def test_an_agent_calls_its_tool_until_there_is_an_answer_and_a_failed_message_leaves_no_trace(agent):
+    looked = call("weather", city="Bern")
+    helper = agent([looked, looked, looked, "It is sunny.", call("gone"), "Sorry."], max_turns=2)
+    with pytest.raises(UserError, match="max_turns"):
+        helper.run("And?")
+    assert len(helper.messages) == 1
+    assert helper.run("How is the weather in Bern?") == "It is sunny."
+    assert [message["role"] for message in helper.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert helper.messages[3]["content"] == "sunny in Bern"
+    assert helper.run("Hm?") == "Sorry."
+    assert "no tool 'gone'; there are weather" in helper.messages[-2]["content"]
+
+
+def test_two_tools_of_one_name_and_a_key_that_is_missing(monkeypatch):
+    with pytest.raises(UserError, match="same name"):
+        SimpleAgent("helper", tools=[Weather(), Weather()])
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_ADMIN_KEY", raising=False)
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        SimpleAgent("helper").run("Hello")

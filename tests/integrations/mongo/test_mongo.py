@@ -1,15 +1,16 @@
-"""What only the store in MongoDB can do or suffer."""
+"""The store in MongoDB: the tests of the store contract, and what only this store can do or suffer."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import pickle
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +20,39 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from mini_agentic_rl.store import LightningStoreError, MongoLightningStore
-from mini_agentic_rl.types import AttemptedRollout, RolloutConfig
+from mini_agentic_rl.store import LightningStore, LightningStoreError, MongoLightningStore
+from mini_agentic_rl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from store import test_clock, test_concurrency, test_contract, test_health, test_listings, test_open
+from store.conftest import MAKERS, opened_store, pass_time, set_clock
 from store.test_contract import check_reopened, span_of
+from store.test_properties import AskedMachine, run_machine
 
 from .mongo_server import MongoServer, mongo_url, needs_mongo, needs_own_mongo, new_database
 
+__all__ = ["pass_time", "set_clock"]
+
 pytestmark = needs_mongo
+
+MAKERS["mongo"] = lambda folder: MongoLightningStore(mongo_url(), new_database(), scan_debounce_seconds=0.0)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[LightningStore]:
+    async with opened_store("mongo", tmp_path) as opened:
+        yield opened
+
+
+for _module in (test_clock, test_concurrency, test_contract, test_health, test_listings, test_open):
+    for _name, _test in vars(_module).items():
+        # Eight threads take half a minute here; two stores claim below.
+        if _name.startswith("test_eight_threads"):
+            continue
+        if _name.startswith("test_") and "store" in inspect.signature(_test).parameters:
+            globals()[_name] = _test
+
+
+def test_the_store_and_the_model_of_the_contract_never_differ() -> None:
+    run_machine(lambda: AskedMachine("mongo"), 1, derandomize=True)
 
 
 @pytest.fixture
@@ -99,21 +126,33 @@ async def test_a_database_of_another_schema_version_is_refused(client: MongoClie
         MongoLightningStore(mongo_url(), database)
 
 
-async def test_collections_of_other_programs_are_left_alone(client: MongoClient[Any], database: str) -> None:
+async def test_several_processes_may_make_the_database_at_once_beside_other_collections(
+    client: MongoClient[Any], database: str
+) -> None:
     client[database].rollouts.insert_one({"_id": 1, "rollout_id": "theirs"})
-    store = MongoLightningStore(mongo_url(), database)
-    await store.enqueue_rollout("a")
-    assert (await store.query_rollouts()).total == 1
-    assert list(client[database].rollouts.find()) == [{"_id": 1, "rollout_id": "theirs"}]
-    await store.close()
-
-
-async def test_several_processes_may_make_the_database_at_once(database: str) -> None:
     with ThreadPoolExecutor(4) as threads:
         stores = list(threads.map(lambda _: MongoLightningStore(mongo_url(), database), range(4)))
     await asyncio.gather(*(store.enqueue_rollout(n) for n, store in enumerate(stores)))
     assert sorted([rollout.input for rollout in await stores[0].query_rollouts()]) == [0, 1, 2, 3]
+    assert list(client[database].rollouts.find()) == [{"_id": 1, "rollout_id": "theirs"}]
     await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_two_processes_claim_each_rollout_once(database: str) -> None:
+    store, other = (MongoLightningStore(mongo_url(), database) for _ in range(2))
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(20)])
+
+    async def claim_all(claiming: MongoLightningStore) -> list[str]:
+        claimed = []
+        while (rollout := await claiming.dequeue_rollout()) is not None:
+            claimed.append(rollout.rollout_id)
+        return claimed
+
+    claims = await asyncio.gather(claim_all(store), claim_all(other))
+    assert all(claims)
+    assert sorted(claims[0] + claims[1]) == sorted(rollout.rollout_id for rollout in queued)
+    await store.close()
+    await other.close()
 
 
 async def test_a_wait_is_woken_by_what_another_process_writes(database: str) -> None:
@@ -256,14 +295,11 @@ def test_a_wrong_password_is_an_error_that_does_not_show_it() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:secret@host/db", "store.db", "mongodb://", "mongodb://host:x"])
-def test_a_url_of_anything_but_a_mongodb_server_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="store") as caught:
-        MongoLightningStore(url)
-    assert "secret" not in str(caught.value)
-
-
-def test_a_name_that_no_database_can_have_is_refused() -> None:
+def test_a_url_or_a_database_name_that_cannot_be_used_is_refused() -> None:
+    for url in ("postgresql://me:secret@host/db", "store.db", "mongodb://", "mongodb://host:x"):
+        with pytest.raises(ValueError, match="store") as caught:
+            MongoLightningStore(url)
+        assert "secret" not in str(caught.value)
     with pytest.raises(ValueError, match="database name"):
         MongoLightningStore(mongo_url(), "a b/c")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as registry
 
-from integrations.otlp.recorded import ANSWER, ASKED, CALLING, TOLD, call, tracers, two_calls
+from integrations.otlp.recorded import ANSWER, ASKED, CALLING, TOLD, tracers, two_calls
 from mini_agentic_rl.integrations.otlp import AttemptFacts, attempt_trace
 from mini_agentic_rl.integrations.otlp.conventions import LONGEST_TEXT, ExportedContent, input_messages, output_messages
 from mini_agentic_rl.semconv import GenAiAttributes
@@ -102,29 +102,14 @@ async def test_a_tool_that_nobody_traced_is_read_off_the_messages():
     assert tool.attributes["agentlightning.inferred"] is True
 
 
-async def test_a_tool_that_the_agent_traced_is_not_told_twice():
-    spans = [
-        Span.from_attributes(
-            rollout_id="ro", attempt_id="at", name=name, attributes=attributes, start_time=1, end_time=2
-        )
-        for name, attributes in (
-            (
-                "agentlightning.operation",
-                {
-                    "agentlightning.operation.name": "calculate",
-                    "agentlightning.operation.input.expression": "6 * 7",
-                    "agentlightning.operation.output": 42,
-                },
-            ),
-            ("openai.chat.completion", recorded(ASKED, CALLING)),
-            ("openai.chat.completion", recorded([*ASKED, CALLING, TOLD], ANSWER)),
-        )
-    ]
-    _, found = attempt_trace(AttemptFacts("ro", "at", agent="a"), spans, ExportedContent())
-    (tool,) = named(found, "execute_tool calculate")
-    assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"expression": "6 * 7"}
-    assert tool.attributes["gen_ai.tool.call.result"] == "42"
-    assert "agentlightning.inferred" not in tool.attributes
+def span_named(name, attributes, start=1, end=2):
+    return Span.from_attributes(
+        rollout_id="ro", attempt_id="at", name=name, attributes=attributes, start_time=start, end_time=end
+    )
+
+
+def exported(*spans):
+    return attempt_trace(AttemptFacts("ro", "at", agent="a"), spans, ExportedContent())[1]
 
 
 def recorded(messages, answer):
@@ -135,6 +120,23 @@ def recorded(messages, answer):
         "gen_ai.output.messages": json.dumps(answer),
         "gen_ai.tool.definitions": json.dumps(tools),
     }
+
+
+async def test_a_tool_that_the_agent_traced_is_not_told_twice():
+    operation = {
+        "agentlightning.operation.name": "calculate",
+        "agentlightning.operation.input.expression": "6 * 7",
+        "agentlightning.operation.output": 42,
+    }
+    found = exported(
+        span_named("agentlightning.operation", operation),
+        span_named("openai.chat.completion", recorded(ASKED, CALLING)),
+        span_named("openai.chat.completion", recorded([*ASKED, CALLING, TOLD], ANSWER)),
+    )
+    (tool,) = named(found, "execute_tool calculate")
+    assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"expression": "6 * 7"}
+    assert tool.attributes["gen_ai.tool.call.result"] == "42"
+    assert "agentlightning.inferred" not in tool.attributes
 
 
 async def test_the_root_has_the_sum_of_the_tokens_the_first_question_the_last_answer_and_the_reward():
@@ -182,30 +184,22 @@ async def test_every_name_of_the_conventions_that_is_used_is_in_their_registry()
 
 
 async def test_a_call_that_a_tracer_of_openai_recorded_loses_the_names_of_before():
-    span = Span.from_attributes(
-        rollout_id="ro",
-        attempt_id="at",
-        name="openai.chat.completion",
-        start_time=1,
-        end_time=2,
-        attributes={
-            "gen_ai.request.type": "chat",
-            "gen_ai.system": "OpenAI",
-            "gen_ai.request.streaming": False,
-            "gen_ai.request.model": "gpt-5",
-            "gen_ai.request.max_completion_tokens": 9,
-            "gen_ai.prompt.0.role": "user",
-            "gen_ai.prompt.0.content": "Hello",
-            "gen_ai.response.id": "x",
-            "gen_ai.usage.prompt_tokens": 4,
-            "gen_ai.usage.completion_tokens": 2,
-            "gen_ai.usage.total_tokens": 6,
-            "gen_ai.completion.0.role": "assistant",
-            "gen_ai.completion.0.content": "Hi",
-            "gen_ai.completion.0.finish_reason": "stop",
-        },
-    )
-    _, (_, found) = attempt_trace(AttemptFacts("ro", "at", agent="a"), [span], ExportedContent())
+    names = {
+        "gen_ai.request.type": "chat",
+        "gen_ai.system": "OpenAI",
+        "gen_ai.request.streaming": False,
+        "gen_ai.request.model": "gpt-5",
+        "gen_ai.request.max_completion_tokens": 9,
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "Hello",
+        "gen_ai.usage.prompt_tokens": 4,
+        "gen_ai.usage.completion_tokens": 2,
+        "gen_ai.usage.total_tokens": 6,
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": "Hi",
+        "gen_ai.completion.0.finish_reason": "stop",
+    }
+    _, found = exported(span_named("openai.chat.completion", names))
     assert found.name == "chat gpt-5"
     assert found.attributes["gen_ai.provider.name"] == "openai"
     assert (found.attributes["gen_ai.usage.input_tokens"], found.attributes["gen_ai.usage.output_tokens"]) == (4, 2)
@@ -223,27 +217,16 @@ async def test_a_call_in_the_agents_own_trace_refers_to_it():
     assert len({span.trace_id for span in spans}) == 1
 
 
-async def test_an_operation_that_names_its_agent_is_an_invocation_of_it():
-    span = Span.from_attributes(
-        rollout_id="ro",
-        attempt_id="at",
-        name="agentlightning.operation",
-        attributes={"agentlightning.operation.name": "planning", "gen_ai.agent.name": "planner"},
-        start_time=1,
-        end_time=5,
+async def test_an_operation_that_names_its_agent_is_an_invocation_of_it_and_unreadable_messages_leave_the_call():
+    planning = {"agentlightning.operation.name": "planning", "gen_ai.agent.name": "planner"}
+    unreadable = {**recorded(ASKED, ANSWER), "gen_ai.input.messages": "{"}
+    found = exported(
+        span_named("openai.chat.completion", unreadable, 2, 3), span_named("agentlightning.operation", planning, 1, 5)
     )
-    inner = Span.from_attributes(
-        rollout_id="ro",
-        attempt_id="at",
-        name="openai.chat.completion",
-        attributes=recorded(ASKED, ANSWER),
-        start_time=2,
-        end_time=3,
-    )
-    _, found = attempt_trace(AttemptFacts("ro", "at", agent="a"), [inner, span], ExportedContent())
     (planner,), (chat,) = named(found, "invoke_agent planner"), named(found, "chat policy")
     assert planner.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert chat.parent_id == planner.span_id
+    assert chat.attributes["gen_ai.input.messages"] == "[]"
 
 
 async def test_the_ids_of_a_trace_do_not_change_when_it_is_made_again():
@@ -287,15 +270,3 @@ def test_long_texts_and_pictures_in_the_text_are_cut():
     told = [part["content"] for part in message["parts"]]
     assert told[0].startswith("x" * LONGEST_TEXT + "… (17,232 more characters")
     assert len(told[1]) < 100
-
-
-async def test_messages_that_cannot_be_read_leave_the_call(caplog):
-    store = InMemoryLightningStore()
-    rollout = await store.start_rollout({})
-    await call(store, rollout.rollout_id, rollout.attempt.attempt_id, ASKED, ANSWER, "stop")
-    (span,) = await store.query_spans(rollout.rollout_id)
-    broken = span.model_copy(update={"attributes": {**span.attributes, "gen_ai.input.messages": "{"}})
-    facts = AttemptFacts(rollout.rollout_id, rollout.attempt.attempt_id, agent="a")
-    _, (_, found) = attempt_trace(facts, [broken], ExportedContent())
-    assert found.attributes["gen_ai.input.messages"] == "[]"
-    assert found.attributes["gen_ai.usage.output_tokens"] == 3

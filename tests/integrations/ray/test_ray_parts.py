@@ -85,22 +85,16 @@ def test_options_of_the_command_reach_the_strategy() -> None:
     assert TrainConfig(**config.flat()).ray == config.ray
 
 
-@pytest.mark.parametrize(
-    ("given", "components", "strategy", "runners"),
-    [
+def test_runners_that_are_processes_of_this_computer_are_few(monkeypatch: Any) -> None:
+    monkeypatch.delenv("AGL_SERVER_PORT", raising=False)
+    for given, components, strategy, runners in (
         ({}, {}, None, 128),
         ({"strategy": "cs"}, {}, "cs", 4),
         ({"strategy": "cs", "n_runners": 9}, {}, "cs", 9),
-        ({"strategy": "shm"}, {}, "shm", 128),
         ({}, {"strategy": "shm"}, "shm", 128),
-    ],
-)
-def test_runners_that_are_processes_of_this_computer_are_few(
-    given: dict[str, Any], components: dict[str, Any], strategy: str | None, runners: int, monkeypatch: Any
-) -> None:
-    monkeypatch.delenv("AGL_SERVER_PORT", raising=False)
-    config = TrainConfig(**given)
-    assert (_strategy(config, components), _runners(config, components)) == (strategy, runners)
+    ):
+        config = TrainConfig(**given)
+        assert (_strategy(config, components), _runners(config, components)) == (strategy, runners)
 
 
 async def test_what_is_started_for_runners_elsewhere_listens_where_they_reach_it() -> None:

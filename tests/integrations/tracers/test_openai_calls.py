@@ -104,29 +104,23 @@ async def test_every_way_of_the_sdk_to_ask_is_recorded_once(url):
     assert {call.attributes["gen_ai.completion.0.content"] for call in calls} == {'{"number": 5}'}
 
 
-async def test_tools_and_their_calls_are_read_back_as_openai_writes_them(url):
-    client = OpenAI(base_url=url, api_key="k")
+async def test_tools_calls_and_errors_are_read_back_as_openai_writes_them(url):
+    client = OpenAI(base_url=url, api_key="k", max_retries=0)
     told = {"role": "tool", "tool_call_id": "c0", "content": "4"}
 
     async def act():
         answer = client.chat.completions.create(model="m", messages=[*MESSAGES, told], tools=[TOOL])
         client.chat.completions.create(model="m", messages=[answer.choices[0].message])  # as the SDK gives it
+        with pytest.raises(BadRequestError):
+            client.chat.completions.create(model="bad", messages=MESSAGES)
 
-    spans = await _spans(AgentOpsTracer(), act)
-    first, second = TraceToMessages().adapt(spans)
+    *spans, failed, session = await _spans(AgentOpsTracer(), act)
+    first, second = TraceToMessages().adapt([*spans, session])
     called = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     assert first == {"messages": [*MESSAGES, told, called], "tools": [TOOL]}
     assert second["messages"][0] == called
-
-
-async def test_a_call_that_fails_is_a_span_with_its_error(url):
-    async def act():
-        with pytest.raises(BadRequestError):
-            OpenAI(base_url=url, api_key="k", max_retries=0).chat.completions.create(model="bad", messages=MESSAGES)
-
-    call, _ = await _spans(AgentOpsTracer(), act)
-    assert call.status.status_code == "ERROR"
-    assert "BadRequestError" in call.status.description
+    assert failed.status.status_code == "ERROR"
+    assert "BadRequestError" in failed.status.description
 
 
 async def test_what_others_record_is_left_to_them(url):

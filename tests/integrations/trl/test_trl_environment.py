@@ -122,19 +122,19 @@ async def test_instances_are_used_again_but_not_one_that_raised():
     assert len(made) == 3
 
 
-@pytest.mark.parametrize(
-    ("value", "told"),
-    [(None, "gave no reward"), (math.nan, "returned nan"), ("good", "returned 'good'")],
-    ids=["none", "nan", "text"],
-)
-async def test_an_environment_without_a_proper_reward_is_one_clear_error(value, told):
-    class Silent(Counter):
-        def get_reward(self):
-            return value
+async def test_an_environment_without_a_proper_reward_is_one_clear_error():
+    class Odd(Counter):
+        def reset(self, value, **row):
+            self.value = value
 
-    ((error, rewards, _),), _ = await play(EnvironmentAgent(TRLEnvironment(Silent)), ["Done."])
-    assert told in str(error)
-    assert rewards == {}
+        def get_reward(self):
+            return self.value
+
+    tasks = [{**TASK, "value": value} for value in (None, math.nan, "good")]
+    found, _ = await play(EnvironmentAgent(TRLEnvironment(Odd)), ["Done."], tasks)
+    for (error, rewards, _), told in zip(found, ("gave no reward", "returned nan", "returned 'good'"), strict=True):
+        assert told in str(error)
+        assert rewards == {}
 
 
 async def test_a_tool_that_raises_tells_the_model_and_the_row_chooses_among_environments():

@@ -96,15 +96,10 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["full", "lora"])
-def test_logprobs_are_those_of_trls_model_at_every_step(trained, name):
+def test_logprobs_are_those_of_trls_model_at_every_step_and_trl_finds_its_model_as_it_was(trained, name):
     run = trained[name]
     assert len(run.differences) == 8  # two steps of four completions, the second with weights that have changed
     assert max(run.differences) < 1e-4
-
-
-@pytest.mark.parametrize("name", ["full", "lora"])
-def test_trl_takes_its_steps_and_finds_its_model_as_it_was(trained, name):
-    run = trained[name]
     assert len(run.logs) == 2
     assert all(("lora_" in key) == (name == "lora") for key in run.changed)
     assert run.changed
@@ -113,28 +108,23 @@ def test_trl_takes_its_steps_and_finds_its_model_as_it_was(trained, name):
     assert run.training
 
 
-def test_draws_follow_from_the_trainers_seed(tmp_path):
-    model, found = tiny_model(len(tiny_tokenizer())), []
-    prompts = [task["prompt"] for task in TASKS]
-    for seed in (1, 1, 2):
-        sampler = TRLSampler()
-        found.append(sampler(prompts, trainer_of(tmp_path, model, sampler, seed=seed))["completion_ids"])
-        sampler.close()
-    assert found[0] == found[1] != found[2]
-
-
-def test_what_the_engine_does_not_do_is_refused_by_its_name(tmp_path):
-    sampler = TRLSampler()
+def test_draws_follow_from_the_trainers_seed_and_what_the_engine_does_not_do_is_refused_by_its_name(tmp_path):
+    sampler, found = TRLSampler(), []
     trainer = trainer_of(tmp_path, tiny_model(len(tiny_tokenizer())), sampler, repetition_penalty=1.2)
+    prompt = TASKS[0]["prompt"]
     with pytest.raises(UserError, match=r"repetition_penalty=1\.2"):
         trainer.train()
     trainer.repetition_penalty = 1.0
     trainer.tools = [short]
     with pytest.raises(UserError, match="tools or environments"):
-        sampler([TASKS[0]["prompt"]], trainer)
+        sampler([prompt], trainer)
     trainer.tools = []
-    long = [{"role": "user", "content": "x" * 600}]
     with pytest.raises(UserError, match=r"cannot be sampled from: .*512"):
-        sampler([long], trainer)
-    assert len(sampler([TASKS[0]["prompt"]], trainer)["completion_ids"]) == 1
+        sampler([[{"role": "user", "content": "x" * 600}]], trainer)
     sampler.close()
+    for seed in (1, 1, 2):
+        trainer.args.seed, sampler = seed, TRLSampler()
+        found.append(sampler([prompt] * 2, trainer)["completion_ids"])
+        sampler.close()
+    assert found[0] == found[1] != found[2]
+    assert found[0][0] != found[0][1]

@@ -54,6 +54,9 @@ class OpenEnvEnvironment:
         self.reset = dict(reset or {})
         _client_kind()
         self.action = _action_schema(self.url)
+        required = self.action.get("required", [])
+        self._field = str(required[0]) if len(required) == 1 else None
+        """The only required field of an action; None if there are several, or none."""
 
     def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
         """Return tasks with a seed each; splits share no seed.
@@ -96,7 +99,7 @@ class OpenEnvEnvironment:
 
             system = [{"role": "system", "content": self.system}] if self.system else []
             question = as_text(first.observation)
-            if not tools and self._only_field() is None:
+            if not tools and self._field is None:
                 question += f"\n\nAnswer with a JSON object of this schema: {json.dumps(self.action)}"
             messages = [*system, _user(question)]
             turns, _ = await converse(endpoint, messages, follow, tools=tools, max_turns=self.max_turns)
@@ -146,14 +149,9 @@ class OpenEnvEnvironment:
             for tool in listed.observation["tools"]
         ]
 
-    def _only_field(self) -> str | None:
-        """Return the only required field of an action; None if there are several, or none."""
-        needed = self.action.get("required", [])
-        return str(needed[0]) if len(needed) == 1 else None
-
     def _action_of(self, text: str) -> dict[str, Any] | None:
         """Parse an answer as an action; None if it is none."""
-        field = self._only_field()
+        field = self._field
         bare = text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
         try:
             parsed = json.loads(bare)

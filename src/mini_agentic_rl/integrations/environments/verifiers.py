@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from ...datasets import Row, Split, TaskRows, check_split, divided, split_of
+from ...datasets import Row, TaskRows, check_split, divided, split_of
 from ...environments import Endpoint, Outcome
 from ...errors import MissingPackageError, UserError
 
@@ -71,26 +71,22 @@ class VerifiersEnvironment:
             UserError: the taskset cannot be loaded.
         """
         wanted = check_split(split)
+        every = enumerate(itertools.islice(self._tasks(), _LONGEST_SEARCH))
         try:
-            tasks = self._every_task(wanted) if self._taskset.bounded else self._first_tasks(wanted, size)
+            if self._taskset.bounded:
+                tasks = list(every)
+                mine = divided({task.key for _, task in tasks}, wanted)
+                tasks = [(index, task) for index, task in tasks if task.key in mine]
+            else:
+                of_split = ((index, task) for index, task in every if split_of(task.key) == wanted)
+                tasks = list(itertools.islice(of_split, size))
         except Exception as error:  # the environment's code may fail in any way
             raise UserError(f"{self.name} gives no tasks: {type(error).__name__}: {error}", setting="env") from error
-        return TaskRows([self._row(index, task) for index, task in tasks][:size])
-
-    def _every_task(self, split: Split) -> list[tuple[int, Any]]:
-        tasks = list(itertools.islice(self._tasks(), _LONGEST_SEARCH))
-        keys = [task.key for task in tasks]
-        mine = divided(set(keys), split)
-        return [(index, task) for index, task in enumerate(tasks) if keys[index] in mine]
-
-    def _first_tasks(self, split: Split, size: int) -> list[tuple[int, Any]]:
-        every = enumerate(itertools.islice(self._tasks(), _LONGEST_SEARCH))
-        mine = ((index, task) for index, task in every if split_of(task.key) == split)
-        return list(itertools.islice(mine, size))
-
-    def _row(self, index: int, task: Any) -> Row:
-        question = task.data.prompt_text or task.data.name or f"{self.name}, task {index}"
-        return {"id": f"{self.name}-{index}", "question": question, "answer": "", "index": index}
+        rows: list[Row] = []
+        for index, task in tasks[:size]:
+            question = task.data.prompt_text or task.data.name or f"{self.name}, task {index}"
+            rows.append({"id": f"{self.name}-{index}", "question": question, "answer": "", "index": index})
+        return TaskRows(rows)
 
     async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
         """Run one episode, and return the sum of its weighted rewards, with each reward and metric by its name.
@@ -226,19 +222,15 @@ def _configured(name: str, options: Mapping[str, Any]) -> Any:
         usual: dict[str, Any] = {"runtime": {"type": "subprocess"}}
         if default_harness_id(name) == _BUNDLED:
             usual["harness"] = {"id": PROGRAM}
-        seats = {
-            seat: {**_unless_pinned(field.default, usual), **dict(around.get(seat, {}))}
-            for seat, field in kind.model_fields.items()
-            if isinstance(field.default, _package().AgentConfig)
-        }
+        seats = {}
+        for seat, field in kind.model_fields.items():
+            if isinstance(field.default, _package().AgentConfig):
+                pinned = field.default.model_fields_set  # by the author of the environment
+                free = {key: value for key, value in usual.items() if key not in pinned}
+                seats[seat] = {**free, **dict(around.get(seat, {}))}
         return resolve_env_config({**around, "taskset": {"id": name, **fields}, **seats})
     except Exception as error:  # the environment's module may fail in any way while it is imported
         raise UserError(f"verifiers has no {name!r}: {type(error).__name__}: {error}", setting="env") from error
-
-
-def _unless_pinned(seat: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the default settings that the author of a seat has not set."""
-    return {key: value for key, value in usual.items() if key not in seat.model_fields_set}
 
 
 def _key_variable(key: str | None) -> str:

@@ -82,7 +82,7 @@ def usual_dataset() -> str:
     `STAND_IN`, with a warning."""
     if (local := local_copy(GSM8K)) != GSM8K:
         return local
-    if _in_cache() or _hub_answers():
+    if cached("openai/gsm8k", "README.md", "dataset") or ask_hub():
         return GSM8K
     logger.warning(
         "GSM8K cannot be had: the Hugging Face Hub does not answer. Using %r instead, which is generated. To train on "
@@ -218,12 +218,3 @@ def _in_columns(rows: Sequence[Mapping[str, Any]], name: str) -> Dataset:
             f"{name}: the rows do not fit into columns of one type each ({str(error).splitlines()[0]}); "
             "mini_agentic_rl.datasets.load_examples gives them as they are"
         ) from error
-
-
-def _in_cache() -> bool:
-    """Return True if the Hub's client has fetched GSM8K before."""
-    return cached("openai/gsm8k", "README.md", "dataset")
-
-
-def _hub_answers() -> bool:
-    return ask_hub()

@@ -6,11 +6,12 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...algorithm import Measure
 from ...commands import check_model
-from ...environments import Endpoint, Message, converse, find_llm, rollout_url
+from ...environments import Message, converse, endpoint_of, find_llm
 from ...errors import UserError
 from ...litagent import LitAgent
 from ...metrics import ConsoleLogger, MetricsLogger
@@ -52,48 +53,27 @@ class PromptAgent(LitAgent[Any]):
             ValueError: the row has no prompt, or the reward function does not return one number.
             openai.OpenAIError: the endpoint refused the call or could not be reached.
         """
-        llm = find_llm(resources)
-        offered = task.get("tools")
+        prompt, offered = task.get("prompt"), task.get("tools")
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) and prompt else prompt
+        if not isinstance(messages, list) or not messages:
+            raise ValueError(f'a row needs a "prompt", messages or a text; its columns are {", ".join(map(str, task))}')
         known = (json.loads(offered) if isinstance(offered, str) else offered) == [CALCULATOR_TOOL]
-        sampling = {**llm.sampling_parameters, **self.sampling}
-        endpoint = Endpoint(rollout_url(llm, rollout), llm.model, llm.api_key, sampling)
+        endpoint = endpoint_of(find_llm(resources), rollout)
+        endpoint = replace(endpoint, sampling={**endpoint.sampling, **self.sampling})
 
         async def follow(reply: Message) -> list[Message]:
             return answer_calls(CALCULATOR, reply) if known else []
 
         tools = [CALCULATOR_TOOL] if known else []
-        _, choice = await converse(endpoint, list(messages_of(task)), follow, tools=tools, max_turns=_MAX_TURNS)
+        _, choice = await converse(endpoint, list(messages), follow, tools=tools, max_turns=_MAX_TURNS)
         text = "" if choice.message.tool_calls else choice.message.content or ""
         rollout.metadata["output"] = text
-        return await asyncio.to_thread(score, self.reward_fn, text, {"finish_reason": choice.finish_reason, **task})
-
-
-def messages_of(row: Mapping[str, Any]) -> Any:
-    """Return the prompt of a row as messages.
-
-    Raises:
-        ValueError: it has none.
-    """
-    prompt = row.get("prompt")
-    if isinstance(prompt, str) and prompt:
-        return [{"role": "user", "content": prompt}]
-    if not isinstance(prompt, list) or not prompt:
-        raise ValueError(f'a row needs a "prompt", messages or a text; its columns are {", ".join(map(str, row))}')
-    return prompt
-
-
-def score(reward: RewardFunction, completion: str, row: Mapping[str, Any]) -> float | None:
-    """Return the reward of one completion; None if the function returns none.
-
-    Raises:
-        ValueError: the function does not return one number.
-        Exception: whatever the function raises.
-    """
-    columns = {name: [value] for name, value in row.items() if name != "prompt"}
-    rewards = reward(completions=[completion], prompts=[row.get("prompt")], **columns)
-    if len(rewards) != 1:
-        raise ValueError(f"the reward function gave {len(rewards)} rewards for one completion")
-    return rewards[0]
+        row = {"finish_reason": choice.finish_reason, **task}
+        columns = {name: [value] for name, value in row.items() if name != "prompt"}
+        rewards = await asyncio.to_thread(self.reward_fn, completions=[text], prompts=[prompt], **columns)
+        if len(rewards) != 1:
+            raise ValueError(f"the reward function gave {len(rewards)} rewards for one completion")
+        return rewards[0]
 
 
 # Measuring a model by a reward function.

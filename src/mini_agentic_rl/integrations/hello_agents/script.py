@@ -86,11 +86,7 @@ def _command_line(
     further: Mapping[str, str],
     prepare: Prepare | None,
 ) -> list[str]:
-    """Return the arguments that the command is called with.
-
-    Raises:
-        UserError: an unknown flag, or a flag of `further` without a value.
-    """
+    """Return the arguments that the command is called with."""
     known = _options(command)
     line: list[str] = []
     values: dict[str, str] = {}

@@ -29,11 +29,13 @@ class SwanLabLogger(RunLogger):
     offline_setting = "SWANLAB_MODE=offline"
 
     def _begin(self, run_dir: Path, hyperparameters: Mapping[str, Any]) -> None:
+        logins = [folder / ".swanlab" / ".netrc" for folder in (Path.cwd(), Path.home())]
+        has_key = bool(os.environ.get("SWANLAB_API_KEY")) or any(map(hosts_of_logins, logins))
         self._run = self.load().init(
             project=PROJECT,
             experiment_name=run_dir.name,
             logdir=str(run_dir / "swanlab"),
-            mode=os.environ.get("SWANLAB_MODE") or ("online" if _has_swanlab_key() else "offline"),
+            mode=os.environ.get("SWANLAB_MODE") or ("online" if has_key else "offline"),
             config=dict(hyperparameters),
         )
 
@@ -105,8 +107,3 @@ class TrackioLogger(RunLogger):
         for file in files:
             made.add_file(str(file), name=file.name)
         self._run.log_artifact(made)
-
-
-def _has_swanlab_key() -> bool:
-    files = [folder / ".swanlab" / ".netrc" for folder in (Path.cwd(), Path.home())]
-    return bool(os.environ.get("SWANLAB_API_KEY")) or any(hosts_of_logins(file) for file in files)

@@ -86,12 +86,7 @@ class MongoConnection:
             raise ValueError(f"the store {name}: {without_those_of(url, str(error))}") from None
 
     def open(self) -> None:
-        """Check the server, and create what is missing in the database.
-
-        Raises:
-            LightningStoreError: the server has no transactions, or the database holds a store of another version.
-            PyMongoError: the server cannot be used; see `explained`.
-        """
+        """Check the server, and create what is missing in the database."""
         with pymongo.timeout(self._timeout_seconds):
             require_transactions(self._client.admin.command("hello"), self._name)
             prepare(self._database, self._name)
@@ -198,10 +193,6 @@ def run_transaction(client: MongoClient[Any], body: Callable[[ClientSession], No
         client: connections to the server.
         body: called with the session of the transaction, several times if it is retried; committed once.
         timeout_seconds: limit for all tries together, in seconds.
-
-    Raises:
-        PyMongoError: the transaction failed. With the label `UNKNOWN_OUTCOME`, it may have been committed; else it was
-            not. With the label `TRANSIENT`, the time was up before it could be.
     """
     end = time.monotonic() + timeout_seconds
     pause = _FIRST_PAUSE_SECONDS

@@ -107,11 +107,7 @@ _INDEXES: Final[dict[str, list[IndexModel]]] = {
 
 
 def require_transactions(hello: dict[str, Any], name: str) -> None:
-    """Refuse a server that has no transactions, by its answer to the command `hello`.
-
-    Raises:
-        LightningStoreError: it is a standalone server.
-    """
+    """Refuse a server that has no transactions, by its answer to the command `hello`."""
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
         raise LightningStoreError(
             f"the store {name}: the MongoDB server is standalone and has no transactions; "
@@ -124,9 +120,6 @@ def prepare(database: Database[Any], name: str) -> None:
     """Create collections and indexes in a database that has none of ours, or check their version.
 
     Several processes may do this at once. Collections of other programs in the database are left alone.
-
-    Raises:
-        LightningStoreError: the database holds a store of another version.
     """
     state = database[STATE]
     schema = state.find_one(THE_SCHEMA)
@@ -307,7 +300,12 @@ class MongoTables:
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         number = self._next(ATTEMPTS)
-        reached = self._reached_number(attempt.rollout_id) if attempt.sequence_id > 1 else 0
+        reached = 0
+        if attempt.sequence_id > 1:  # span numbers go on after those of earlier attempts
+            earlier = self._attempts.find(
+                {"rollout_id": attempt.rollout_id}, {"last_span_number": 1}, session=self._session
+            )
+            reached = max((int(document["last_span_number"]) for document in earlier), default=0)
         extra = {"_id": number, "last_span_number": reached, "deadline": deadline}
         self._attempts.insert_one(_attempt_document(attempt) | extra, session=self._session)
         self._rollouts.update_one(
@@ -340,10 +338,6 @@ class MongoTables:
             session=self._session,
         )
         return None if document is None else int(document["last_span_number"]) - count + 1
-
-    def _reached_number(self, rollout_id: str) -> int:
-        earlier = self._attempts.find({"rollout_id": rollout_id}, {"last_span_number": 1}, session=self._session)
-        return max((int(document["last_span_number"]) for document in earlier), default=0)
 
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
         ids = _ids(rollout_id, attempt_id)

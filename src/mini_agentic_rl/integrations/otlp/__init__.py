@@ -4,6 +4,15 @@
 trace when it ends. A background thread sends them; beyond a bound they are dropped and counted, so a run never waits.
 """
 
-import lazy_loader
+from .attempt_trace import AttemptFacts, ExportedSpan, attempt_trace
+from .span_exporter import ExportingStore, SpanExporter, exported, receiver_url
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = [
+    "AttemptFacts",
+    "ExportedSpan",
+    "ExportingStore",
+    "SpanExporter",
+    "attempt_trace",
+    "exported",
+    "receiver_url",
+]

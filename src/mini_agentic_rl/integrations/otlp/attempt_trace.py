@@ -9,6 +9,7 @@ that requested it and the call that received its result.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -101,7 +102,10 @@ def attempt_trace(
         place: place of the trace for spans that arrive after the root was exported; no root is returned then.
     """
     root = next((span for span in spans if span.parent_id is None and span.name == facts.rollout_id), None)
-    known = place or _place(facts, root)
+    known = place
+    if known is None and root is not None:
+        known = TracePlace(root.trace_id, root.span_id)
+    known = known or TracePlace(_digest(facts, "trace", 16), _digest(facts, "root", 8))
     others = sorted((span for span in spans if span is not root), key=lambda span: span.start_time or 0.0)
     calls = {span.span_id: read_call(span) for span in others if is_call(span)}
     tools = {str(tool.get("name") or _function(tool).get("name")) for call in calls.values() for tool in call.tools}
@@ -151,8 +155,9 @@ class _AttemptSpans:
                     results[str(message["tool_call_id"])] = (span.start_time or 0.0, message)
         runs: dict[str, ExportedSpan] = {}
         for span in spans:
-            for call in (call for message in calls[span.span_id].outputs for call in _tool_calls(message)):
-                identity = str(call.get("id"))
+            requested = [message.get("tool_calls") for message in calls[span.span_id].outputs]
+            for call in itertools.chain.from_iterable(each for each in requested if isinstance(each, list)):
+                identity = str(call.get("id")) if isinstance(call, Mapping) else None
                 if identity in results and identity not in runs:
                     runs[identity] = self._tool_run(span, call, *results[identity])
         return list(runs.values())
@@ -259,12 +264,6 @@ def _evaluations(span: Span) -> list[Event]:
     ]
 
 
-def _place(facts: AttemptFacts, root: Span | None) -> TracePlace:
-    if root is not None:
-        return TracePlace(root.trace_id, root.span_id)
-    return TracePlace(_digest(facts, "trace", 16), _digest(facts, "root", 8))
-
-
 def _digest(facts: AttemptFacts, text: str, size: int) -> str:
     """Return an id derived from the attempt and the text."""
     whole = f"{facts.rollout_id}\0{facts.attempt_id}\0{text}"
@@ -274,8 +273,3 @@ def _digest(facts: AttemptFacts, text: str, size: int) -> str:
 def _function(given: Mapping[str, Any]) -> Mapping[str, Any]:
     function = given.get("function")
     return function if isinstance(function, Mapping) else {}
-
-
-def _tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    calls = message.get("tool_calls")
-    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []

@@ -141,13 +141,14 @@ def _filled(part: dict[str, Any]) -> dict[str, Any]:
 PROVIDER: Final = "mini-agentic-rl"
 """Provider of the trained models and of their agents."""
 
-_TOKENS: Final = {
+TOKEN_NAMES: Final = {
     Stored.PROMPT_TOKEN_IDS: "agentlightning.prompt_token_ids",
     Stored.RESPONSE_TOKEN_IDS: "agentlightning.response_token_ids",
     Stored.RESPONSE_LOGPROBS: "agentlightning.response_logprobs",
     Stored.RESPONSE_FORCED_POSITIONS: "agentlightning.response_forced_positions",
     Stored.POLICY_VERSIONS: "agentlightning.policy_versions",
 }
+"""Attributes with one number per token, and their exported names."""
 _RENAMED: Final = {
     Stored.POLICY_VERSION: "agentlightning.policy_version",
     Stored.CHOICE_INDEX: "agentlightning.choice_index",
@@ -195,11 +196,6 @@ class ChatCall:
     inputs: Sequence[Mapping[str, Any]]
     outputs: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]]
-
-
-def is_token_fact(name: str) -> bool:
-    """Return True if an attribute of this name holds one number per token."""
-    return name in _TOKENS
 
 
 def is_call(span: Span) -> bool:
@@ -268,14 +264,11 @@ def _chat(span: Span, call: ChatCall, facts: Attributes, content: ExportedConten
         facts[Gen.INPUT_MESSAGES] = as_json(input_messages(call.inputs))
         facts[Gen.OUTPUT_MESSAGES] = as_json(output_messages(call.outputs, facts[Gen.FINISH_REASONS]))
         if call.tools:
-            facts[Gen.TOOL_DEFINITIONS] = as_json([_definition(tool) for tool in call.tools])
+            functions = [(tool, tool.get("function")) for tool in call.tools]  # nested, as the chat API has them
+            facts[Gen.TOOL_DEFINITIONS] = as_json(
+                [{"type": "function", **inner} if isinstance(inner, Mapping) else tool for tool, inner in functions]
+            )
     return f"{Gen.CHAT} {model}".rstrip(), facts
-
-
-def _definition(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definition of a tool, with the fields of its nested `function` at the top level."""
-    function = tool.get("function")
-    return {"type": "function", **function} if isinstance(function, Mapping) else dict(tool)
 
 
 def _tool(span: Span, facts: Attributes, content: ExportedContent) -> tuple[str, Attributes]:
@@ -311,9 +304,9 @@ def _plain(attributes: Attributes, content: ExportedContent) -> Attributes:
             continue
         if name == Stored.SYSTEM:
             exported.setdefault(Gen.PROVIDER, str(value).lower())
-        elif name in _TOKENS:
+        elif name in TOKEN_NAMES:
             if content.tokens:
-                exported[_TOKENS[name]] = value
+                exported[TOKEN_NAMES[name]] = value
         elif content.messages or not name.startswith(_CONTENT):
             exported[_RENAMED.get(name, name)] = cut(value) if isinstance(value, str) else value
     return exported

@@ -34,7 +34,7 @@ from ...store import ForwardingStore, LightningStore, LightningStoreCapabilities
 from ...trainer.settings import TraceExportSettings
 from ...types import Attempt, Attributes, Span
 from .attempt_trace import AttemptFacts, ExportedSpan, TracePlace, attempt_trace
-from .conventions import PROVIDER, ExportedContent, as_json, is_token_fact
+from .conventions import PROVIDER, TOKEN_NAMES, ExportedContent, as_json
 
 logger = logging.getLogger(__name__)
 
@@ -183,14 +183,6 @@ class _FailureReasons(logging.Filter):
 
 
 @dataclass
-class ExportCounts:
-    """Numbers of spans since the start."""
-
-    sent: int = 0
-    dropped: int = 0
-
-
-@dataclass
 class _Batch:
     """Queued spans of one attempt."""
 
@@ -225,7 +217,10 @@ class SpanExporter:
         most_characters: int = MOST_CHARACTERS,
     ) -> None:
         self.shown = without_secrets(url)
-        self.counts = ExportCounts()
+        self.sent = 0
+        """Spans that the receiver took."""
+        self.dropped = 0
+        """Spans that were not exported."""
         self._exporter = exporter
         self._content = content
         self._resource = Resource(dict(resource))
@@ -247,16 +242,20 @@ class SpanExporter:
     def take(self, spans: Sequence[Span]) -> None:
         """Queue spans until their attempt ends."""
         for span in spans:
-            kept, characters = self._without_tokens(span)
+            if not self._content.tokens:  # they would only take memory
+                facts = {name: value for name, value in span.attributes.items() if name not in TOKEN_NAMES}
+                span = span.model_copy(update={"attributes": facts})
+            characters = _characters(span.attributes)
             with self._changed:
-                if self._deadline is not None or not self._has_room(characters):
+                has_room = self._waiting[0] < self._most[0] and self._waiting[1] + characters <= self._most[1]
+                if self._deadline is not None or not has_room:
                     self._drop(1)
                     continue
                 key = (span.rollout_id, span.attempt_id)
                 batch = self._open.get(key)
                 if batch is None:
                     batch = self._open[key] = _Batch(AttemptFacts(*key, agent=self._agent))
-                batch.spans.append(kept)
+                batch.spans.append(span)
                 batch.characters += characters
                 self._waiting[0] += 1
                 self._waiting[1] += characters
@@ -302,29 +301,18 @@ class SpanExporter:
         with self._changed:
             self._drop(self._waiting[0])
             self._waiting = [0, 0]
-        if self.counts.dropped:
+        if self.dropped:
             logger.warning(
                 "%s not exported to %s, beside %s that arrived",
-                counted(self.counts.dropped, "span was", "spans were"),
+                counted(self.dropped, "span was", "spans were"),
                 self.shown,
-                f"{self.counts.sent:,}",
+                f"{self.sent:,}",
             )
-        elif self.counts.sent:
-            logger.info("%s exported to %s", counted(self.counts.sent, "span"), self.shown)
-
-    def _without_tokens(self, span: Span) -> tuple[Span, int]:
-        """Return the span without token attributes, to save memory, and the size of its texts."""
-        facts = span.attributes
-        if not self._content.tokens and any(map(is_token_fact, facts)):
-            facts = {name: value for name, value in facts.items() if not is_token_fact(name)}
-            span = span.model_copy(update={"attributes": facts})
-        return span, _characters(facts)
-
-    def _has_room(self, characters: int) -> bool:
-        return self._waiting[0] < self._most[0] and self._waiting[1] + characters <= self._most[1]
+        elif self.sent:
+            logger.info("%s exported to %s", counted(self.sent, "span"), self.shown)
 
     def _drop(self, count: int) -> None:
-        self.counts.dropped += count
+        self.dropped += count
         if count and not self._warned_of_room and self._deadline is None:
             self._warned_of_room = True
             logger.warning(
@@ -349,7 +337,7 @@ class SpanExporter:
                 self._waiting[0] -= len(batch.spans)
                 self._waiting[1] -= batch.characters
                 if not sent:
-                    self.counts.dropped += len(batch.spans)
+                    self.dropped += len(batch.spans)
                 if self._deadline is not None and (self._is_failing or time.monotonic() >= self._deadline):
                     return
 
@@ -376,7 +364,7 @@ class SpanExporter:
         self._reasons.clear()
         is_sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
         if is_sent:
-            self.counts.sent += len(spans)
+            self.sent += len(spans)
             if self._is_failing:
                 logger.info("spans are exported to %s again", self.shown)
         elif not self._is_failing:

@@ -2,11 +2,11 @@
 
 apo          `APO`, the algorithm and its result
 search       one run: rounds of trial, criticism, rewriting and selection
-state        the prompts with their scores, as stored in checkpoints
+state        the settings, and the prompts with their scores, as stored in checkpoints
 trials       rollouts of prompts, and their transcripts for the critic
 critic       the model that criticises and rewrites; validation of rewritten prompts
 """
 
-import lazy_loader
+from .apo import APO, APOSettings, Version
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["APO", "APOSettings", "Version"]

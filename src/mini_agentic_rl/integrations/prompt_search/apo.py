@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from ...algorithm.base import Algorithm, AlgorithmContext
 from ...compat import find_elsewhere
 from ...errors import UserError
+from ...files import read_json, reading
 from ...gateway import resources_with_proxy
 from ...types import Dataset, NamedResources, PromptTemplate
 from .search import SearchRun
-from .settings import APOSettings
-from .state import Search, Version
+from .state import STATE_FILE, APOSettings, Search, Version
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -76,7 +76,10 @@ class APO(Algorithm, Generic[TaskT]):
         return self._configuration
 
     def rows_to_keep(self, checkpoint: Path | None) -> int | None:
-        return 0 if checkpoint is None else Search.read_logged(checkpoint)
+        if checkpoint is None:
+            return 0
+        with reading(checkpoint / STATE_FILE):
+            return int(read_json(checkpoint / STATE_FILE)["logged"])
 
     def bind(self, context: AlgorithmContext) -> None:
         if context.on_failure is not None:
@@ -136,19 +139,14 @@ def find_prompt(held: NamedResources, wanted: str | None) -> tuple[str, PromptTe
         UserError: there is none of that name, or there are several and no name.
     """
     prompts = {name: value for name, value in held.items() if isinstance(value, PromptTemplate)}
+    listed = f"the prompt templates {', '.join(prompts)}" if prompts else "no prompt template"
     if wanted is not None:
         if wanted not in prompts:
-            raise UserError(
-                f"{wanted!r}: `initial_resources` hold {_listed(prompts)} under that name", setting="prompt_name"
-            )
+            raise UserError(f"{wanted!r}: `initial_resources` hold {listed} under that name", setting="prompt_name")
         return wanted, prompts[wanted]
     if len(prompts) != 1:
         raise UserError(
-            f"`initial_resources` hold {_listed(prompts)}: "
+            f"`initial_resources` hold {listed}: "
             + ("choose one with APO(prompt_name=…)" if prompts else "give Trainer(initial_resources={…}) one")
         )
     return next(iter(prompts.items()))
-
-
-def _listed(prompts: Mapping[str, PromptTemplate]) -> str:
-    return f"the prompt templates {', '.join(prompts)}" if prompts else "no prompt template"

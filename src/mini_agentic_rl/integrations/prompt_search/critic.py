@@ -16,7 +16,7 @@ from openai import AuthenticationError, NotFoundError, PermissionDeniedError
 
 from ...errors import UserError
 from ...types import PromptTemplate
-from .settings import APOSettings
+from .state import APOSettings
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -108,10 +108,6 @@ class Critic:
 
         Args:
             angle: number of the point of view to take, modulo their count.
-
-        Raises:
-            CriticError: there is no usable answer.
-            UserError: the endpoint refuses every call.
         """
         question = _CRITIQUE.format(
             template=template, transcripts="\n\n".join(transcripts), angle=_ANGLES[angle % len(_ANGLES)]
@@ -119,12 +115,7 @@ class Critic:
         return await self._answer(self._settings.gradient_model, "gradient_model", _conversation(question))
 
     async def rewrite(self, template: str, critique: str) -> str:
-        """Return the template, rewritten to answer a criticism; it takes the same placeholders.
-
-        Raises:
-            CriticError: there is no usable answer.
-            UserError: the endpoint refuses every call.
-        """
+        """Return the template, rewritten to answer a criticism; it takes the same placeholders."""
         wanted = placeholders(self._seed_prompt)
         rules = _PLACEHOLDERS.format(placeholders=", ".join(wanted)) if wanted else _NO_PLACEHOLDERS
         if self._seed_prompt.engine == "f-string":
@@ -199,11 +190,7 @@ def _one_line(error: Exception) -> str:
 
 
 def placeholders(prompt: PromptTemplate) -> list[str]:
-    """Return the placeholders of a template as they are written, each once.
-
-    Raises:
-        ValueError: the template's syntax is wrong.
-    """
+    """Return the placeholders of a template as they are written, each once."""
     if prompt.engine == "f-string":
         return list(dict.fromkeys(_f_string_fields(prompt.template)))
     names = sorted(_jinja_names(prompt.template)) if prompt.engine == "jinja" else _POML_NAME.findall(prompt.template)

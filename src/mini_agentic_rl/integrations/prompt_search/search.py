@@ -19,8 +19,7 @@ from ...errors import RunFailedError
 from ...metrics import every
 from ...types import Dataset, NamedResources, PromptTemplate
 from .critic import Critic, CriticError
-from .settings import APOSettings
-from .state import Search, Version
+from .state import APOSettings, Search, Version
 from .trials import Trial, Trials, mean_score, transcript
 
 if TYPE_CHECKING:
@@ -62,11 +61,7 @@ class SearchRun:
         self.trials = Trials(context.store, self.logger, settings, name, seed_prompt, resources, self.state)
 
     async def all(self) -> None:
-        """Begin or resume, and search to the end.
-
-        Raises:
-            RunFailedError: no rollout earned a reward.
-        """
+        """Begin or resume, and search to the end."""
         latest = self.checkpoints.latest_checkpoint() if self.checkpoints is not None else None
         if self.resume and latest is not None:
             self.state = await asyncio.to_thread(Search.read, latest[1], self.seed_prompt.template)
@@ -171,7 +166,7 @@ class SearchRun:
                 else:
                     reason = "rewritten template repeats an earlier one"
             if reason is not None:
-                self.state.reject(reason)
+                self.state.rejected[reason] = self.state.rejected.get(reason, 0) + 1
                 logger.warning("round %d: a candidate made of %s was rejected: %s", number, parent.name, reason)
         return children
 

@@ -1,4 +1,4 @@
-"""The state of a search: its prompts with their ancestry and scores, written to every checkpoint."""
+"""The settings of a search, and its state: its prompts with their ancestry and scores, written to every checkpoint."""
 
 from __future__ import annotations
 
@@ -8,13 +8,60 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from ...algorithm.settings import OnFailure
+from ...config import Settings
 from ...errors import UserError
 from ...files import read_json, reading
 from ...types import PromptTemplate
 
-_STATE = "apo.json"
+STATE_FILE = "apo.json"
 """Name of the state's file, in checkpoints and in the result."""
 _BEST = "best_prompt.txt"
+
+
+class APOSettings(Settings):
+    """Width and length of the search, batch sizes, and the models of the critic."""
+
+    gradient_model: str = "gpt-5-mini"
+    """Model that criticises a prompt: the textual gradient (Pryzant et al. 2023, section 2.1)."""
+    apply_edit_model: str = "gpt-4.1-mini"
+    """Model that rewrites a prompt so that it answers a criticism."""
+    gradient_batch_size: int = Field(default=4, ge=1)
+    """Training tasks that a prompt is tried on before its criticism."""
+    val_batch_size: int = Field(default=16, ge=1)
+    """Validation tasks on which the candidates of a round are compared, the same ones for all."""
+    beam_width: int = Field(default=4, ge=1)
+    """Prompts that survive a round."""
+    branch_factor: int = Field(default=4, ge=1)
+    """New prompts made of each parent in a round."""
+    beam_rounds: int = Field(default=3, ge=0)
+    """Rounds."""
+    run_initial_validation: bool = True
+    """Measure the first prompt on all validation tasks, so that a worse one cannot replace it."""
+    rollout_batch_timeout: float = Field(default=3600.0, gt=0)
+    """Seconds for the rollouts of one prompt; n prompts that run together get n times that. Unfinished rollouts are
+    cancelled."""
+    on_failure: OnFailure = "zero"
+    """Treatment of a rollout that fails, takes too long or earns no reward: it counts as 0 (`zero`), is left out of
+    its prompt's mean (`drop`), or is tried again after a failure and counts as 0 when it fails for good (`retry`)."""
+    max_attempts: int = Field(default=3, ge=1)
+    """At most this many attempts at a rollout with `on_failure="retry"`."""
+    prompt_name: str | None = None
+    """Name of the resource to improve; required if the initial resources have several prompts."""
+    critic_timeout: float = Field(default=120.0, gt=0)
+    """Timeout of one answer of the critic, in seconds; the client retries up to its `max_retries`."""
+    critic_concurrency: int = Field(default=8, ge=1)
+    """Maximum number of concurrent calls of the critic."""
+    edit_attempts: int = Field(default=2, ge=1)
+    """Maximum number of attempts at a usable rewritten prompt."""
+    transcript_characters: int = Field(default=6000, ge=200)
+    """Maximum length of a rollout's transcript for the critic; longer ones are cut in the middle."""
+    diversity_temperature: float | None = Field(default=1.0, ge=0)
+    """Sampling temperature of the critic; None sends none, for models that accept none."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the order of the tasks and of the rollouts' sampling."""
 
 
 @dataclass
@@ -72,12 +119,8 @@ class Search:
 
     @classmethod
     def read(cls, folder: Path, template: str) -> Search:
-        """Read the state in a checkpoint.
-
-        Raises:
-            UserError: it is the checkpoint of another algorithm, or of a search from another prompt than `template`.
-        """
-        path = folder / _STATE
+        """Read the state in a checkpoint."""
+        path = folder / STATE_FILE
         if not path.is_file():
             raise UserError(
                 f"the checkpoint {folder} was not written by APO: choose another `output_dir`, or `resume=False`"
@@ -97,24 +140,17 @@ class Search:
             )
         return search
 
-    @staticmethod
-    def read_logged(folder: Path) -> int:
-        """Return the number of rows that a search had logged when it wrote a checkpoint."""
-        with reading(folder / _STATE):
-            return int(read_json(folder / _STATE)["logged"])
-
     def write(self, folder: Path) -> None:
         """Write the whole state, and beside it the text of the best prompt."""
-        _write_json(folder / _STATE, asdict(self))
-        self._write_best(folder)
+        self._write(folder, asdict(self))
 
     def write_result(self, folder: Path, prompt: PromptTemplate) -> None:
         """Write the result of a finished search: the best version, as a resource too, and the history."""
-        self._write_best(folder)
-        result = {"prompt": prompt.model_dump(), **asdict(self.winner), "history": self.history}
-        _write_json(folder / _STATE, result)
+        self._write(folder, {"prompt": prompt.model_dump(), **asdict(self.winner), "history": self.history})
 
-    def _write_best(self, folder: Path) -> None:
+    def _write(self, folder: Path, value: Mapping[str, Any]) -> None:
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        (folder / STATE_FILE).write_text(text, encoding="utf-8")
         (folder / _BEST).write_text(self.winner.template, encoding="utf-8")
 
     @property
@@ -125,18 +161,8 @@ class Search:
     @property
     def history(self) -> list[dict[str, Any]]:
         """A row for each version, in the order of making."""
-        return [
-            {
-                "version": version.name,
-                "parent": version.parent,
-                "round": version.round,
-                "score": version.score,
-                "scores": list(version.scores),
-                "critique": version.critique,
-                "template": version.template,
-            }
-            for version in self.versions
-        ]
+        rows = [asdict(version) for version in self.versions]
+        return [{"version": row.pop("name"), **row} for row in rows]
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -194,11 +220,3 @@ class Search:
     def spend(self, phase: str, seconds: float) -> None:
         """Add to a phase's time."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
-
-    def reject(self, reason: str) -> None:
-        """Count a rejected prompt."""
-        self.rejected[reason] = self.rejected.get(reason, 0) + 1
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -29,8 +29,7 @@ from ...types import (
     RolloutMode,
     Span,
 )
-from .settings import APOSettings
-from .state import Search, Version
+from .state import APOSettings, Search, Version
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,6 @@ The store is the only channel between them. `strategy.py` sets up a run, `runner
 and `cluster.py` has the actor that runs on a node. Only `cluster.py` imports Ray.
 """
 
-import lazy_loader
+from .strategy import RayExecutionStrategy
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["RayExecutionStrategy"]

@@ -66,11 +66,7 @@ class RayCluster:
         return self._ray.put(value)
 
     def start(self, kind: type[Any], *arguments: Any, cpus: float, gpus: float) -> RayActor:
-        """Start an actor of a class on a node with free resources; Ray queues it until there is one.
-
-        Raises:
-            UserError: Ray does not accept the environment.
-        """
+        """Start an actor of a class on a node with free resources; Ray queues it until there is one."""
         options: dict[str, Any] = {
             "num_cpus": cpus,
             "num_gpus": gpus,
@@ -104,13 +100,7 @@ class RayActor:
         self._handle = handle
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method and return its result, once the actor runs; cancelling the wait does not end the call.
-
-        Raises:
-            ActorLostError: the actor is lost.
-            UserError: the environment cannot be created.
-            Exception: whatever the method raised.
-        """
+        """Call a method and return its result, once the actor runs; cancelling the wait does not end the call."""
         result = asyncio.wrap_future(getattr(self._handle, method).remote(*arguments).future())
         result.add_done_callback(_look_at)
         errors = self._ray.exceptions
@@ -140,9 +130,6 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
     Args:
         address: as `RaySettings.address`.
         environment: Ray's runtime environment for actors.
-
-    Raises:
-        UserError: there is no such cluster, Ray does not accept the environment, or is not installed.
     """
     address = os.environ.get("RAY_ADDRESS") or address if address == "auto" else address
     if address.startswith("ray://"):
@@ -181,11 +168,7 @@ def connected(address: str, environment: Mapping[str, Any]) -> Iterator[RayClust
 
 
 def _check_head(address: str) -> None:
-    """Check that a server listens at an address; Ray itself would retry for minutes.
-
-    Raises:
-        UserError: none does.
-    """
+    """Check that a server listens at an address; Ray itself would retry for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         return

@@ -67,11 +67,7 @@ class RayRunners:
         self._throttle = Throttle()
 
     async def run(self, event: ExecutionEvent) -> None:
-        """Keep runners until the event is set or all have ended by themselves; none is left afterwards.
-
-        Raises:
-            Exception: a runner cannot be started, or cannot load the bundle; the event is set then.
-        """
+        """Keep runners until the event is set or all have ended by themselves; none is left afterwards."""
         stopping = asyncio.ensure_future(event.wait_async())
         self._store = pickle.loads(self.setup.store)
         self._shared_setup = self.cluster.put(self.setup)
@@ -173,11 +169,7 @@ class RayRunners:
         await self._give_back(slot, "its runner did not stop and was killed")
 
     async def _lost(self, slot: _Slot, place: Place | None, reason: str) -> None:
-        """Log that a runner is lost, and requeue its rollout.
-
-        Raises:
-            UserError: none could ever be started.
-        """
+        """Log that a runner is lost, and requeue its rollout."""
         if place is None:
             self._failed_starts += 1
             if not self._placed and self._failed_starts >= _MOST_FAILED_STARTS:

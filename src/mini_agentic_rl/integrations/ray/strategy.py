@@ -101,47 +101,27 @@ class RayExecutionStrategy(ExecutionStrategy):
         managed = self.managed_store
         if managed is None:
             managed = not isinstance(store, LightningStoreClient)
-        with connected(self.settings.address, self.environment) as cluster:
+        settings, ours = self.settings, logging.getLogger(PACKAGE_LOGGER)
+        log_level = ours.level if ours.handlers else None
+        event = ThreadingEvent()
+        with connected(settings.address, self.environment) as cluster:
             host = cluster.host if self.server_host in (None, *_EVERYWHERE) else str(self.server_host)
             label = None if managed else f"{socket.gethostname()}-{os.getpid()}"
-            with (
-                self._served(store, host) if managed else contextlib.nullcontext((store, store)) as (mine, theirs),
-                reached_at(host),
-            ):
+            served = self._served(store, host) if managed else contextlib.nullcontext((store, store))
+            with served as (mine, theirs), reached_at(host):
                 if isinstance(theirs, LightningStoreClient):
                     _check_reach(theirs, cluster)
-                self._run(algorithm, bundle, mine, theirs, cluster, label)
+                setup = RunnerSetup(bundle, dumps(theirs, "the store", _ADVICE), tuple(sys.path), log_level, label)
+                cpus, gpus = settings.runner_cpus, settings.runner_gpus
+                runners = RayRunners(cluster, setup, self.n_runners, self.patience, cpus, gpus)
 
-    def _run(
-        self,
-        algorithm: AlgorithmBundle,
-        bundle: bytes,
-        mine: LightningStore,
-        theirs: LightningStore,
-        cluster: RayCluster,
-        label: str | None,
-    ) -> None:
-        ours = logging.getLogger(PACKAGE_LOGGER)
-        log_level = ours.level if ours.handlers else None
-        setup = RunnerSetup(bundle, dumps(theirs, "the store", _ADVICE), tuple(sys.path), log_level, label)
-        settings = self.settings
-        runners = RayRunners(
-            cluster,
-            setup,
-            self.n_runners,
-            self.patience,
-            settings.runner_cpus,
-            settings.runner_gpus,
-        )
-        event = ThreadingEvent()
+                async def work() -> None:
+                    try:
+                        await run_until_set(algorithm, mine, event, self.patience.graceful_timeout / 2)
+                    finally:
+                        event.set()
 
-        async def work() -> None:
-            try:
-                await run_until_set(algorithm, mine, event, self.patience.graceful_timeout / 2)
-            finally:
-                event.set()
-
-        run_side_by_side(work, runners, event, self.patience.total)
+                run_side_by_side(work, runners, event, self.patience.total)
 
     @contextmanager
     def _served(self, store: LightningStore, host: str) -> Iterator[tuple[LightningStore, LightningStore]]:

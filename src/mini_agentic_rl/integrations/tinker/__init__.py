@@ -4,13 +4,13 @@ Follow a request:
 
     server.py          `TinkerServer`: HTTP server, keys, request limits
     routes.py          paths of the API
-    wire/              requests and answers, in JSON and protobuf
+    requests.py        bodies of requests, and the data of losses and prompts
+    protobuf.py        protobuf messages of requests and results
     service.py         `TinkerService`: creates, trains, saves and samples; long requests are answered with a promise
     promises.py        promises, and the order of a client's numbered requests
     sessions.py        clients, their models and samplers; snapshots of adapters to sample with
     training.py        one adapter: gradients, optimizer steps, saving, loading, removal; slots to sample with
-    losses.py          losses by name; checks and packs the data of a request for the learner
-    targets.py         tokens whose log-probabilities are wanted at positions of sequences, packed as one tree
+    losses.py          losses by name; checks the data of a request and packs them as one tree for the learner
     sampling.py        continuations and log-probabilities by the engine
     checkpoints.py     saved adapters, in a folder
     settings.py        limits of clients, options of the command, errors of a promise

@@ -112,11 +112,7 @@ class CheckpointFolder:
         return self._folder / _SNAPSHOTS
 
     def run(self, run_id: str, owner: str) -> ClientRun:
-        """Return a training run.
-
-        Raises:
-            NoWeightsError: the owner may see no run of this id.
-        """
+        """Return a training run."""
         run = self._runs.get(run_id)
         if run is None or not run.is_open_to(owner):
             raise NoWeightsError(f"there is no training run {run_id!r}")
@@ -130,11 +126,7 @@ class CheckpointFolder:
         self._runs[run.run_id] = run
 
     def target(self, run_id: str, kind: Kind, name: str, *, overwrite: bool) -> Path:
-        """Return the folder of a checkpoint of this name.
-
-        Raises:
-            RefusedError: the name is no valid folder name, or is taken.
-        """
+        """Return the folder of a checkpoint of this name."""
         if not _NAME.fullmatch(name):
             raise RefusedError(f"a checkpoint cannot be named {name!r}: use up to 128 letters, digits and _.=+-")
         target = self._place(run_id) / kind / name
@@ -155,9 +147,6 @@ class CheckpointFolder:
 
         Args:
             target: as returned by `target`.
-
-        Raises:
-            RefusedError: `ttl_seconds` is less than an hour or more than ten years.
         """
         now = self._clock()
         about = {"created": now, "expires": self._expiry(ttl_seconds), "user_metadata": user_metadata}
@@ -172,11 +161,7 @@ class CheckpointFolder:
             return self._note(self._runs[run_id], kind, target)
 
     def get(self, path: str, owner: str) -> SavedCheckpoint:
-        """Return the checkpoint of a path.
-
-        Raises:
-            NoWeightsError: there are none, they have expired, or the owner may not see them.
-        """
+        """Return the checkpoint of a path."""
         checkpoint = self._current(path)
         if checkpoint is None or not checkpoint.run.is_open_to(owner):
             raise NoWeightsError(f"there are no weights at {path!r} on this server")
@@ -196,11 +181,7 @@ class CheckpointFolder:
                 remove_folder(checkpoint.folder)
 
     def read(self, checkpoint: SavedCheckpoint, load: Callable[[Path], None]) -> None:
-        """Call `load` with the folder of a checkpoint, which is not removed or overwritten meanwhile.
-
-        Raises:
-            NoWeightsError: it was removed or overwritten before.
-        """
+        """Call `load` with the folder of a checkpoint, which is not removed or overwritten meanwhile."""
         with self._changing:
             if self._saved.get(checkpoint.path) != checkpoint:
                 raise NoWeightsError(f"there are no weights at {checkpoint.path!r} any more")

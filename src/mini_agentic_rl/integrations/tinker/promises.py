@@ -135,22 +135,14 @@ class Promises:
         return self._open.get(request_id) or self._fetched.get(request_id)
 
     def get(self, request_id: str, owner: str = "") -> Promise:
-        """Return the request of an id.
-
-        Raises:
-            GoneError: this owner has none.
-        """
+        """Return the request of an id."""
         promise = self.find(request_id)
         if promise is None or promise.owner != owner:
             raise GoneError(f"there is no request {request_id!r} any more: send it again")
         return promise
 
     def open(self, request_id: str, session_id: str, owner: str = "", size: int = 0) -> Promise:
-        """Return a new promise; see `Promise`.
-
-        Raises:
-            OverloadedError: the session has too many, or too much data in them.
-        """
+        """Return a new promise; see `Promise`."""
         if self._counts[session_id] >= self._most:
             raise OverloadedError(
                 f"this session has {self._most} requests open, which is the most (max_open_requests): fetch results "
@@ -213,11 +205,7 @@ class NumberedTurns:
         self._task: asyncio.Task[None] | None = None
 
     def number(self, given: int | None) -> int:
-        """Return the number of a request: the given one, or else the next free one.
-
-        Raises:
-            BadRequestError: the turn of that number is over.
-        """
+        """Return the number of a request: the given one, or else the next free one."""
         if given is None:
             return max(self._waiting, default=self.next_number - 1) + 1
         if given < self.next_number:

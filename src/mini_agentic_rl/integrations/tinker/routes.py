@@ -29,12 +29,8 @@ from ...http import (
 )
 from .checkpoints import SCHEME
 from .promises import Promise
-from .service import TinkerService
-from .sessions import UnknownClientError, owner_of
-from .settings import NoWeightsError, RefusedError
-from .wire.data import loss_request_of_proto, sample_request
-from .wire.messages import (
-    AnythingBody,
+from .protobuf import LossAnswer, SampleAnswer
+from .requests import (
     CreateModelBody,
     HeartbeatBody,
     JoinBody,
@@ -46,8 +42,12 @@ from .wire.messages import (
     SamplingSessionBody,
     SaveBody,
     SessionBody,
+    loss_request_of_proto,
+    sample_request,
 )
-from .wire.results import LossAnswer, SampleAnswer
+from .service import TinkerService
+from .sessions import UnknownClientError, owner_of
+from .settings import NoWeightsError, RefusedError
 
 PREFIX: Final = "/api/v1"
 _PROTOBUF: Final = "application/x-protobuf"
@@ -101,20 +101,31 @@ class TinkerRoutes:
         most = min(limits.max_body_bytes, most_bytes)
         return await read_json(request, most, read, within_seconds=limits.max_body_seconds)
 
-    def post(
-        self,
-        path: str,
-        kind: type[BodyT],
-        answer: Callable[[BodyT, str], Awaitable[dict[str, Any]]],
-        most_bytes: int = _BODY_BYTES,
-    ) -> Route:
+    def post(self, path: str, kind: type[BodyT], answer: Callable[[BodyT, str], Awaitable[dict[str, Any]]]) -> Route:
         """Return a route that takes a JSON object; `answer` is called with it and its owner."""
 
         async def endpoint(request: Request) -> Response:
-            body = await self.read(request, lambda fields: checked(kind, fields), most_bytes)
+            body = await self.read(request, lambda fields: checked(kind, fields))
             return json_response(await answer(body, self.owner(request)))
 
         return self.route("POST", path, endpoint)
+
+    def fixed(self, path: str, answer: dict[str, Any], most_bytes: int = _BODY_BYTES) -> Route:
+        """Return a route that takes a JSON object, ignores it and always gives the same answer."""
+
+        async def endpoint(request: Request) -> Response:
+            await self.read(request, lambda fields: None, most_bytes)
+            return json_response(answer)
+
+        return self.route("POST", path, endpoint)
+
+    def queue(self, path: str, kind: type[BodyT], work: Callable[[BodyT, str], Promise]) -> Route:
+        """Return a route whose JSON object `work` queues; the answer is the id of the promised result."""
+
+        async def answer(body: BodyT, owner: str) -> dict[str, Any]:
+            return _promised(work(body, owner))
+
+        return self.post(path, kind, answer)
 
     def get(self, path: str, answer: Callable[[Request, str], dict[str, Any]]) -> Route:
         """Return a route without a body; `answer` is called with the request and its owner."""
@@ -129,13 +140,9 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     """Return the routes of sessions, training, sampling and results."""
     service = routes.service
 
-    async def client_config(body: AnythingBody, owner: str) -> dict[str, Any]:
-        # A client that waits for fewer results than it may open never gets 429.
-        most = max(1, min(400, service.settings.max_open_requests // 2))
-        return {"sample_max_concurrent_requests": most, "sample_join_sampling_session": True}
-
-    async def dynamic_config(body: AnythingBody, owner: str) -> dict[str, Any]:
-        return {"sample_cancel_enabled": True}
+    # A client that waits for fewer results than it may open never gets 429.
+    most = max(1, min(400, service.settings.max_open_requests // 2))
+    client_config = {"sample_max_concurrent_requests": most, "sample_join_sampling_session": True}
 
     async def create_session(body: SessionBody, owner: str) -> dict[str, Any]:
         session = await service.begin_session(body, owner)
@@ -144,21 +151,6 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     async def heartbeat(body: HeartbeatBody, owner: str) -> dict[str, Any]:
         service.sessions.hear(body.session_id, owner)
         return {"type": "session_heartbeat"}
-
-    async def create_model(body: CreateModelBody, owner: str) -> dict[str, Any]:
-        return _promised(*service.create_model(body, owner))
-
-    async def load_weights(body: LoadWeightsBody, owner: str) -> dict[str, Any]:
-        return _promised(*service.load_weights(body, owner))
-
-    async def optim_step(body: OptimStepBody, owner: str) -> dict[str, Any]:
-        return _promised(service.optim_step(body, owner), body.model_id)
-
-    async def save_weights(body: SaveBody, owner: str) -> dict[str, Any]:
-        return _promised(service.save_state(body, owner), body.model_id)
-
-    async def save_for_sampler(body: SaveBody, owner: str) -> dict[str, Any]:
-        return _promised(service.save_for_sampler(body, owner), body.model_id)
 
     async def create_sampling_session(body: SamplingSessionBody, owner: str) -> dict[str, Any]:
         sampler = service.begin_sampling(body, owner)
@@ -195,9 +187,6 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
             "lora_rank": model.adapter.shape.rank,
         }
 
-    async def telemetry(body: AnythingBody, owner: str) -> dict[str, Any]:
-        return {"status": "accepted"}
-
     async def forward_backward(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTOBUF:
             raise UnsupportedEncodingError(f"send the data as {_PROTOBUF}, as the tinker package does")
@@ -206,8 +195,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         limits = routes.admission.limits
         raw = await read_body(request, limits.max_body_bytes, within_seconds=limits.max_body_seconds)
         body = await off_loop(len(raw), lambda: loss_request_of_proto(raw))
-        promise = service.forward_backward(body, routes.owner(request))
-        return json_response(_promised(promise, body.model_id))
+        return json_response(_promised(service.forward_backward(body, routes.owner(request))))
 
     async def retrieve(request: Request) -> Response:
         body = await routes.read(request, lambda fields: checked(RetrieveBody, fields))
@@ -228,28 +216,29 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         return response
 
     return [
-        routes.post("/client/config", AnythingBody, client_config),
-        routes.post("/client/dynamic_config", AnythingBody, dynamic_config),
+        routes.fixed("/client/config", client_config),
+        routes.fixed("/client/dynamic_config", {"sample_cancel_enabled": True}),
         routes.post("/create_session", SessionBody, create_session),
         routes.post("/session_heartbeat", HeartbeatBody, heartbeat),
-        routes.post("/create_model", CreateModelBody, create_model),
-        routes.post("/load_weights", LoadWeightsBody, load_weights),
+        routes.queue("/create_model", CreateModelBody, service.create_model),
+        routes.queue("/load_weights", LoadWeightsBody, service.load_weights),
         routes.post("/get_info", ModelBody, get_info),
         routes.route("POST", "/forward_backward", forward_backward),
-        routes.post("/optim_step", OptimStepBody, optim_step),
-        routes.post("/save_weights", SaveBody, save_weights),
-        routes.post("/save_weights_for_sampler", SaveBody, save_for_sampler),
+        routes.queue("/optim_step", OptimStepBody, service.optim_step),
+        routes.queue("/save_weights", SaveBody, service.save_state),
+        routes.queue("/save_weights_for_sampler", SaveBody, service.save_for_sampler),
         routes.post("/create_sampling_session", SamplingSessionBody, create_sampling_session),
         routes.post("/join_sampling_session", JoinBody, join_sampling_session),
         routes.route("POST", "/asample", asample),
         routes.post("/cancel_future", RetrieveBody, cancel_future),
         routes.route("POST", "/retrieve_future", retrieve),
-        routes.post("/telemetry", AnythingBody, telemetry, _REPORT_BYTES),
+        routes.fixed("/telemetry", {"status": "accepted"}, _REPORT_BYTES),
     ]
 
 
-def _promised(promise: Promise, model_id: str) -> dict[str, Any]:
-    return {"request_id": promise.request_id, "model_id": model_id}
+def _promised(promise: Promise) -> dict[str, Any]:
+    """Return the answer to a request of a model, whose id is the request's without its number."""
+    return {"request_id": promise.request_id, "model_id": promise.request_id.rpartition(":")[0]}
 
 
 def record_routes(routes: TinkerRoutes) -> list[Route]:
@@ -263,9 +252,6 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
             for name in service.model.names
         ]
         return {"supported_models": models}
-
-    def health(request: Request, owner: str) -> dict[str, Any]:
-        return {"status": "ok"}
 
     def training_run(request: Request, owner: str) -> dict[str, Any]:
         run = checkpoints.run(request.path_params["run"], owner)
@@ -303,13 +289,13 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
     async def finish(request: Request) -> Response:
         await routes.read(request, lambda fields: None)
         session_id = request.path_params["session"]
-        if any(each.session_id == session_id for each in service.sessions.of(routes.owner(request))):
+        if service.sessions.find(session_id, routes.owner(request)) is not None:
             await service.end_session(session_id)
         return json_response({})
 
     return [
         routes.get("/get_server_capabilities", capabilities),
-        routes.get("/healthz", health),
+        routes.get("/healthz", lambda request, owner: {"status": "ok"}),
         routes.get("/training_runs/{run}", training_run),
         routes.route("DELETE", "/training_runs/{run}/checkpoints/{checkpoint:path}", delete),
         routes.post("/weights_info", PathBody, weights_info),

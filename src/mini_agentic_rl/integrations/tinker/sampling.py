@@ -14,15 +14,13 @@ import numpy.typing as npt
 from ...policy import Policy
 from ...samplers import PolicySampler
 from ...tokens import SamplingParams, TokenRequest
-from .losses import check_ids
+from .losses import TargetSequence, check_ids, pack_targets
+from .protobuf import SampleAnswer, SampledTokens, TopTokens
+from .requests import SampleBody, SamplePrompt, SamplingBody
 from .settings import RefusedError
-from .targets import TargetSequence, pack_targets
 from .training import SamplerSlots, SavedWeights
-from .wire.data import SamplePrompt
-from .wire.messages import SampleBody, SamplingBody
-from .wire.results import LikeliestRows, SampleAnswer, SampledTokens
 
-# Log-probabilities of prompts: of their own tokens, of the likeliest tokens, of tokens that the client names.
+# Log-probabilities of prompts: of their own tokens, of the most likely tokens, of tokens that the client names.
 #
 # Requests that wait for the same weights are batched; a common prefix is computed once.
 
@@ -35,19 +33,16 @@ _AT_ONCE: Final = 16384
 
 
 @dataclass(frozen=True)
-class ScoreRequest:
-    """Log-probabilities to compute in one sequence: of the tokens `target_N` after the positions `place_N`, or with
-    `likeliest` of that many most likely tokens there."""
+class ScoreRequest(TargetSequence):
+    """Log-probabilities to compute in one sequence: of its targets, or with `top_k` of that many most likely tokens
+    in their places."""
 
-    tokens_T: Ints
-    place_N: Ints
-    target_N: Ints
-    likeliest: int = 0
+    top_k: int = 0
 
 
 @dataclass(frozen=True)
 class PromptScores:
-    """Log-probabilities [N], or with `likeliest` token ids and log-probabilities [N, K]."""
+    """Log-probabilities [N], or with `top_k` token ids and log-probabilities [N, K]."""
 
     logprobs: Floats
     token_ids: Ints | None = None
@@ -71,9 +66,9 @@ class PromptScorer:
     async def score(self, request: ScoreRequest, adapter: str | None) -> PromptScores:
         """Return the log-probabilities of a request, at temperature 1."""
         if not request.place_N.size:
-            wide = (0, request.likeliest) if request.likeliest else (0,)
-            return PromptScores(np.empty(wide, np.float32), np.empty(wide, np.int64) if request.likeliest else None)
-        kind = (adapter, request.likeliest)
+            wide = (0, request.top_k) if request.top_k else (0,)
+            return PromptScores(np.empty(wide, np.float32), np.empty(wide, np.int64) if request.top_k else None)
+        kind = (adapter, request.top_k)
         queue = self._waiting.setdefault(kind, [])
         scores: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
         queue.append((request, scores))
@@ -88,9 +83,9 @@ class PromptScorer:
         # Requests that arrive until the torch thread is free join the batch.
         await self._policy.run_async(lambda: None, brief=True)
         while kind in self._waiting:
-            await self._next(kind)
+            await self._score_batch(kind)
 
-    async def _next(self, kind: tuple[str | None, int]) -> None:
+    async def _score_batch(self, kind: tuple[str | None, int]) -> None:
         queue = self._waiting[kind]
         count = size = 0
         while count < len(queue) and (count == 0 or size + queue[count][0].tokens_T.size <= _AT_ONCE):
@@ -113,13 +108,13 @@ class PromptScorer:
             if not scores.done():
                 scores.set_result(each)
 
-    def _scored(self, batch: Sequence[ScoreRequest], adapter: str | None, likeliest: int) -> list[PromptScores]:
-        packed = pack_targets([TargetSequence(each.tokens_T, each.place_N, each.target_N) for each in batch])
+    def _scored(self, batch: Sequence[ScoreRequest], adapter: str | None, top_k: int) -> list[PromptScores]:
+        packed = pack_targets(batch)
         scorer = self._policy.scorer(adapter, max_tokens=self._max_tokens, head_rows=self._head_rows)
         ends = np.cumsum([each.place_N.size for each in batch])[:-1]
-        if not likeliest:
+        if not top_k:
             return [PromptScores(each) for each in np.split(scorer.logprobs(packed).float().cpu().numpy(), ends)]
-        best = scorer.likeliest(packed, likeliest)
+        best = scorer.likeliest(packed, top_k)
         ids = np.arange(best.logprobs_SK.shape[1])[None].repeat(packed.term_count, 0)
         logprobs = best.logprobs_SK.numpy()
         if best.tokens_SK is not None:
@@ -131,8 +126,8 @@ class PromptScorer:
         return [PromptScores(each_logprobs, each_ids) for each_logprobs, each_ids in pairs]
 
 
-_MOST_LIKELIEST: Final = 1 << 21
-"""Most likeliest tokens in one answer, over all positions."""
+_MOST_TOP_TOKENS: Final = 1 << 21
+"""Most top tokens in one answer, over all positions."""
 
 
 @dataclass(frozen=True)
@@ -171,11 +166,7 @@ class ClientSampler:
         self._engine = PolicySampler(policy.engine, base_name="base", adapters=(), context_length=model.context_length)
 
     async def sample(self, body: SampleBody, given: SamplePrompt, weights: SavedWeights | None) -> SampleAnswer:
-        """Return continuations of the prompt, and the requested log-probabilities of the prompt.
-
-        Raises:
-            RefusedError: the request cannot be done, and the text names the field; or the weights cannot be read.
-        """
+        """Return continuations of the prompt, and the requested log-probabilities of the prompt."""
         prompt = given.tokens_T
         if not prompt.size:
             raise RefusedError("the prompt is empty")
@@ -189,7 +180,7 @@ class ClientSampler:
             raise RefusedError("prompt_alt_tokens_k is not served here: sample the prompt's beginnings instead")
         scoring = _PromptRequest.of(body, given, self._vocabulary)
         sampling, stops = self._sampling(body.sampling_params, body.topk_sample_logprobs, room)
-        _check_likeliest(sampling.top_logprobs * sampling.max_tokens * body.num_samples, "topk_sample_logprobs")
+        _check_top_tokens(sampling.top_logprobs * sampling.max_tokens * body.num_samples, "topk_sample_logprobs")
         async with self._slots.holding(weights) as adapter, contextlib.AsyncExitStack() as stack:
             # If one continuation fails or the request is cancelled, the others are cancelled.
             group: list[asyncio.Future[tuple[SampledTokens, int]]] = []
@@ -207,7 +198,7 @@ class ClientSampler:
             cached_tokens=max(cached for _, cached in continuations),
         )
 
-    def _sampling(self, given: SamplingBody, likeliest: int, room: int) -> tuple[SamplingParams, _Stops]:
+    def _sampling(self, given: SamplingBody, top_logprobs: int, room: int) -> tuple[SamplingParams, _Stops]:
         stops = self._stops(given.stop)
         try:
             params = SamplingParams(
@@ -217,7 +208,7 @@ class ClientSampler:
                 max_tokens=min(room, given.max_tokens or room),
                 seed=given.seed,
                 stop_token_ids=stops.token_ids,
-                top_logprobs=min(likeliest, self._vocabulary),
+                top_logprobs=min(top_logprobs, self._vocabulary),
             )
         except ValueError as error:
             raise RefusedError(f"sampling_params: {error}") from None
@@ -249,7 +240,7 @@ class ClientSampler:
     async def _sampled(self, request: TokenRequest, texts: tuple[str, ...]) -> tuple[SampledTokens, int]:
         tokens: list[int] = []
         logprobs: list[float] = []
-        likeliest: list[tuple[tuple[int, float], ...]] = []
+        top_logprobs: list[tuple[tuple[int, float], ...]] = []
         reason, cached = "length", 0
         async with contextlib.aclosing(self._engine.complete(request)) as deltas:
             async for delta in deltas:
@@ -258,7 +249,7 @@ class ClientSampler:
                     tokens.append(token)
                     logprobs.append(delta.logprobs[number])
                     if delta.top_logprobs:
-                        likeliest.append(delta.top_logprobs[number])
+                        top_logprobs.append(delta.top_logprobs[number])
                     if texts and self._ends(tokens, texts):
                         reason = "stop"
                         break
@@ -270,7 +261,7 @@ class ClientSampler:
                     reason = "stop"
                 if reason == "stop":
                     break
-        rows = _rows(likeliest, request.sampling.top_logprobs) if likeliest else None
+        rows = _rows(top_logprobs, request.sampling.top_logprobs) if top_logprobs else None
         return SampledTokens(tokens, logprobs, "stop" if reason == "stop" else "length", rows), cached
 
     def _ends(self, tokens: list[int], texts: tuple[str, ...]) -> bool:
@@ -283,11 +274,11 @@ class ClientSampler:
 
 @dataclass(frozen=True)
 class _PromptRequest:
-    """The log-probabilities requested of a prompt: its tokens, the likeliest ones, and those of a tensor."""
+    """The log-probabilities requested of a prompt: its tokens, the most likely ones, and those of a tensor."""
 
     length: int
     tokens: ScoreRequest | None
-    likeliest: ScoreRequest | None
+    top_tokens: ScoreRequest | None
     targets: ScoreRequest | None
     target_ids: Ints | None
 
@@ -300,7 +291,7 @@ class _PromptRequest:
         start = 1 if last is None else length - last
         places = np.arange(start, length, dtype=np.int64)
         width = min(body.topk_prompt_logprobs, vocabulary)
-        _check_likeliest(width * places.size, "topk_prompt_logprobs")
+        _check_top_tokens(width * places.size, "topk_prompt_logprobs")
         targets, target_ids = None, given.targets
         if target_ids is not None:
             if target_ids.ndim != 2 or target_ids.shape[0] != length - 1:
@@ -313,14 +304,14 @@ class _PromptRequest:
         return cls(
             length,
             ScoreRequest(prompt, places - 1, prompt[places]) if body.prompt_logprobs else None,
-            ScoreRequest(prompt, places - 1, prompt[places], width) if width else None,
+            ScoreRequest(prompt, places - 1, prompt[places], top_k=width) if width else None,
             targets,
             target_ids,
         )
 
     @property
     def all(self) -> list[ScoreRequest]:
-        return [each for each in (self.tokens, self.likeliest, self.targets) if each is not None]
+        return [each for each in (self.tokens, self.top_tokens, self.targets) if each is not None]
 
     def answer(self, scores: Sequence[Any]) -> SampleAnswer:
         """Return the answer with the scores, which are in the order of `all`."""
@@ -330,12 +321,12 @@ class _PromptRequest:
             logprobs = np.full(self.length, np.nan, np.float32)
             logprobs[self.tokens.place_N + 1] = next(rest).logprobs
             answer = replace(answer, prompt_logprobs=logprobs)
-        if self.likeliest is not None:
-            scored, shape = next(rest), (self.length, self.likeliest.likeliest)
-            rows = LikeliestRows(np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32))
-            rows.token_ids[self.likeliest.place_N + 1] = scored.token_ids
-            rows.logprobs[self.likeliest.place_N + 1] = scored.logprobs
-            answer = replace(answer, prompt_likeliest=rows)
+        if self.top_tokens is not None:
+            scored, shape = next(rest), (self.length, self.top_tokens.top_k)
+            rows = TopTokens(np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32))
+            rows.token_ids[self.top_tokens.place_N + 1] = scored.token_ids
+            rows.logprobs[self.top_tokens.place_N + 1] = scored.logprobs
+            answer = replace(answer, prompt_top_tokens=rows)
         if self.targets is not None and self.target_ids is not None:
             values = np.zeros(self.target_ids.shape, np.float32)
             values[self.target_ids >= 0] = next(rest).logprobs
@@ -343,10 +334,10 @@ class _PromptRequest:
         return answer
 
 
-def _check_likeliest(count: int, field: str) -> None:
-    if count > _MOST_LIKELIEST:
+def _check_top_tokens(count: int, field: str) -> None:
+    if count > _MOST_TOP_TOKENS:
         raise RefusedError(
-            f"{field} asks for up to {count} tokens in one answer, and {_MOST_LIKELIEST} are the most: ask for fewer, "
+            f"{field} asks for up to {count} tokens in one answer, and {_MOST_TOP_TOKENS} are the most: ask for fewer, "
             "or in several requests"
         )
 
@@ -359,11 +350,11 @@ def _numbered(sampling: SamplingParams, number: int) -> SamplingParams:
     return replace(sampling, seed=seed)
 
 
-def _rows(likeliest: Sequence[Sequence[tuple[int, float]]], width: int) -> LikeliestRows:
-    rows = LikeliestRows(
-        np.zeros((len(likeliest), width), np.int64), np.full((len(likeliest), width), np.nan, np.float32)
+def _rows(top_logprobs: Sequence[Sequence[tuple[int, float]]], width: int) -> TopTokens:
+    rows = TopTokens(
+        np.zeros((len(top_logprobs), width), np.int64), np.full((len(top_logprobs), width), np.nan, np.float32)
     )
-    for row, pairs in enumerate(likeliest):
+    for row, pairs in enumerate(top_logprobs):
         for column, (token, logprob) in enumerate(pairs[:width]):
             rows.token_ids[row, column], rows.logprobs[row, column] = token, logprob
     return rows

@@ -19,26 +19,30 @@ from ...policy import LearnerSettings, Policy, learning_chunk
 from .checkpoints import CheckpointFolder, ClientRun, Kind, SavedCheckpoint
 from .losses import loss_batch
 from .promises import NumberedTurns, Promise, Promises
+from .protobuf import LossAnswer, SampleAnswer
+from .requests import (
+    AdamBody,
+    CreateModelBody,
+    LoadWeightsBody,
+    LossRequest,
+    OptimizerBody,
+    OptimStepBody,
+    SampleRequest,
+    SamplingSessionBody,
+    SaveBody,
+    SessionBody,
+    sound,
+)
 from .sampling import ClientSampler, PromptScorer
 from .sessions import ClientModel, SamplingSession, Snapshots, TinkerSession, TinkerSessions
 from .settings import ClientSettings, RefusedError
 from .training import AdapterShape, SamplerSlots, SavedWeights, TrainedAdapter, check_step
-from .wire.data import LossRequest, SampleRequest, sound
-from .wire.messages import (
-    AdamBody,
-    CreateModelBody,
-    LoadWeightsBody,
-    OptimStepBody,
-    SamplingSessionBody,
-    SaveBody,
-    SessionBody,
-)
-from .wire.results import LossAnswer, SampleAnswer
 
 logger = logging.getLogger(__name__)
 
 Work = Callable[[], Awaitable[Any]]
 
+_MOST_MODELS: Final = 4096
 _SWEEP_SECONDS: Final = 5.0
 _MISSED_SECONDS: Final = 60.0
 """A client sends a heartbeat every 10 seconds; after this long without one it may be ended to make room for another."""
@@ -78,7 +82,7 @@ class TinkerService:
         self.model = model
         self.settings = settings
         self.checkpoints = checkpoints
-        self.sessions = TinkerSessions(settings.max_clients, settings.session_seconds)
+        self.sessions = TinkerSessions(settings.max_clients)
         self.promises = Promises(settings.max_open_requests, settings.max_open_mib << 20)
         self.context_length: int = policy.model.context_length
         self._policy = policy
@@ -103,13 +107,9 @@ class TinkerService:
             await asyncio.to_thread(self.checkpoints.sweep)
 
     async def begin_session(self, body: SessionBody, owner: str) -> TinkerSession:
-        """Return a new session of an owner.
-
-        Raises:
-            OverloadedError: there are as many as there may be.
-        """
+        """Return a new session of an owner."""
         if self.sessions.full:
-            await self._make_room()
+            await self._end_silent(_MISSED_SECONDS)
         return self.sessions.begin(body.user_metadata, body.display_name, owner)
 
     async def end_session(self, session_id: str) -> None:
@@ -127,32 +127,30 @@ class TinkerService:
                 await self._policy.run_async(adapter.remove)
         await self._snapshots.end(session_id)
 
-    async def _make_room(self) -> None:
-        """End sessions without a recent heartbeat, to make room for another client."""
-        await self._end_silent(min(_MISSED_SECONDS, self.settings.session_seconds))
-
     async def _end_silent(self, seconds: float) -> None:
+        """End sessions without a request for that long, or for `session_seconds` if these are fewer."""
+        seconds = min(seconds, self.settings.session_seconds)
         for session_id in self.sessions.silent(seconds):
             logger.warning("session %s has sent nothing for %g seconds, and is ended", session_id, seconds)
             await self.end_session(session_id)
 
     def check_base(self, name: str | None) -> str:
-        """Return the name of the model.
-
-        Raises:
-            RefusedError: the client requested another model.
-        """
+        """Return the name of the model."""
         if name is not None and name.split(":")[0] not in self.model.names:
             raise RefusedError(f"the model {name!r} is not served here: there is {self.model.names[0]!r}")
         return name or self.model.names[0]
 
-    def create_model(self, body: CreateModelBody, owner: str) -> tuple[Promise, str]:
-        """Create an adapter to train; return the promise and the model id."""
+    def _check_optimizer(self, optimizer: OptimizerBody | None) -> None:
+        if optimizer is not None and optimizer.type != "adamw":
+            raise RefusedError(f"the optimizer {optimizer.type!r} is not served here: there is 'adamw'")
+
+    def create_model(self, body: CreateModelBody, owner: str) -> Promise:
+        """Create an adapter to train."""
         session = self.sessions.hear(body.session_id, owner)
         lora, model_id = body.lora_config, f"{body.session_id}:train:{body.model_seq_id}"
 
         async def work() -> dict[str, Any]:
-            _check_optimizer(body.optimizer_config.type)
+            self._check_optimizer(body.optimizer_config)
             if not (lora.train_attn or lora.train_mlp):
                 raise RefusedError(
                     "adapters train attention, the MLP or both here: the output head alone cannot be trained"
@@ -162,10 +160,10 @@ class TinkerService:
             await self._make(session, model_id, base, shape, lora.seed, body.user_metadata)
             return {"model_id": model_id, "type": "create_model"}
 
-        return self._first(session, model_id, body.base_model, work), model_id
+        return self._first(session, model_id, body.base_model, work)
 
-    def load_weights(self, body: LoadWeightsBody, owner: str) -> tuple[Promise, str]:
-        """Load saved weights into an existing model or a new one; return the promise and the model id."""
+    def load_weights(self, body: LoadWeightsBody, owner: str) -> Promise:
+        """Load saved weights into an existing model or a new one."""
         if body.model_id is not None:
             _, model = self.sessions.of_model(body.model_id, owner)
 
@@ -175,9 +173,9 @@ class TinkerService:
                 if checkpoint.run.shape != adapter.shape:
                     raise RefusedError(f"{body.path} has an adapter of another shape: {checkpoint.run.shape}")
                 await self._load(adapter, checkpoint, optimizer=body.optimizer)
-                return _loaded(body.path, model.model_id)
+                return {"path": body.path, "model_id": model.model_id, "type": "load_weights"}
 
-            return self._numbered(model, owner, body.seq_id, work), model.model_id
+            return self._numbered(model, owner, body.seq_id, work)
         if body.session_id is None or body.model_seq_id is None:
             raise RefusedError("load_weights needs a model_id, or a session_id and a model_seq_id")
         session = self.sessions.hear(body.session_id, owner)
@@ -185,13 +183,13 @@ class TinkerService:
 
         async def begin() -> dict[str, Any]:
             checkpoint = self.checkpoints.get(body.path, owner)
-            _check_optimizer("adamw" if body.optimizer_config is None else body.optimizer_config.type)
+            self._check_optimizer(body.optimizer_config)
             base = self.check_base(body.base_model or checkpoint.run.base_model)
             adapter = await self._make(session, model_id, base, checkpoint.run.shape, None, body.user_metadata)
             await self._load(adapter, checkpoint, optimizer=body.optimizer)
-            return _loaded(body.path, model_id)
+            return {"path": body.path, "model_id": model_id, "type": "load_weights"}
 
-        return self._first(session, model_id, body.base_model or "", begin), model_id
+        return self._first(session, model_id, body.base_model or "", begin)
 
     def forward_backward(self, request: LossRequest, owner: str) -> Promise:
         """Compute the loss of a batch and, unless it is `forward_only`, add its gradient to the client's adapter."""
@@ -218,8 +216,7 @@ class TinkerService:
         _, model = self.sessions.of_model(body.model_id, owner)
 
         async def work() -> dict[str, Any]:
-            if body.optimizer_params is not None:
-                _check_optimizer(body.optimizer_params.type)
+            self._check_optimizer(body.optimizer_params)
             step = body.adam_params or AdamBody()
             check_step(step)
             adapter = model.made()
@@ -246,19 +243,13 @@ class TinkerService:
             weights = await self._snapshots.take(model)
             number = len(session.samplers) if body.sampling_session_seq_id is None else body.sampling_session_seq_id
             sampler = SamplingSession(f"{session.session_id}:sample:{number}", model.base_model, weights=weights)
-            if body.kind == "inflight":
-                model.inflight, sampler.inflight_of = weights, model
             session.add_sampler(sampler)
             return {"sampling_session_id": sampler.session_id, "type": "save_weights_for_sampler"}
 
         return self._numbered(model, owner, body.seq_id, work)
 
     def begin_sampling(self, body: SamplingSessionBody, owner: str) -> SamplingSession:
-        """Return a session that samples with saved weights, or with the bare model.
-
-        Raises:
-            RefusedError: there are no such weights, or no such model.
-        """
+        """Return a session that samples with saved weights, or with the bare model."""
         session = self.sessions.hear(body.session_id, owner)
         weights = base = None
         if body.model_path is not None:
@@ -286,10 +277,9 @@ class TinkerService:
 
         async def work() -> SampleAnswer:
             prompt = sound(request.prompt)
-            weights = sampler.current
-            if weights is not None:
-                self._snapshots.use(weights)
-            return await self._sampler.sample(body, prompt, weights)
+            if sampler.weights is not None:
+                self._snapshots.use(sampler.weights)
+            return await self._sampler.sample(body, prompt, sampler.weights)
 
         promise.work = asyncio.create_task(promise.settle(work))
         return promise, ids
@@ -306,13 +296,13 @@ class TinkerService:
             return known
         if model_id in session.models:
             raise RefusedError(f"the model {model_id!r} was begun already")
+        if len(session.models) >= _MOST_MODELS:
+            raise OverloadedError(
+                f"this session has begun {_MOST_MODELS} models, which is the most: begin a new session"
+            )
         model = ClientModel(model_id, base_model, NumberedTurns(0, self.settings.gap_seconds))
-        session.add_model(model)
-        try:
-            promise = self.promises.open(f"{model_id}:0", session.session_id, session.owner)
-        except OverloadedError:
-            del session.models[model_id]
-            raise
+        promise = self.promises.open(f"{model_id}:0", session.session_id, session.owner)
+        session.models[model_id] = model
         model.turns.put(0, promise, work)
         return promise
 
@@ -344,7 +334,7 @@ class TinkerService:
     ) -> TrainedAdapter:
         settings = self.settings
         if self.adapter_count >= settings.max_trained_adapters:
-            await self._make_room()
+            await self._end_silent(_MISSED_SECONDS)
         if self.adapter_count >= settings.max_trained_adapters:
             raise RefusedError(
                 f"{settings.max_trained_adapters} adapters are in training, which is the most (max_trained_adapters): "
@@ -398,12 +388,3 @@ class TinkerService:
             )
 
         return (await self._policy.run_async(save)).path
-
-
-def _check_optimizer(name: str) -> None:
-    if name != "adamw":
-        raise RefusedError(f"the optimizer {name!r} is not served here: there is 'adamw'")
-
-
-def _loaded(path: str, model_id: str) -> dict[str, Any]:
-    return {"path": path, "model_id": model_id, "type": "load_weights"}

@@ -19,7 +19,6 @@ from .promises import NumberedTurns
 from .settings import GONE, NoWeightsError, RefusedError
 from .training import SavedWeights, TrainedAdapter
 
-_MOST_MODELS: Final = 4096
 _MOST_SAMPLERS: Final = 65_536
 
 
@@ -49,15 +48,9 @@ class ClientModel:
     """None until it is made."""
     snapshot: tuple[int, SavedWeights] | None = None
     """The latest copy of its weights, with the number of changes behind them."""
-    inflight: SavedWeights | None = None
-    """The copy that its inflight sampling clients use."""
 
     def made(self) -> TrainedAdapter:
-        """Return the adapter.
-
-        Raises:
-            RefusedError: it could not be created, or was removed.
-        """
+        """Return the adapter."""
         if self.adapter is None:
             raise RefusedError(f"the model {self.model_id!r} could not be made, as its first request says")
         return self.adapter
@@ -72,15 +65,8 @@ class SamplingSession:
     model_path: str | None = None
     weights: SavedWeights | None = None
     """None for the base model."""
-    inflight_of: ClientModel | None = None
-    """The model whose latest published weights are used instead."""
     joined: int = 0
     """Number of further processes that sample in it."""
-
-    @property
-    def current(self) -> SavedWeights | None:
-        """Weights for the next request."""
-        return self.weights if self.inflight_of is None else self.inflight_of.inflight
 
 
 @dataclass
@@ -95,24 +81,8 @@ class TinkerSession:
     models: dict[str, ClientModel] = field(default_factory=dict)
     samplers: dict[str, SamplingSession] = field(default_factory=dict)
 
-    def add_model(self, model: ClientModel) -> None:
-        """Add a model.
-
-        Raises:
-            OverloadedError: there are too many.
-        """
-        if len(self.models) >= _MOST_MODELS:
-            raise OverloadedError(
-                f"this session has begun {_MOST_MODELS} models, which is the most: begin a new session"
-            )
-        self.models[model.model_id] = model
-
     def add_sampler(self, sampler: SamplingSession) -> SamplingSession:
-        """Add a sampling client.
-
-        Raises:
-            OverloadedError: there are too many.
-        """
+        """Add a sampling client."""
         if len(self.samplers) >= _MOST_SAMPLERS and sampler.session_id not in self.samplers:
             raise OverloadedError(
                 f"this session has begun {_MOST_SAMPLERS} sampling sessions, which is the most: begin a new session"
@@ -126,13 +96,11 @@ class TinkerSessions:
 
     Args:
         most: most sessions at once.
-        seconds: time without a request after which a session has ended.
         clock: monotonic clock, in seconds.
     """
 
-    def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
-        self._seconds = seconds
         self._clock = clock
         self._sessions: dict[str, TinkerSession] = {}
 
@@ -147,64 +115,52 @@ class TinkerSessions:
     def begin(
         self, user_metadata: Mapping[str, Any] | None, display_name: str | None, owner: str = ""
     ) -> TinkerSession:
-        """Return a new session.
-
-        Raises:
-            OverloadedError: there are too many.
-        """
+        """Return a new session."""
         if self.full:
             raise OverloadedError(f"{self._most} clients are here already, which is the most (max_clients)")
         session = TinkerSession(secrets.token_hex(12), owner, self._clock(), user_metadata, display_name)
         self._sessions[session.session_id] = session
         return session
 
-    def of(self, owner: str) -> list[TinkerSession]:
-        """Return the sessions of an owner."""
-        return [each for each in list(self._sessions.values()) if each.owner == owner]
-
-    def hear(self, session_id: str, owner: str = "") -> TinkerSession:
-        """Return a session, and record that its client is alive.
-
-        Raises:
-            UnknownClientError: the owner has no session of this id.
-        """
-        session = self._sessions.get(session_id)
+    def find(self, client_id: str, owner: str) -> TinkerSession | None:
+        """Return the session of an id, or of the id of one of its models or samplers, and record that its client is
+        alive; None if the owner has no such session."""
+        session = self._sessions.get(client_id.partition(":")[0])
         if session is None or session.owner != owner:
-            raise UnknownClientError(f"there is no session {session_id!r}, or it has ended: begin a new one", 410)
+            return None
         session.heard_at = self._clock()
         return session
 
-    def of_model(self, model_id: str, owner: str) -> tuple[TinkerSession, ClientModel]:
-        """Return a client's model, and its session.
+    def hear(self, session_id: str, owner: str = "") -> TinkerSession:
+        """Return a session, and record that its client is alive."""
+        session = self.find(session_id, owner)
+        if session is None:
+            raise UnknownClientError(f"there is no session {session_id!r}, or it has ended: begin a new one", 410)
+        return session
 
-        Raises:
-            UnknownClientError: this owner has none.
-        """
-        for session in self.of(owner):
-            if model_id in session.models:
-                return self.hear(session.session_id, owner), session.models[model_id]
-        raise UnknownClientError(
-            f"there is no model {model_id!r} in training here, or not any more: create it from a saved state"
-        )
+    def of_model(self, model_id: str, owner: str) -> tuple[TinkerSession, ClientModel]:
+        """Return a client's model, and its session."""
+        session = self.find(model_id, owner)
+        if session is None or model_id not in session.models:
+            raise UnknownClientError(
+                f"there is no model {model_id!r} in training here, or not any more: create it from a saved state"
+            )
+        return session, session.models[model_id]
 
     def sampler(self, sampling_session_id: str, owner: str) -> tuple[TinkerSession, SamplingSession]:
-        """Return a sampling client, and its session.
-
-        Raises:
-            UnknownClientError: this owner has none.
-        """
-        for session in self.of(owner):
-            if sampling_session_id in session.samplers:
-                return self.hear(session.session_id, owner), session.samplers[sampling_session_id]
-        raise UnknownClientError(f"there is no sampling session {sampling_session_id!r}, or not any more")
+        """Return a sampling client, and its session."""
+        session = self.find(sampling_session_id, owner)
+        if session is None or sampling_session_id not in session.samplers:
+            raise UnknownClientError(f"there is no sampling session {sampling_session_id!r}, or not any more")
+        return session, session.samplers[sampling_session_id]
 
     def end(self, session_id: str) -> TinkerSession | None:
         """Remove a session and return it."""
         return self._sessions.pop(session_id, None)
 
-    def silent(self, seconds: float | None = None) -> list[str]:
-        """Return the ids of sessions without a request for `seconds`, by default the limit of the settings."""
-        until = self._clock() - (self._seconds if seconds is None else seconds)
+    def silent(self, seconds: float) -> list[str]:
+        """Return the ids of sessions without a request for `seconds`."""
+        until = self._clock() - seconds
         return [each.session_id for each in self._sessions.values() if each.heard_at < until]
 
 
@@ -229,11 +185,7 @@ class Snapshots:
         self._made = 0
 
     async def take(self, model: ClientModel) -> SavedWeights:
-        """Return a copy of a client's current weights; the last copy if they have not changed since.
-
-        Raises:
-            RefusedError: the client has no adapter.
-        """
+        """Return a copy of a client's current weights; the last copy if they have not changed since."""
         adapter = model.made()
         if model.snapshot is not None:
             changes, weights = model.snapshot
@@ -265,11 +217,7 @@ class Snapshots:
             await asyncio.to_thread(shutil.rmtree, weights.folder, ignore_errors=True)
 
     def use(self, weights: SavedWeights) -> None:
-        """Mark weights as recently used.
-
-        Raises:
-            NoWeightsError: they were removed.
-        """
+        """Mark weights as recently used."""
         if weights.key in self._kept:
             self._kept.move_to_end(weights.key)
         elif not weights.folder.is_dir():

@@ -34,9 +34,9 @@ from ...policy import (
     save_weights,
 )
 from .losses import LossBatch
+from .protobuf import LossAnswer
+from .requests import AdamBody
 from .settings import GONE, UNREADABLE, NoWeightsError, RefusedError
-from .wire.messages import AdamBody
-from .wire.results import LossAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +56,7 @@ class AdapterShape:
 
 
 def check_step(step: AdamBody) -> None:
-    """Check the hyperparameters of a step.
-
-    Raises:
-        RefusedError: one is out of its range.
-    """
+    """Check the hyperparameters of a step."""
     for name, value in step.model_dump().items():
         if not 0 <= value <= LARGEST_STEP:
             raise RefusedError(f"adam_params.{name} must be 0 or more and at most {LARGEST_STEP:g}, not {value}")
@@ -69,11 +65,7 @@ def check_step(step: AdamBody) -> None:
 
 
 def remove_adapter(model: PolicyModel, name: str) -> None:
-    """Remove an adapter that nothing samples with any more, and free its memory. On the torch thread.
-
-    Raises:
-        PolicyError: there is no such adapter, or it is the first one, which every model has.
-    """
+    """Remove an adapter that nothing samples with any more, and free its memory. On the torch thread."""
     if name not in model.versions or name == DEFAULT_ADAPTER or model.peft_model is None:
         raise PolicyError(f"there is no adapter named {name!r} to remove")
     model.unpack()
@@ -84,11 +76,7 @@ def remove_adapter(model: PolicyModel, name: str) -> None:
 
 
 def linear_layers(model: PolicyModel, *, attention: bool, mlp: bool) -> tuple[str, ...]:
-    """Return the names of the linear layers of the attention, of the MLP or of both, as `target_modules` takes them.
-
-    Raises:
-        PolicyError: there is none.
-    """
+    """Return the names of the linear layers of the attention, of the MLP or of both, as `target_modules` takes them."""
     layers: set[str] = set()
     for path, module in model.backbone.named_modules():
         if not isinstance(module, nn.Linear) or ".lora_" in path:
@@ -141,11 +129,7 @@ class TrainedAdapter:
         """Number of times that the weights have changed."""
 
     def forward_backward(self, batch: LossBatch, *, gradient: bool) -> LossAnswer:
-        """Compute the loss of a batch; with `gradient`, add its gradient to those so far.
-
-        Raises:
-            RefusedError: the loss, or a log-probability, is not finite.
-        """
+        """Compute the loss of a batch; with `gradient`, add its gradient to those so far."""
         parameters = self._learner.parameters
         # The gradients so far are put aside, so that a batch that fails midway leaves them unchanged.
         before = [parameter.grad for parameter in parameters]
@@ -170,11 +154,7 @@ class TrainedAdapter:
         return answer
 
     def optim_step(self, step: AdamBody) -> dict[str, float]:
-        """Take an AdamW step with the gradients so far, and clear them.
-
-        Raises:
-            RefusedError: they are not finite; they are cleared too.
-        """
+        """Take an AdamW step with the gradients so far, and clear them."""
         for group in self._learner.optimizer.param_groups:
             group.update(betas=(step.beta1, step.beta2), eps=step.eps, weight_decay=step.weight_decay)
         metrics = self._learner.step_with(step.learning_rate, step.grad_clip_norm or math.inf)
@@ -190,11 +170,7 @@ class TrainedAdapter:
             self._learner.save_state(folder / OPTIMIZER_FILE)
 
     def load(self, folder: Path, *, optimizer: bool) -> None:
-        """Load saved weights, and with `optimizer` the optimizer's state; gradients so far are cleared.
-
-        Raises:
-            RefusedError: they are damaged, of another shape, or saved without the optimizer's state.
-        """
+        """Load saved weights, and with `optimizer` the optimizer's state; gradients so far are cleared."""
         if optimizer and not (folder / OPTIMIZER_FILE).is_file():
             raise RefusedError("these weights were saved without the optimizer's state: load them without it")
         try:
@@ -272,11 +248,7 @@ class SamplerSlots:
 
     @asynccontextmanager
     async def holding(self, weights: SavedWeights | None) -> AsyncIterator[str | None]:
-        """Yield the name of an adapter with these weights, which keeps them during the block; None for the base model.
-
-        Raises:
-            RefusedError: the weights cannot be read, or were removed.
-        """
+        """Yield the name of an adapter that keeps these weights during the block; None for the base model."""
         if weights is None:
             yield None
             return

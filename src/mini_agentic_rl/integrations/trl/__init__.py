@@ -1,8 +1,5 @@
-"""Environments and reward functions that were written for TRL's GRPOTrainer: `TRLEnvironment` and `TRLRewards`.
+"""Environments and reward functions that were written for TRL's GRPOTrainer: `TRLEnvironment`, which needs no TRL."""
 
-They do not need TRL.
-"""
+from .environment import Tool, TRLEnvironment, WithoutEnvironment
 
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = ["TRLEnvironment", "Tool", "WithoutEnvironment"]

@@ -35,53 +35,6 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class TRLRewards:
-    """Scores completions, each by all functions.
-
-    Args:
-        functions: one or several reward functions for TRL, or rewards of this package.
-        weights: a factor for each; None weighs all alike.
-
-    Raises:
-        UserError: one is not a function or requires `trainer_state`, or the number of weights differs.
-    """
-
-    def __init__(self, functions: Function | Sequence[Function] = (), weights: Sequence[float] | None = None) -> None:
-        given = [functions] if callable(functions) else list(functions)
-        for function in given:
-            _check(function)
-        if weights is not None and len(weights) != len(given):
-            raise UserError(f"{len(weights)} weights for {len(given)} reward functions", setting="reward_weights")
-        called = [function if isinstance(function, Reward) else _Called(function) for function in given]
-        self._sum = WeightedSum(called, weights) if called else None
-        self.wants_ids = any("completion_ids" in inspect.signature(function).parameters for function in given)
-        """True if a function names `completion_ids`."""
-
-    def __bool__(self) -> bool:
-        return self._sum is not None
-
-    def score(
-        self, prompt: Any, completion: Any, columns: Mapping[str, Any], *, completion_ids: Sequence[int] | None = None
-    ) -> dict[str, float]:
-        """Return the sum, as `reward`, and the number of each function; empty if none gave one, or one failed.
-
-        Args:
-            prompt: text or messages.
-            completion: text or messages.
-            columns: the other columns of the row, and further arguments of the functions.
-        """
-        given: dict[str, Any] = {
-            name: [value] for name, value in columns.items() if name not in ("prompt", "completion")
-        }
-        given |= {"completion_ids": [completion_ids], "log_metric": _log_metric, "log_extra": _log_extra}
-        if self._sum is None:
-            return {}
-        (total,), parts = self._sum.sums_and_parts([completion], [prompt], given)
-        if total is None:
-            return {}
-        return {name: value for name, (value,) in parts.items() if value is not None} | {REWARD: total}
-
-
 class _Called(Reward):
     """A reward function, called as TRL calls it."""
 
@@ -166,8 +119,7 @@ async def call_tool(tools: Mapping[str, Tool], name: str, arguments: str) -> str
         values = json.loads(arguments or "{}")
         if name not in tools:
             raise ValueError(f"Tool {name} not found.")
-        tool = tools[name]
-        result = await tool(**values) if inspect.iscoroutinefunction(tool) else await asyncio.to_thread(tool, **values)
+        result = await _called(tools[name], **values)
     except Exception as error:  # of the model's arguments, or of the tool
         result = {"error": str(error)}
     return str(result)
@@ -178,6 +130,8 @@ Factory = Callable[[], Any]
 _ALONE = ""
 """Name of a single environment."""
 _MOST_CALLS = 10
+_REPLACED = ("prompt", "completion")
+"""Columns of a row that reward functions get as `prompts` and `completions`."""
 
 
 class WithoutEnvironment:
@@ -216,7 +170,16 @@ class TRLEnvironment:
         self._factories: dict[str, Factory] = (
             dict(environment_factory) if isinstance(environment_factory, Mapping) else {_ALONE: environment_factory}
         )
-        self._rewards = TRLRewards(reward_funcs, reward_weights)
+        functions = [reward_funcs] if callable(reward_funcs) else list(reward_funcs)
+        for function in functions:
+            _check(function)
+        if reward_weights is not None and len(reward_weights) != len(functions):
+            raise UserError(
+                f"{len(reward_weights)} weights for {len(functions)} reward functions", setting="reward_weights"
+            )
+        called = [function if isinstance(function, Reward) else _Called(function) for function in functions]
+        self._rewards = WeightedSum(called, reward_weights) if called else None
+        self._wants_ids = any("completion_ids" in inspect.signature(function).parameters for function in functions)
         self._tools, self._rows, self._most = list(tools), train_dataset, max_tool_calling_iterations
         self._idle: defaultdict[str, deque[Any]] = defaultdict(deque)
         self._schemas: dict[str, list[dict[str, Any]]] = {}
@@ -224,7 +187,7 @@ class TRLEnvironment:
             instance = factory()
             if not callable(getattr(type(instance), "reset", None)):
                 raise UserError(f"{_kind(instance)} has no reset method", setting="environment_factory")
-            if not self._rewards and not hasattr(type(instance), "get_reward"):
+            if self._rewards is None and not hasattr(type(instance), "get_reward"):
                 raise UserError(
                     f"nothing gives a reward: write a get_reward method of {_kind(instance)}, or give reward_funcs",
                     setting="reward_funcs",
@@ -253,16 +216,26 @@ class TRLEnvironment:
         with self._instance(name) as environment:
             prompt = await _opening(environment, task, several=name != _ALONE)
             completion, ids = await self._talk(name, environment, list(prompt), endpoint)
-            columns = {**task, "environments": environment}
-            scores: dict[str, float] = await asyncio.to_thread(
-                self._rewards.score, prompt, completion, columns, completion_ids=ids
-            )
+            columns = {**task, "environments": environment, "completion_ids": ids}
+            scores = await asyncio.to_thread(self._score, prompt, completion, columns)
             reward = await _environment_reward(environment)
         if reward is not None:
             scores = {**scores, _kind(environment): reward, REWARD: scores.get(REWARD, 0.0) + reward}
         if not scores:
             raise ValueError(f"{_kind(environment)} and its reward functions gave no reward (None)")
         return Outcome(scores, completion[-1].get("content") if completion else None)
+
+    def _score(self, prompt: Any, completion: Any, columns: Mapping[str, Any]) -> dict[str, float]:
+        """Return the sum of the reward functions, as `reward`, and each one's number; empty if none gave one, or one
+        failed."""
+        if self._rewards is None:
+            return {}
+        given: dict[str, Any] = {name: [value] for name, value in columns.items() if name not in _REPLACED}
+        given |= {"log_metric": _log_metric, "log_extra": _log_extra}
+        (total,), parts = self._rewards.sums_and_parts([completion], [prompt], given)
+        if total is None:
+            return {}
+        return {name: value for name, (value,) in parts.items() if value is not None} | {REWARD: total}
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the instances: each process makes its own."""
@@ -315,7 +288,7 @@ class TRLEnvironment:
             return results
 
         observe = None
-        if self._rewards.wants_ids:
+        if self._wants_ids:
             extra = {**endpoint.sampling.get("extra_body", {}), "return_token_ids": True}
             endpoint = replace(endpoint, sampling={**endpoint.sampling, "extra_body": extra})
             observe = keep_ids
@@ -353,7 +326,7 @@ async def _environment_reward(environment: Any) -> float | None:
     return float(value)
 
 
-async def _called(function: Callable[..., Any], **arguments: Any) -> Any:
+async def _called(function: Callable[..., Any], /, **arguments: Any) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
     return await asyncio.to_thread(function, **arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,7 @@ _NATIVE = (
 
 
 def check_backend(settings: GRPOSettings, *, adapters: Collection[str], fixed_adapters: Collection[str]) -> None:
-    """Check that TRL can run this job.
-
-    Raises:
-        UserError: it is not installed, or a setting has no counterpart; the message names all of these.
-    """
+    """Check that TRL can run this job."""
     if importlib.util.find_spec("trl") is None:
         raise MissingPackageError("'trl'", "trl", extra="trl", setting="backend")
     beyond = [f"{name}={value!r}" for name, value in _beyond(settings).items()]
@@ -126,9 +122,6 @@ def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
 
     Args:
         temperature: temperature of TRL's log-probabilities.
-
-    Raises:
-        UserError: its calls do not continue each other, or were sampled at another temperature.
     """
     row = TRLRow(trajectory.records[0].prompt_ids.tolist(), reward=float(trajectory.values_C[0]))
     for number, (record, column) in enumerate(zip(trajectory.records, trajectory.column_R, strict=True)):
@@ -155,14 +148,3 @@ def row_of(trajectory: Trajectory, temperature: float) -> TRLRow:
         logprobs = np.where(trained, record.logprobs, 0.0)
         row.add(record.output_ids.tolist(), trained.astype(int).tolist(), logprobs.tolist())
     return row
-
-
-def masked(row: TRLRow) -> TRLRow:
-    """Return the row with nothing trained in it; its reward still counts in the mean of its group."""
-    size = len(row.completion_ids)
-    return replace(row, mask=[0] * size, logprobs=[0.0] * size)
-
-
-def empty_row(token: int) -> TRLRow:
-    """Return a row in place of a rollout without training data: TRL's groups have a fixed size."""
-    return TRLRow([token], [token], [0], [0.0])

@@ -33,6 +33,7 @@ class TRLSampler:
         self._policy: Policy | None = None
         self._model: Any = None
         self._calls: tuple[int, int] = (-1, 0)
+        """Step of the trainer, and number of the call within it."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, list[list[Any]]]:
         """Sample one completion for each prompt.
@@ -45,9 +46,10 @@ class TRLSampler:
         """
         _check(trainer)
         prompt_ids = [_ids_of(prompt, trainer) for prompt in prompts]
-        settings = [self._sampling(trainer, index) for index in range(len(prompts))]
+        settings = self._sampling(trainer, len(prompts))
+        adapter = next(iter(_names(_unwrapped(trainer))), DEFAULT_ADAPTER)
         requests = [
-            TokenRequest(tuple(ids), sampling, adapter=self._adapter(trainer), delivery="whole")
+            TokenRequest(tuple(ids), sampling, adapter=adapter, delivery="whole")
             for ids, sampling in zip(prompt_ids, settings, strict=True)
         ]
         with self._borrowed(trainer) as policy:
@@ -64,28 +66,27 @@ class TRLSampler:
             self._policy.close()
             self._policy = self._model = None
 
-    def _adapter(self, trainer: Any) -> str:
-        return next(iter(_names(_unwrapped(trainer))), DEFAULT_ADAPTER)
-
-    def _sampling(self, trainer: Any, index: int) -> SamplingParams:
-        step, call = int(trainer.state.global_step), self._calls[1] if index else self._next_call(trainer)
-        text = f"{trainer.args.seed}/{step}/{call}/{index}"
-        return SamplingParams(
-            temperature=trainer.temperature,
-            top_p=trainer.top_p,
-            top_k=max(trainer.top_k or 0, 0),
-            min_p=trainer.min_p or 0.0,
-            max_tokens=trainer.max_completion_length,
-            seed=int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1,
-            stop_token_ids=_end_ids(trainer),
-        )
-
-    def _next_call(self, trainer: Any) -> int:
-        """Return the number of this call within the trainer's step."""
+    def _sampling(self, trainer: Any, count: int) -> list[SamplingParams]:
+        """Return the sampling parameters of each prompt of this call."""
         step = int(trainer.state.global_step)
         before, calls = self._calls
         self._calls = (step, calls + 1 if before == step else 0)
-        return self._calls[1]
+        end_ids = _end_ids(trainer)
+        params = []
+        for index in range(count):
+            text = f"{trainer.args.seed}/{step}/{self._calls[1]}/{index}"
+            params.append(
+                SamplingParams(
+                    temperature=trainer.temperature,
+                    top_p=trainer.top_p,
+                    top_k=max(trainer.top_k or 0, 0),
+                    min_p=trainer.min_p or 0.0,
+                    max_tokens=trainer.max_completion_length,
+                    seed=int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1,
+                    stop_token_ids=end_ids,
+                )
+            )
+        return params
 
     @contextmanager
     def _borrowed(self, trainer: Any) -> Iterator[Policy]:
@@ -181,20 +182,18 @@ def _sampled(policy: Policy, requests: Sequence[TokenRequest]) -> list[TokenDelt
         UserError: a prompt leaves no room, or the engine failed.
     """
     most = policy.engine.settings.max_waiting
-    return [answer for at in range(0, len(requests), most) for answer in _at_once(policy, requests[at : at + most])]
-
-
-def _at_once(policy: Policy, requests: Sequence[TokenRequest]) -> list[TokenDelta]:
-    answers: list[Future[TokenDelta]] = [Future() for _ in requests]
-    try:
-        checked = [
-            policy.engine.checked(request, answer.set_result) for request, answer in zip(requests, answers, strict=True)
+    deltas: list[TokenDelta] = []
+    for start in range(0, len(requests), most):
+        answers: list[tuple[TokenRequest, Future[TokenDelta]]] = [
+            (request, Future()) for request in requests[start : start + most]
         ]
-        for sequence in checked:
-            policy.engine.queue(sequence)
-    except PolicyError as error:
-        raise UserError(f"TRL's prompts cannot be sampled from: {error}") from error
-    deltas = [answer.result() for answer in answers]
-    if any(answer.finish_reason == "cancelled" for answer in deltas):
+        try:
+            checked = [policy.engine.checked(request, answer.set_result) for request, answer in answers]
+            for sequence in checked:
+                policy.engine.queue(sequence)
+        except PolicyError as error:
+            raise UserError(f"TRL's prompts cannot be sampled from: {error}") from error
+        deltas += [answer.result() for _, answer in answers]
+    if any(delta.finish_reason == "cancelled" for delta in deltas):
         raise UserError("the engine broke off an answer for TRL: its log says why")
     return deltas

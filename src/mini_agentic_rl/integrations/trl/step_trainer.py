@@ -12,6 +12,7 @@ import gc
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from ...algorithm.seeds import derive_seed
 from ...algorithm.settings import GRPOSettings
 from ...logging import only_errors_of
 from ...policy import DEFAULT_ADAPTER, Learner, PolicyModel, ThreadCount
-from .mapping import TRLRow, empty_row, masked, row_of, trainer_options
+from .mapping import TRLRow, row_of, trainer_options
 
 
 class TRLObjective(Objective):
@@ -54,10 +55,15 @@ class TRLObjective(Objective):
         metrics = group_metrics(groups)
         if not any(self.has_signal(group) for group in groups) and not self._settings.kl_in_loss:
             return metrics
-        learner = self.learners[adapter]
-        shaped, kl = self._shaped(groups, learner)
-        rows = self._rows(shaped)
-        metrics |= kl | {"learning_rate": learner.learning_rate(learner.steps)}
+        learner, settings = self.learners[adapter], self._settings
+        if settings.overlong_buffer > 0:
+            groups = with_overlong_penalty(
+                groups, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
+            )
+        if settings.kl_coef > 0 and settings.kl_in_reward:
+            groups, metrics["kl"] = with_kl_penalty(groups, learner, settings.kl_coef)
+        rows = self._rows(groups)
+        metrics["learning_rate"] = learner.learning_rate(learner.steps)
         before = learner.steps
         with self._model.using(adapter), self._model.callable_by_others():
             if self._trainer is None:
@@ -66,28 +72,20 @@ class TRLObjective(Objective):
         self._model.versions[adapter] += learner.steps - before
         return metrics
 
-    def _shaped(self, groups: Sequence[Group], learner: Learner) -> tuple[Sequence[Group], dict[str, float]]:
-        settings = self._settings
-        kl: dict[str, float] = {}
-        if settings.overlong_buffer > 0:
-            groups = with_overlong_penalty(
-                groups, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
-            )
-        if settings.kl_coef > 0 and settings.kl_in_reward:
-            groups, kl["kl"] = with_kl_penalty(groups, learner, settings.kl_coef)
-        return groups, kl
-
     def _rows(self, groups: Sequence[Group]) -> list[TRLRow]:
         """Return the rows of all groups, each group padded to its full size."""
         settings, rows = self._settings, []
         pad = self._tokenizer.pad_token_id
-        filling = empty_row(self._tokenizer.eos_token_id if pad is None else pad)
+        pad = self._tokenizer.eos_token_id if pad is None else pad
         for group in groups:
-            trained = [row_of(t, settings.temperature) for t in group.trajectories]
-            if settings.mask_truncated:
-                pairs = zip(trained, group.trajectories, strict=True)
-                trained = [masked(row) if trajectory.truncated else row for row, trajectory in pairs]
-            rows += trained + [filling] * (settings.samples_per_prompt - len(trained))
+            for trajectory in group.trajectories:
+                row = row_of(trajectory, settings.temperature)
+                if settings.mask_truncated and trajectory.truncated:  # its reward still counts in the group's mean
+                    size = len(row.completion_ids)
+                    row = replace(row, mask=[0] * size, logprobs=[0.0] * size)
+                rows.append(row)
+            # TRL's groups have a fixed size: these stand for rollouts without training data.
+            rows += [TRLRow([pad], [pad], [0], [0.0])] * (settings.samples_per_prompt - len(group.trajectories))
         return rows
 
 

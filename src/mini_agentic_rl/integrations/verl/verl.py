@@ -26,7 +26,6 @@ from .keys import (
     SETTINGS,
     HonouredKey,
     flatten,
-    truth,
 )
 
 # From a verl configuration to the settings of Mini-GRPO or Mini-PPO: pure, no torch, no I/O.
@@ -140,7 +139,8 @@ def _settings(
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     values: dict[str, dict[str, Any]] = {"grpo": {}, "learner": {}, "lora": {}, "load": {}, "verl": {}}
     sources: dict[str, str] = {}
-    with_kl = _has_kl_loss(flat)
+    # Without a KL term in the loss, the keys of its weight and estimator are not read.
+    with_kl = str(flat.get(f"{ACTOR}.use_kl_loss")).lower() == "true"
     for setting in settings:
         if setting.key not in flat or (setting.key in _KL_KEYS and not with_kl):
             continue
@@ -154,14 +154,6 @@ def _settings(
         values[group][name] = value
         sources[setting.target] = setting.key
     return values, sources
-
-
-def _has_kl_loss(flat: Mapping[str, Any]) -> bool:
-    """Return True if the loss has a KL term: without it the keys of its weight and estimator are not read."""
-    try:
-        return truth(flat.get(f"{ACTOR}.use_kl_loss", False))
-    except ValueError:
-        return False  # the error is raised where the key itself is read
 
 
 def _set_mini_batch(verl: Mapping[str, Any], grpo: dict[str, Any], *, critic: bool) -> None:

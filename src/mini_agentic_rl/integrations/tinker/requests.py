@@ -1,4 +1,4 @@
-"""The data of a `forward_backward` request: sequences of tokens, each with the tensors that its loss reads.
+"""Requests of the Tinker API: bodies in JSON as models, and the data of losses and prompts as arrays.
 
 Losses come in protobuf and prompts in JSON. Both are read into arrays before the request is queued, some thousand
 numbers at a time, so that other threads can run. An error in the data fails the request when its turn comes.
@@ -7,16 +7,188 @@ numbers at a time, so that other threads can run. An error in the data fails the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AliasChoices, BeforeValidator, Field
 
-from ....http import BadRequestError, checked
-from ..settings import RefusedError
-from .messages import FLOAT32, INT32, INT64, SampleBody, new_message, read_apart
+from ...http import BadRequestError, Body, checked
+from .protobuf import INT32, NUMPY_TYPES, read_apart
+from .settings import RefusedError
+
+_MOST_ENDS: Final = 64
+_LONGEST_END: Final = 256
+
+
+def _few_and_short(stop: Any) -> Any:
+    """Bound the stop texts: each is searched after every sampled token."""
+    ends = stop if isinstance(stop, list) else [stop]
+    if len(ends) > _MOST_ENDS or any(isinstance(end, str) and len(end) > _LONGEST_END for end in ends):
+        raise ValueError(f"at most {_MOST_ENDS} ends are taken, texts of at most {_LONGEST_END} characters")
+    if any(isinstance(end, int) and not 0 <= end < 2**31 for end in ends):
+        raise ValueError("a token id has at most 31 bits")
+    return stop
+
+
+Name = Annotated[str, Field(max_length=256)]
+Number = Annotated[int, Field(ge=0, lt=2**31)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class SessionBody(Body):
+    """Begin a session."""
+
+    tags: list[str] = Field(default=[])
+    user_metadata: dict[str, Any] | None = None
+    display_name: Name | None = None
+
+
+class HeartbeatBody(Body):
+    """Heartbeat of a session."""
+
+    session_id: Name
+
+
+class LoraBody(Body):
+    """Describe an adapter."""
+
+    rank: int = Field(default=32, ge=1)
+    seed: Seed | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+
+class OptimizerBody(Body):
+    """Name an optimizer."""
+
+    type: Name = "adamw"
+
+
+class CreateModelBody(Body):
+    """Begin the training of an adapter."""
+
+    session_id: Name
+    model_seq_id: Number
+    base_model: Name
+    user_metadata: dict[str, Any] | None = None
+    lora_config: LoraBody = LoraBody()
+    optimizer_config: OptimizerBody = OptimizerBody()
+
+
+class LoadWeightsBody(Body):
+    """Take saved weights: into an existing model or into a new one."""
+
+    path: Name
+    optimizer: bool = False
+    model_id: Name | None = None
+    seq_id: Number | None = None
+    session_id: Name | None = None
+    model_seq_id: Number | None = None
+    base_model: Name | None = None
+    user_metadata: dict[str, Any] | None = None
+    optimizer_config: OptimizerBody | None = None
+
+
+class ModelBody(Body):
+    """Name a client's model."""
+
+    model_id: Name
+
+
+class AdamBody(Body):
+    """Hyperparameters of one AdamW step (Loshchilov and Hutter 2019)."""
+
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+    """Gradient clipping norm; 0 turns clipping off."""
+
+
+class OptimStepBody(Body):
+    """Take an optimizer step."""
+
+    model_id: Name
+    seq_id: Number | None = None
+    adam_params: AdamBody | None = Field(default=None, validation_alias=AliasChoices("adam_params", "optim_params"))
+    optimizer_params: OptimizerBody | None = None
+
+
+class SaveBody(Body):
+    """Save weights: under a name, or for a sampling session."""
+
+    model_id: Name
+    path: Name | None = None
+    seq_id: Number | None = None
+    ttl_seconds: int | None = None
+    overwrite: bool = False
+    user_metadata: dict[str, Any] | None = None
+    sampling_session_seq_id: Number | None = None
+    kind: Literal["snapshot"] = "snapshot"
+
+
+class SamplingSessionBody(Body):
+    """Begin to sample with saved weights, or with the bare model."""
+
+    session_id: Name
+    sampling_session_seq_id: Number
+    base_model: Name | None = None
+    model_path: Name | None = None
+
+
+class JoinBody(Body):
+    """Sample in a session that another process began."""
+
+    sampling_session_id: Name
+
+
+class SamplingBody(Body):
+    """Say how to sample."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    seed: Seed | None = None
+    stop: Annotated[str | Sequence[str] | Sequence[int] | None, BeforeValidator(_few_and_short)] = None
+    temperature: float = Field(default=1.0, ge=0)
+    top_k: int = Field(default=-1, lt=2**31)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+
+
+class SampleBody(Body):
+    """Sample continuations of a prompt, or score it; the tokens of the prompt are read apart."""
+
+    num_samples: int = Field(default=1, ge=1, le=1024)
+    sampling_params: SamplingBody = SamplingBody()
+    base_model: Name | None = None
+    model_path: Name | None = None
+    sampling_session_id: Name | None = None
+    seq_id: Number | None = None
+    prompt_logprobs: bool | None = None
+    topk_prompt_logprobs: int = Field(default=0, ge=0, le=1024)
+    topk_sample_logprobs: int = Field(default=0, ge=0, le=1024)
+    prompt_alt_tokens_k: int = Field(default=0, ge=0)
+    prompt_logprobs_last_n: int | None = Field(default=None, ge=1)
+
+
+class RetrieveBody(Body):
+    """Ask for a result."""
+
+    request_id: Name
+
+
+class PathBody(Body):
+    """Name saved weights."""
+
+    tinker_path: Name
+
+
+# The data of losses and prompts.
+
 
 Array = npt.NDArray[Any]
 
@@ -29,7 +201,6 @@ MOST_DATA: Final = 1 << 16
 _LONGEST_NAME: Final = 256
 _AT_ONCE: Final = 1 << 14
 """Numbers of a list that are converted in one call."""
-_NUMPY: Final[Mapping[int, Any]] = {FLOAT32: np.dtype("<f4"), INT64: np.dtype("<i8"), INT32: np.dtype("<i4")}
 
 
 @dataclass(frozen=True)
@@ -70,11 +241,7 @@ class Room:
         self._left = MOST_CELLS
 
     def take(self, cells: int, where: str) -> None:
-        """Count numbers before they are allocated.
-
-        Raises:
-            RefusedError: they are too many.
-        """
+        """Count numbers before they are allocated."""
         self._left -= cells
         if self._left < 0:
             raise RefusedError(
@@ -83,50 +250,31 @@ class Room:
 
 
 def sound(data: T | RefusedError) -> T:
-    """Return the parsed data of a request.
-
-    Raises:
-        RefusedError: they were malformed.
-    """
+    """Return the parsed data of a request."""
     if isinstance(data, RefusedError):
         raise data
     return data
 
 
 def loss_request_of_proto(body: bytes) -> LossRequest:
-    """Parse a request in protobuf.
-
-    Raises:
-        BadRequestError: the body is malformed.
-    """
+    """Parse a request in protobuf."""
     message, data = read_apart("ForwardBackwardRequest", body, "data", MOST_DATA)
     config: dict[str, float | str] = {each.key: each.value for each in message.loss_fn_config}
     config.update({each.key: each.value.text or each.value.number for each in message.loss_fn_config_v2})
     if len(message.model_id) > _LONGEST_NAME:
         raise BadRequestError(f"`model_id` is longer than {_LONGEST_NAME} characters")
-    return LossRequest(
-        message.model_id, message.seq_id or None, message.loss_fn, config, message.forward_only, _read_all(data)
-    )
-
-
-def _read_all(data: Iterable[Any]) -> list[LossDatum] | RefusedError:
-    """Return the data, or the error in them, which fails the request when its turn comes."""
-    datums: list[LossDatum] = []
     room = Room()
+    parsed: list[LossDatum] | RefusedError
     try:
-        for number, raw in enumerate(data):
-            datums.append(_datum_of(raw, f"data[{number}]", room))
+        parsed = [_datum_of(raw, f"data[{number}]", room) for number, raw in enumerate(data)]
     except RefusedError as error:
-        return error
-    return datums or RefusedError("there are no data")
+        parsed = error
+    parsed = parsed or RefusedError("there are no data")
+    return LossRequest(message.model_id, message.seq_id or None, message.loss_fn, config, message.forward_only, parsed)
 
 
 def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArray[np.int64]:
-    """Return the tokens of a model input in JSON.
-
-    Raises:
-        RefusedError: a chunk is no text, or the request has too many numbers.
-    """
+    """Return the tokens of a model input in JSON."""
     parts = []
     for number, chunk in enumerate(chunks):
         field = f"{where}.chunks[{number}]"
@@ -141,11 +289,7 @@ def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArr
 
 
 def targets_of_json(value: Any, where: str, room: Room) -> npt.NDArray[np.int64]:
-    """Parse a tensor of whole numbers, `{"data": ..., "dtype": "int64", "shape": ...}`.
-
-    Raises:
-        RefusedError: it is malformed, or the request has too many numbers.
-    """
+    """Parse a tensor of whole numbers, `{"data": ..., "dtype": "int64", "shape": ...}`."""
     if not isinstance(value, Mapping) or value.get("dtype") != "int64":
         raise RefusedError(f"{where} is no tensor of token ids: it needs `data`, and the `dtype` int64")
     if value.get("sparse_crow_indices") is not None:
@@ -154,12 +298,6 @@ def targets_of_json(value: Any, where: str, room: Room) -> npt.NDArray[np.int64]
     if shape is not None and not (isinstance(shape, list) and all(type(size) is int for size in shape[:3])):
         raise RefusedError(f"{where}.shape is no list of whole numbers")
     return _shaped(_integers(value.get("data", []), where), shape, where, room)
-
-
-def tensor_to_proto(values: Array) -> Any:
-    """Return a tensor as a message."""
-    kind = INT64 if values.dtype.kind == "i" else FLOAT32
-    return new_message("Tensor", dtype=kind, shape=list(values.shape), dense=values.astype(_NUMPY[kind]).tobytes())
 
 
 def _datum_of(raw: Any, where: str, room: Room) -> LossDatum:
@@ -175,7 +313,7 @@ def _datum_of(raw: Any, where: str, room: Room) -> LossDatum:
     inputs = {}
     for entry in raw.loss_fn_inputs:
         name, tensor = f"{where}.loss_fn_inputs.{entry.key}", entry.value
-        if tensor.dtype not in _NUMPY:
+        if tensor.dtype not in NUMPY_TYPES:
             raise RefusedError(f"{name} has a type that is not taken here: send float32 or int64")
         if tensor.HasField("sparse_csr"):
             raise RefusedError(f"{name} is a sparse tensor: send a dense one")
@@ -185,9 +323,9 @@ def _datum_of(raw: Any, where: str, room: Room) -> LossDatum:
 
 
 def _numbers(data: bytes, kind: int, where: str) -> Array:
-    if len(data) % _NUMPY[kind].itemsize:
+    if len(data) % NUMPY_TYPES[kind].itemsize:
         raise RefusedError(f"{where} has {len(data)} bytes, which is no whole number of its numbers")
-    numbers: Array = np.frombuffer(data, _NUMPY[kind])
+    numbers: Array = np.frombuffer(data, NUMPY_TYPES[kind])
     return numbers
 
 
@@ -254,11 +392,7 @@ class SampleRequest:
 
 
 def sample_request(fields: Mapping[str, Any]) -> SampleRequest:
-    """Parse a request in JSON.
-
-    Raises:
-        BadRequestError: a field is malformed.
-    """
+    """Parse a request in JSON."""
     given = dict(fields)
     prompt, targets = given.pop("prompt", None), given.pop("target_prompt_logprobs", None)
     body = checked(SampleBody, given)

@@ -12,12 +12,12 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import Field, ValidationError
 
-from ....config import Settings, called_here, extra_of, misspelt, restated
-from ....datasets import Form, is_data_file, is_hub_name, split_style, task_names
-from ....errors import UserError, nearest
-from ....policy import EMBEDDED_NAMES, adapter_folder, base_model_of
-from ....trainer import RunSettings
-from .. import TrainingConfig
+from ...config import Settings, called_here, extra_of, misspelt, restated
+from ...datasets import Form, is_data_file, is_hub_name, split_style, task_names
+from ...errors import UserError, nearest
+from ...policy import EMBEDDED_NAMES, adapter_folder, base_model_of
+from ...trainer import RunSettings
+from . import TrainingConfig
 
 Action = Literal["train", "load_dataset", "create_reward", "evaluate"]
 ACTIONS: tuple[str, ...] = get_args(Action)
@@ -176,11 +176,7 @@ class ToolParameter:
 
 
 def read_action(parameters: Mapping[str, Any]) -> str:
-    """Return the action of a call, by default `train`.
-
-    Raises:
-        ToolError: there is no such action, or the call is empty.
-    """
+    """Return the action of a call, by default `train`."""
     if not parameters:
         raise ToolError(
             f"the call is empty: give `action` ({', '.join(ACTIONS)}). To train, give at least `algorithm`, and "
@@ -195,11 +191,7 @@ def read_action(parameters: Mapping[str, Any]) -> str:
 
 
 def read_parameters(kind: type[P], action: str, parameters: Mapping[str, Any]) -> P:
-    """Return the validated parameters of an action, without `action` itself. None means the default.
-
-    Raises:
-        ToolError: a parameter is unknown or cannot have its value.
-    """
+    """Return the validated parameters of an action, without `action` itself. None means the default."""
     given = {name: value for name, value in parameters.items() if name != "action" and value is not None}
     for name in given:
         if name not in kind.model_fields:
@@ -326,22 +318,14 @@ class AllowedPaths:
         self._readable = (self.root, *(Path(folder).expanduser().resolve() for folder in data_folders))
 
     def output(self, output_dir: str) -> Path:
-        """Return the output folder of this name.
-
-        Raises:
-            ToolError: it is not inside the root.
-        """
+        """Return the output folder of this name."""
         folder = self._absolute(output_dir)
         if folder == self.root or not folder.is_relative_to(self.root):
             raise ToolError(f"output_dir={output_dir!r}: trainings write inside {self.root}; give a folder there")
         return folder
 
     def model(self, name: str) -> str:
-        """Return the path of a model folder that may be loaded, or the name of a model on the Hub.
-
-        Raises:
-            ToolError: it is outside the allowed folders, contains a link to outside, or its base model is outside.
-        """
+        """Return the path of a model folder that may be loaded, or the name of a model on the Hub."""
         if name.lower() in EMBEDDED_NAMES:
             return name
         here = Path(name).expanduser().resolve()
@@ -364,11 +348,7 @@ class AllowedPaths:
         return any(path.is_relative_to(folder) for folder in self._loadable)
 
     def dataset(self, name: str) -> str:
-        """Return a data set by name, or the path of one that may be read.
-
-        Raises:
-            ToolError: there is no such data set, or it is elsewhere. `module:function`, which would run code, is none.
-        """
+        """Return the name or the path of a data set that may be read. `module:function`, which runs code, is none."""
         rest, as_text = split_style(name)
         if as_text:
             return f"text:{self.dataset(rest)}"

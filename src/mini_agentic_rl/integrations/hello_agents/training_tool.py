@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
-from ....datasets import divide_examples, load_examples
-from ....errors import UserError
-from .. import REWARD_TYPES, STAND_IN, TrainingConfig, create_reward_function, local_copy, usual_dataset
-from .parameters import (
+from ...datasets import divide_examples, load_examples
+from ...errors import UserError
+from . import REWARD_TYPES, STAND_IN, TrainingConfig, create_reward_function, local_copy, usual_dataset
+from .tool_parameters import (
     PARAMETERS,
     AllowedPaths,
     DataParameters,
@@ -153,7 +153,7 @@ class RLTrainingTool:
 
     def _train(self, parameters: TrainParameters) -> dict[str, Any]:
         """Train to the end, and return the summary."""
-        from .. import FORMATS, SUPERVISED_SETTINGS, supervise  # which import torch
+        from . import FORMATS, SUPERVISED_SETTINGS, supervise  # which import torch
 
         folder = self._paths.output(parameters.output_dir)
         model = self._paths.model(parameters.model_name)
@@ -222,8 +222,8 @@ class RLTrainingTool:
 
     def _evaluate(self, parameters: EvaluateParameters) -> dict[str, Any]:
         """Return the mean reward and the accuracy of a model."""
-        from ....metrics import MetricsLogger
-        from .. import evaluate_model
+        from ...metrics import MetricsLogger
+        from . import evaluate_model
 
         reward_fn = self._reward(parameters)
         name, rows = self._find(parameters, "rl")
@@ -308,7 +308,7 @@ def _config(parameters: TrainParameters, model: str, folder: Path, learning_rate
 
 
 def _reinforce(parameters: TrainParameters, model: str, rows: Rows, reward_fn: Any, folder: Path) -> dict[str, Any]:
-    from .. import reinforce
+    from . import reinforce
 
     train: Rows = rows
     held_out: Rows = ()

@@ -1,4 +1,4 @@
-"""Each loss of a Tinker client against the same written as a loop over tokens, with its gradient."""
+"""Adapters of Tinker clients: targets packed as one tree, and each loss against a loop over tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.integrations.tinker.losses import LOSSES, loss_batch
+from mini_agentic_rl.integrations.tinker.losses import LOSSES, TargetSequence, loss_batch, pack_targets
+from mini_agentic_rl.integrations.tinker.requests import LossDatum
 from mini_agentic_rl.integrations.tinker.settings import RefusedError
-from mini_agentic_rl.integrations.tinker.wire.data import LossDatum
+from mini_agentic_rl.integrations.tinker.training import linear_layers, remove_adapter
+from mini_agentic_rl.policy import (
+    LearnerSettings,
+    LoraSettings,
+    LossOutputs,
+    Policy,
+    PolicyError,
+    SeenTerms,
+    add_adapter,
+)
+from tiny import tiny_model
 
 SIZES = {"vocabulary": 50, "context_length": 16}
 
@@ -84,6 +95,9 @@ CASES = [
 ]
 
 
+assert {name for name, *_ in CASES} == set(LOSSES)
+
+
 @pytest.mark.parametrize(("name", "inputs", "config"), CASES)
 def test_a_loss_and_its_gradient_are_those_of_a_loop_over_tokens(name, inputs, config):
     data = [datum(seed, **inputs) for seed in (1, 2)]
@@ -99,10 +113,6 @@ def test_a_loss_and_its_gradient_are_those_of_a_loop_over_tokens(name, inputs, c
     expected, slopes = by_loop(name, data, current, config)
     assert loss.item() == pytest.approx(expected, rel=1e-4)
     assert logprobs_S.grad.numpy() == pytest.approx(np.array(slopes), rel=1e-4, abs=1e-6)
-
-
-def test_the_cases_are_all_losses():
-    assert {name for name, *_ in CASES} == set(LOSSES)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +133,85 @@ def test_the_cases_are_all_losses():
 def test_data_that_a_loss_cannot_read_are_refused_with_the_field_at_fault(name, config, changed, complaint):
     with pytest.raises(RefusedError, match=complaint):
         loss_batch(name, config, [datum(1), datum(2, **changed)], **SIZES)
-
-
-def test_a_sequence_beyond_the_context_is_refused():
     with pytest.raises(RefusedError, match=r"data\[0\].model_input has 17 tokens, but the context holds 16"):
         loss_batch("ppo", {}, [datum(1, length=17)], **SIZES)
+
+
+def sequence_of(tokens, places, targets) -> TargetSequence:
+    return TargetSequence(np.array(tokens), np.array(places, np.int64), np.array(targets, np.int64))
+
+
+def test_a_common_beginning_is_packed_once_and_every_asked_token_keeps_its_place():
+    sequences = [
+        sequence_of([1, 2, 3, 4], [0, 1, 2, 3], [2, 3, 4, 9]),
+        sequence_of([1, 2, 7], [1, 1, 2], [7, 8, 5]),
+        sequence_of([1, 2], [1], [6]),
+    ]
+    packed = pack_targets(sequences)
+    assert packed.token_count == 5
+    assert packed.target_S.tolist() == [2, 3, 4, 9, 7, 8, 5, 6]
+    term = 0
+    for number, sequence in enumerate(sequences):
+        for place in sequence.place_N:
+            at, path = int(packed.predicted_at_S[term]), []
+            while at >= 0:
+                path.append(int(packed.tokens_T[at]))
+                at = int(packed.parent_T[at])
+            assert path[::-1] == sequence.tokens_T[: place + 1].tolist()
+            assert packed.trajectory_S[term] == number
+            term += 1
+    assert packed.term_count == term
+    with pytest.raises(ValueError, match="have no targets"):
+        pack_targets([sequence_of([1, 2], [], [])])
+
+
+@pytest.fixture(scope="module")
+def policy():
+    policy = Policy.load(tiny_model(), lora=LoraSettings(r=1), dtype="float32")
+    yield policy
+    policy.close()
+
+
+def test_an_added_adapter_changes_nothing_learns_by_itself_and_is_removed(policy):
+    tokens = np.array([3, 4, 5, 6])
+    # places with other tokens than the next one, and two tokens asked of one place
+    packed = pack_targets([sequence_of(tokens, [0, 1, 1, 3], [4, 9, 5, 200])])
+
+    def learnt(name: str) -> list[np.ndarray]:
+        learner = policy.learner(LearnerSettings(optimizer="adamw"), name)
+        found = []
+        for _ in range(2):
+            seen = SeenTerms(packed.term_count)
+            learner.forward_backward(packed, lambda terms: LossOutputs(-terms.logprobs_S.sum()), seen=seen)
+            learner.step_with(1e-2, float("inf"))
+            found.append(seen.logprobs_S)
+        return found
+
+    def work() -> None:
+        model = policy.model
+        with torch.no_grad(), model.callable_by_others(), model.using(None):
+            plain_TV = model.base(torch.tensor(tokens)[None]).logits[0].log_softmax(-1)
+        bare = plain_TV[[0, 1, 1, 3], [4, 9, 5, 200]].numpy()
+        draws = torch.get_rng_state()
+        for name in ("one", "two"):
+            add_adapter(model, name, LoraSettings(r=4), seed=1)
+        assert torch.equal(draws, torch.get_rng_state())
+        one, two = learnt("one"), learnt("two")
+        assert one[0] == pytest.approx(bare, abs=1e-4)
+        assert one[1].sum() > one[0].sum()
+        assert two == [pytest.approx(each, abs=1e-6) for each in one]
+        assert model.versions == {"default": 0, "one": 2, "two": 2}
+        for refused, complaint in (("one", "adapter named 'one' already"), ("q_proj", "named"), ("a.b", "named")):
+            with pytest.raises(PolicyError, match=complaint):
+                add_adapter(model, refused, LoraSettings())
+        for name in ("one", "two"):
+            remove_adapter(model, name)
+        assert (model.versions, model.adapters) == ({"default": 0}, ("default",))
+        assert not [name for name, _ in model.base.named_parameters() if ".one." in name]
+        for name in ("default", "nobody"):
+            with pytest.raises(PolicyError, match="to remove"):
+                remove_adapter(model, name)
+        assert linear_layers(model, attention=True, mlp=False) == ("k_proj", "o_proj", "q_proj", "v_proj")
+        assert linear_layers(model, attention=False, mlp=True) == ("down_proj", "gate_proj", "up_proj")
+
+    policy.run(work)

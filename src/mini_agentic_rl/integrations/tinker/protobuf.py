@@ -1,4 +1,4 @@
-"""The protobuf messages of the Tinker API, as classes made from a table of their fields.
+"""The protobuf messages of the Tinker API: classes made from a table of their fields, bounded parsing, and results.
 
 Clients of Tinker send the data of `forward_backward` in these messages and take results in them; everything else is
 JSON. A map is written as its entries, a choice between fields as all of them, an enumeration as a number: on the wire
@@ -8,13 +8,16 @@ these are the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]  # no types
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it ships no types
-from pydantic import AliasChoices, BeforeValidator, Field
 
-from ....http import BadRequestError, Body
+from ...http import BadRequestError
 
 _PACKAGE: Final = "mini_agentic_rl.integrations.tinker"
 
@@ -67,6 +70,15 @@ FLOAT32, INT64, INT32 = 1, 2, 3
 """Numbers of the types of tensors."""
 STOP, LENGTH = 0, 1
 """Numbers of the reasons for which a sequence ends."""
+NUMPY_TYPES: Final[Mapping[int, Any]] = {
+    FLOAT32: np.dtype("<f4"),
+    INT64: np.dtype("<i8"),
+    INT32: np.dtype("<i4"),
+}
+"""Types of tensors by their numbers."""
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 
 
 def _classes() -> dict[str, Any]:
@@ -133,9 +145,6 @@ def read_apart(name: str, body: bytes, field: str, most: int) -> tuple[Any, Iter
 
     Args:
         most: messages of that field.
-
-    Raises:
-        BadRequestError: it is no such message, or is beyond a bound.
     """
     try:
         rest, parts = _split(name, body, field, most)
@@ -191,11 +200,7 @@ def _count(name: str, body: bytes, start: int, end: int) -> int:
 
 
 def _fields_of(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of a message: number, start, start of the content, end.
-
-    Raises:
-        ValueError: it is no message.
-    """
+    """Yield the fields of a message: number, start, start of the content, end."""
     while at < end:
         start = at
         tag, at = _varint(body, at, end)
@@ -227,11 +232,7 @@ def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def read_message(name: str, body: bytes) -> Any:
-    """Parse a message.
-
-    Raises:
-        BadRequestError: the bytes are no such message.
-    """
+    """Parse a message."""
     message = _CLASSES[name]()
     try:
         message.ParseFromString(body)
@@ -240,176 +241,97 @@ def read_message(name: str, body: bytes) -> Any:
     return message
 
 
-# Requests in JSON, as models: all but the data of a loss and the tokens of a prompt.
+# Results as messages.
 
 
-_MOST_ENDS: Final = 64
-_LONGEST_END: Final = 256
+def tensor_to_proto(values: npt.NDArray[Any]) -> Any:
+    """Return a tensor as a message."""
+    kind = INT64 if values.dtype.kind == "i" else FLOAT32
+    return new_message("Tensor", dtype=kind, shape=list(values.shape), dense=values.astype(NUMPY_TYPES[kind]).tobytes())
 
 
-def _few_and_short(stop: Any) -> Any:
-    """Bound the stop texts: each is searched after every sampled token."""
-    ends = stop if isinstance(stop, list) else [stop]
-    if len(ends) > _MOST_ENDS or any(isinstance(end, str) and len(end) > _LONGEST_END for end in ends):
-        raise ValueError(f"at most {_MOST_ENDS} ends are taken, texts of at most {_LONGEST_END} characters")
-    if any(isinstance(end, int) and not 0 <= end < 2**31 for end in ends):
-        raise ValueError("a token id has at most 31 bits")
-    return stop
+NO_LOGPROB: Final = -99999.0
+"""Placeholder for a number that was not computed, in the rows of top tokens."""
 
 
-Name = Annotated[str, Field(max_length=256)]
-Number = Annotated[int, Field(ge=0, lt=2**31)]
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+@dataclass(frozen=True)
+class LossAnswer:
+    """The result of `forward_backward`."""
+
+    logprobs: Sequence[Floats]
+    """Log-probabilities of each datum's targets."""
+    metrics: dict[str, float]
+
+    def to_proto(self) -> bytes:
+        """Return it as a message."""
+        message = new_message("ForwardBackwardOutput", loss_fn_output_type="ArrayRecord")
+        # One record holds data whose tensors differ in their first axis alone.
+        for trailing, group in groupby(self.logprobs, key=lambda each: each.shape[1:]):
+            data = list(group)
+            offsets = np.cumsum([0, *(each.size * 4 for each in data)], dtype="<i8")
+            record = message.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(data))
+            entry = record.fields.add(key="logprobs")
+            entry.value.data = b"".join(each.astype("<f4").tobytes() for each in data)
+            entry.value.offsets, entry.value.dtype = offsets.tobytes(), FLOAT32
+            entry.value.trailing_shape.extend(trailing)
+        for key, value in self.metrics.items():
+            message.metrics.add(key=key, value=value)
+        return bytes(message.SerializeToString())
 
 
-class SessionBody(Body):
-    """Begin a session."""
+@dataclass(frozen=True)
+class TopTokens:
+    """The K most likely tokens at N positions [N, K]; NaN where nothing was computed."""
 
-    tags: list[str] = Field(default=[])
-    user_metadata: dict[str, Any] | None = None
-    display_name: Name | None = None
+    token_ids: Ints
+    logprobs: Floats
 
-
-class HeartbeatBody(Body):
-    """Heartbeat of a session."""
-
-    session_id: Name
-
-
-class LoraBody(Body):
-    """Describe an adapter."""
-
-    rank: int = Field(default=32, ge=1)
-    seed: Seed | None = None
-    train_unembed: bool = True
-    train_mlp: bool = True
-    train_attn: bool = True
+    def to_message(self) -> Any:
+        """Return it as a message."""
+        missing = np.isnan(self.logprobs)
+        ids = np.where(missing, 0, self.token_ids).astype("<i4")
+        logprobs = np.where(missing, NO_LOGPROB, self.logprobs).astype("<f4")
+        count, width = ids.shape
+        return new_message("TopkLogprobs", token_ids=ids.tobytes(), logprobs=logprobs.tobytes(), k=width, length=count)
 
 
-class OptimizerBody(Body):
-    """Name an optimizer."""
+@dataclass(frozen=True)
+class SampledTokens:
+    """One continuation."""
 
-    type: Name = "adamw"
-
-
-class CreateModelBody(Body):
-    """Begin the training of an adapter."""
-
-    session_id: Name
-    model_seq_id: Number
-    base_model: Name
-    user_metadata: dict[str, Any] | None = None
-    lora_config: LoraBody = LoraBody()
-    optimizer_config: OptimizerBody = OptimizerBody()
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    stop_reason: Literal["stop", "length"]
+    top_tokens: TopTokens | None = None
 
 
-class LoadWeightsBody(Body):
-    """Take saved weights: into an existing model or into a new one."""
+@dataclass(frozen=True)
+class SampleAnswer:
+    """The result of `sample`."""
 
-    path: Name
-    optimizer: bool = False
-    model_id: Name | None = None
-    seq_id: Number | None = None
-    session_id: Name | None = None
-    model_seq_id: Number | None = None
-    base_model: Name | None = None
-    user_metadata: dict[str, Any] | None = None
-    optimizer_config: OptimizerBody | None = None
+    sequences: Sequence[SampledTokens]
+    prompt_logprobs: Floats | None = None
+    """[prompt] NaN where nothing was computed."""
+    prompt_top_tokens: TopTokens | None = None
+    target_logprobs: Floats | None = None
+    """Log-probabilities of the requested tokens; 0 where none was requested."""
+    cached_tokens: int = 0
 
-
-class ModelBody(Body):
-    """Name a client's model."""
-
-    model_id: Name
-
-
-class AdamBody(Body):
-    """Hyperparameters of one AdamW step (Loshchilov and Hutter 2019)."""
-
-    learning_rate: float = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-12
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 0.0
-    """Gradient clipping norm; 0 turns clipping off."""
-
-
-class OptimStepBody(Body):
-    """Take an optimizer step."""
-
-    model_id: Name
-    seq_id: Number | None = None
-    adam_params: AdamBody | None = Field(default=None, validation_alias=AliasChoices("adam_params", "optim_params"))
-    optimizer_params: OptimizerBody | None = None
-
-
-class SaveBody(Body):
-    """Save weights: under a name, or for a sampling session."""
-
-    model_id: Name
-    path: Name | None = None
-    seq_id: Number | None = None
-    ttl_seconds: int | None = None
-    overwrite: bool = False
-    user_metadata: dict[str, Any] | None = None
-    sampling_session_seq_id: Number | None = None
-    kind: Literal["snapshot", "inflight"] = "snapshot"
-
-
-class SamplingSessionBody(Body):
-    """Begin to sample with saved weights, or with the bare model."""
-
-    session_id: Name
-    sampling_session_seq_id: Number
-    base_model: Name | None = None
-    model_path: Name | None = None
-
-
-class JoinBody(Body):
-    """Sample in a session that another process began."""
-
-    sampling_session_id: Name
-
-
-class SamplingBody(Body):
-    """Say how to sample."""
-
-    max_tokens: int | None = Field(default=None, ge=1)
-    seed: Seed | None = None
-    stop: Annotated[str | Sequence[str] | Sequence[int] | None, BeforeValidator(_few_and_short)] = None
-    temperature: float = Field(default=1.0, ge=0)
-    top_k: int = Field(default=-1, lt=2**31)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-
-
-class SampleBody(Body):
-    """Sample continuations of a prompt, or score it; the tokens of the prompt are read apart."""
-
-    num_samples: int = Field(default=1, ge=1, le=1024)
-    sampling_params: SamplingBody = SamplingBody()
-    base_model: Name | None = None
-    model_path: Name | None = None
-    sampling_session_id: Name | None = None
-    seq_id: Number | None = None
-    prompt_logprobs: bool | None = None
-    topk_prompt_logprobs: int = Field(default=0, ge=0, le=1024)
-    topk_sample_logprobs: int = Field(default=0, ge=0, le=1024)
-    prompt_alt_tokens_k: int = Field(default=0, ge=0)
-    prompt_logprobs_last_n: int | None = Field(default=None, ge=1)
-
-
-class RetrieveBody(Body):
-    """Ask for a result."""
-
-    request_id: Name
-
-
-class PathBody(Body):
-    """Name saved weights."""
-
-    tinker_path: Name
-
-
-class AnythingBody(Body):
-    """Send something that is not read."""
+    def to_proto(self) -> bytes:
+        """Return it as a message."""
+        message = new_message("SampleResponse", prompt_cache_hit_tokens=self.cached_tokens)
+        for each in self.sequences:
+            sequence = message.sequences.add(
+                stop_reason=STOP if each.stop_reason == "stop" else LENGTH,
+                tokens=np.array(each.tokens, "<i4").tobytes(),
+                logprobs=np.array(each.logprobs, "<f4").tobytes(),
+            )
+            if each.top_tokens is not None:
+                sequence.topk_sampled_logprobs.CopyFrom(each.top_tokens.to_message())
+        if self.prompt_logprobs is not None:
+            message.prompt_logprobs = self.prompt_logprobs.astype("<f4").tobytes()
+        if self.prompt_top_tokens is not None:
+            message.topk_prompt_logprobs.CopyFrom(self.prompt_top_tokens.to_message())
+        if self.target_logprobs is not None:
+            message.target_prompt_logprobs.CopyFrom(tensor_to_proto(self.target_logprobs))
+        return bytes(message.SerializeToString())

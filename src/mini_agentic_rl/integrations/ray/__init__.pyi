@@ -1,1 +1,0 @@
-from .strategy import RayExecutionStrategy as RayExecutionStrategy
