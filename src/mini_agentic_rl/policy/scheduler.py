@@ -393,12 +393,15 @@ def first_in_turn(
     """Return the waiting sequence whose owner holds the fewest blocks; among equals the one whose request has had the
     fewest sequences admitted, then the first."""
     owners, requests = (_held(running, blocks_of, level) for level in (1, 2))
-
-    def standing(sequence: RunningSequence) -> tuple[int, int, int]:
-        asker = sequence.request.asker
-        return owners[asker[:1]], requests[asker], admitted.get(asker, 0)
-
-    return min(waiting, key=standing, default=None)
+    return min(
+        waiting,
+        key=lambda each: (
+            owners[each.request.asker[:1]],
+            requests[each.request.asker],
+            admitted.get(each.request.asker, 0),
+        ),
+        default=None,
+    )
 
 
 def greediest(
