@@ -43,11 +43,11 @@ def train(folder: Path, algorithm: str, steps: int | None, *, resume: bool) -> N
     tokenizer = tiny_tokenizer()
     settings = {
         "total_steps": steps or (2 if algorithm == "grpo" else 3),  # PPO's first step is the critic's
-        "tasks_per_step": 3,
+        "tasks_per_step": 2,
         "samples_per_prompt": 4,
         "max_new_tokens": 8,
         "max_update_kl": 1e-3,  # so that steps are shortened
-        "eval_size": 4,
+        "eval_size": 2,
         "checkpoint_every": 1,
         "deterministic": True,
     }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 _LENGTHS = (4, 2)
 """Lengths of the n-grams that are looked up, the most reliable first."""
@@ -45,11 +44,6 @@ class Guess:
     def first(self, count: int) -> Guess:
         """Return the guess of its first `count` tokens."""
         return Guess(self.tokens[: max(count, 0)], self.matched)
-
-    def common_prefix(self, other: Guess) -> Guess:
-        """Return the common prefix with another guess."""
-        equal = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, other.tokens, strict=False))
-        return self.first(sum(1 for _ in equal))
 
 
 @dataclass

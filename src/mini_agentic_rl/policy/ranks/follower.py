@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from ...errors import UserError
 from ...processes import deferred_interrupt
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest, TokenTree, pack
-from ..errors import PolicyError
+from ..errors import PolicyError, first_line
 from ..launch import Launch
 from ..learner import Learner, ValueLearner
 from ..load import load_model
@@ -76,7 +76,7 @@ def follow_rank_0(
                 channel.send(("result", None))  # rank 0 waits until all have loaded it
                 follower.run()
             except Exception as error:
-                channel.send(("failed", _in_one_line(error)))
+                channel.send(("failed", first_line(error)))
                 raise
             channel.close()
             thread.call(group.leave)
@@ -158,7 +158,7 @@ class _Follower:
         self._failure = turn.exception()
         if self._failure is not None:
             logger.error("a turn of this rank failed", exc_info=self._failure)
-            self._channel.send(("failed", _in_one_line(self._failure)))
+            self._channel.send(("failed", first_line(self._failure)))
 
     def _result(self, target: Any, method: str, arguments: tuple[Any, ...] | None, options: Mapping[str, Any]) -> Any:
         """Call a method of a learner (by its number), of a scorer (by its arguments), or of this rank (None)."""
@@ -219,7 +219,3 @@ def to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(to_device(each, device) for each in value)
     return value
-
-
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{error}".split()) or type(error).__name__

@@ -86,7 +86,7 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
     take_share(launch.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if launch.on_one_node:
+    if launch.local_size == launch.size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     try:
         dist.init_process_group(
@@ -97,7 +97,8 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
             timeout=timedelta(seconds=settings.rank_timeout),
         )
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        group = dist.new_group(backend=backend, timeout=timedelta(seconds=settings.group_seconds))
+        # Longer: a rank waits for the others within a step, whose shares differ in length.
+        group = dist.new_group(backend=backend, timeout=timedelta(seconds=30 * settings.rank_timeout))
     except (RuntimeError, ValueError) as error:
         raise RankLostError(
             f"the ranks cannot reach each other (`GLOO_SOCKET_IFNAME` names the network interface that gloo uses): "
