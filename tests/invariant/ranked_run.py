@@ -1,14 +1,11 @@
-"""A short deterministic training of a tiny model, to be started on any number of ranks.
+"""Short deterministic trainings of a tiny model, to be started on any number of ranks.
 
-`ranked_run.py FOLDER ALGORITHM [--resume] [--steps N]`. `--end-after STEP` has it told to end then, `--kill-after STEP`
-kills it.
+`ranked_run.py FOLDER ALGORITHM ... [--resume] [--steps N]` trains with each algorithm in a folder of its name.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -19,43 +16,42 @@ from letters import TASKS, AnyReward, Letters
 
 from mini_agentic_rl import MiniGRPO, MiniPPO, Trainer
 from mini_agentic_rl.metrics import MetricsLogger
-from mini_agentic_rl.policy import LearnerSettings, LoraSettings, launched
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from tiny import tiny_model, tiny_tokenizer
+
+
+class Watching(MetricsLogger):
+    """Prints that a step was taken."""
+
+    def log(self, metrics, *, step):
+        print(f"step {step}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("algorithm", choices=["grpo", "ppo"])
+    parser.add_argument("algorithms", nargs="+", choices=["grpo", "ppo"])
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--end-after", type=int)
-    parser.add_argument("--kill-after", type=int)
     options = parser.parse_args()
+    for algorithm in options.algorithms:
+        train(options.folder / algorithm, algorithm, options.steps, resume=options.resume)
+
+
+def train(folder: Path, algorithm: str, steps: int | None, *, resume: bool) -> None:
+    """Train for so many steps, by default as many as update the policy twice."""
     tokenizer = tiny_tokenizer()
-    launch = launched()
-
-    class Watching(MetricsLogger):
-        """Interrupts this process, or says that a step was taken."""
-
-        def log(self, metrics, *, step):
-            print(f"step {step}", file=sys.stderr, flush=True)
-            if step == options.end_after:
-                os.kill(os.getpid(), signal.SIGTERM)
-            if step == options.kill_after and (launch is None or launch.restarts == 0):
-                os.kill(os.getpid(), signal.SIGKILL)
-
     settings = {
-        "total_steps": options.steps or (2 if options.algorithm == "grpo" else 3),  # PPO's first step is the critic's
-        "tasks_per_step": 3,
+        "total_steps": steps or (2 if algorithm == "grpo" else 3),  # PPO's first step is the critic's
+        "tasks_per_step": 2,
         "samples_per_prompt": 4,
         "max_new_tokens": 8,
         "max_update_kl": 1e-3,  # so that steps are shortened
-        "eval_size": 4,
+        "eval_size": 2,
         "checkpoint_every": 1,
         "deterministic": True,
     }
-    if options.algorithm == "grpo":
+    if algorithm == "grpo":
         kind, more = MiniGRPO, {"kl_coef": 0.05, "importance_correction": "token", "epochs_per_batch": 2}
     else:
         kind, more = MiniPPO, {"kl_coef": 0.05, "minibatches": 2, "value_trains_adapter": True}
@@ -71,9 +67,9 @@ def main() -> None:
         algorithm=trained,
         hooks=[AnyReward()],
         n_runners=6,
-        output_dir=options.folder,
+        output_dir=folder,
         logger=Watching(),
-        resume=options.resume,
+        resume=resume,
     ).fit(Letters(), TASKS)
 
 

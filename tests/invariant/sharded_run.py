@@ -1,18 +1,14 @@
 """Learning on one rank, or on several that hold a part of the base each.
 
-`sharded_run.py learn FOLDER` learns from given trees; `sharded_run.py train FOLDER URL [--resume] [--end]` trains an
-agent whose rollouts the server at that address samples, and with `--end` has it told to end after the first step.
+`sharded_run.py FOLDER URL` learns from given trees in FOLDER/learn, and trains an agent in FOLDER/train, whose rollouts
+the server at that address samples. With `--resume` it continues the training in FOLDER.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -23,7 +19,6 @@ import torch
 from letters import TASKS, AnyReward, Letters
 
 from mini_agentic_rl import MiniGRPO, Trainer
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import (
     LearnerSettings,
     LoraSettings,
@@ -69,6 +64,7 @@ def trees(seed: int, rollouts: int) -> PackedTrees:
 
 def learn(folder: Path) -> None:
     """Take four steps on given trees; the last is of one rollout, of which only one rank has a share."""
+    folder.mkdir(parents=True, exist_ok=True)
     options = {"lora": LORA, "seed": 3, "device": "cpu", "dtype": "float32"}
     launch = launched()
     if launch is not None and launch.follows:
@@ -106,15 +102,7 @@ def learn(folder: Path) -> None:
     policy.close()
 
 
-class Ending(MetricsLogger):
-    """Ends the run after a step."""
-
-    def log(self, metrics: Mapping[str, Any], *, step: int) -> None:
-        if step == 1 and "--end" in sys.argv:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-def train(folder: Path, url: str) -> None:
+def train(folder: Path, url: str, *, resume: bool) -> None:
     """Train an agent for two steps."""
     tokenizer = tiny_tokenizer()
     trained = MiniGRPO(
@@ -138,17 +126,16 @@ def train(folder: Path, url: str) -> None:
         hooks=[AnyReward()],
         n_runners=6,
         output_dir=folder,
-        logger=Ending() if "--end" in sys.argv else MetricsLogger(),
-        resume="--resume" in sys.argv,
+        resume=resume,
     ).fit(Letters(), TASKS)
 
 
 if __name__ == "__main__":
     import sharded_run  # what is sent to another rank is found by this name there
 
-    where = Path(sys.argv[2])
-    where.mkdir(parents=True, exist_ok=True)
-    if sys.argv[1] == "learn":
-        sharded_run.learn(where)
+    where, server_url = Path(sys.argv[1]), sys.argv[2]
+    if "--resume" in sys.argv:
+        sharded_run.train(where, server_url, resume=True)
     else:
-        sharded_run.train(where, sys.argv[3])
+        sharded_run.learn(where / "learn")
+        sharded_run.train(where / "train", server_url, resume=False)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -18,49 +18,49 @@ from ranked import run_on_ranks
 SCRIPT = Path(__file__).parent / "ranked_run.py"
 
 
-def _trained(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "adapter" / "adapter_model.safetensors")
+ALGORITHMS = ("grpo", "ppo")
 
 
 def _apart(one: Path, other: Path) -> float:
-    first, second = _trained(one), _trained(other)
+    first, second = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other))
     assert first.keys() == second.keys()
     assert max(tensor.abs().max() for name, tensor in first.items() if "lora_B" in name) > 1e-4
     return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
 
 
 @pytest.fixture(scope="module")
-def one_rank(tmp_path_factory):
-    folders = {}
-
-    def folder(algorithm: str) -> Path:
-        if algorithm not in folders:
-            folders[algorithm] = tmp_path_factory.mktemp("one") / algorithm
-            run_on_ranks(1, SCRIPT, str(folders[algorithm]), algorithm)
-        return folders[algorithm]
-
-    return folder
+def trained(tmp_path_factory):
+    """Return the folder of the trainings on one rank, and of those on two."""
+    folders = {count: tmp_path_factory.mktemp("ranks") / str(count) for count in (1, 2)}
+    for count, folder in folders.items():
+        run_on_ranks(count, SCRIPT, str(folder), *ALGORITHMS)
+    return folders
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_two_ranks_end_with_the_weights_of_one(algorithm, one_rank, tmp_path):
-    two = tmp_path / "two"
-    run_on_ranks(2, SCRIPT, str(two), algorithm)
-    assert _apart(one_rank(algorithm), two) < 1e-5
-    rows = [[json.loads(line) for line in (f / "metrics.jsonl").open()] for f in (one_rank(algorithm), two)]
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_two_ranks_end_with_the_weights_of_one(algorithm, trained):
+    one, two = (trained[count] / algorithm for count in (1, 2))
+    assert _apart(one, two) < 1e-5
+    rows = [[json.loads(line) for line in (f / "metrics.jsonl").open()] for f in (one, two)]
     for name in ("reward/mean", "rollout/sampled_tokens", "loss", "grad_norm", "entropy", "kl"):
         here, there = ([row[name] for row in found if name in row] for found in rows)
         assert len(here) >= 2
         assert there == pytest.approx(here, abs=1e-5), name
 
 
-@pytest.mark.parametrize(("algorithm", "before", "after"), [("grpo", 2, 1), ("ppo", 1, 2)])
-def test_a_checkpoint_goes_on_at_another_number_of_ranks(algorithm, before, after, one_rank, tmp_path):
-    folder = tmp_path / "run"
-    run_on_ranks(before, SCRIPT, str(folder), algorithm, "--end-after", "1", expect={0: 143})
-    assert not (folder / "summary.json").exists()
-    run_on_ranks(after, SCRIPT, str(folder), algorithm, "--resume")
-    assert _apart(one_rank(algorithm), folder) < 1e-5
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_checkpoint_goes_on_at_another_number_of_ranks(before, after, trained, tmp_path):
+    for algorithm in ALGORITHMS:
+        folder = shutil.copytree(trained[before] / algorithm, tmp_path / algorithm)
+        (folder / "summary.json").unlink()
+        _, *later = sorted((folder / "checkpoints").iterdir())
+        for checkpoint in later:
+            shutil.rmtree(checkpoint)
+    errors = run_on_ranks(after, SCRIPT, str(tmp_path), *ALGORITHMS, "--resume")[0][1]
+    assert "step 1\n" not in errors
+    for algorithm in ALGORITHMS:
+        assert (tmp_path / algorithm / "summary.json").exists()
+        assert _apart(trained[1] / algorithm, tmp_path / algorithm) < 1e-5
 
 
 @given(

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
+import sharded_run
 from safetensors.torch import load_file
 
 from mini_agentic_rl import MiniGRPO
@@ -20,28 +20,11 @@ from tiny import tiny_model, tiny_tokenizer
 SCRIPT = Path(__file__).parent / "sharded_run.py"
 
 
-def _weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "adapter" / "adapter_model.safetensors")
-
-
 def _apart(one: Path, other: Path) -> float:
-    first, second = _weights(one), _weights(other)
+    first, second = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other))
     assert first.keys() == second.keys()
     assert max(tensor.abs().max() for name, tensor in first.items() if "lora_B" in name) > 1e-4
     return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
-
-
-def test_two_ranks_with_half_of_the_layers_each_learn_what_one_does(tmp_path):
-    one, two = tmp_path / "one", tmp_path / "two"
-    run_on_ranks(1, SCRIPT, "learn", str(one))
-    run_on_ranks(2, SCRIPT, "learn", str(two))
-    assert _apart(one, two) < 1e-5
-    alone, together = (json.loads((folder / "told.json").read_text()) for folder in (one, two))
-    for here, there in zip(alone["scored"], together["scored"], strict=True):
-        assert there == pytest.approx(here, abs=1e-4)
-    base = tiny_model(layers=3)
-    layers = sum(p.numel() for p in base.model.layers.parameters())
-    assert alone["held"] - together["held"] == layers // 2
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +35,27 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def unbroken(server, tmp_path_factory):
-    """Return the folder of a training in parts that nothing interrupts, and what the server has loaded for it."""
-    folder = tmp_path_factory.mktemp("unbroken") / "run"
-    run_on_ranks(2, SCRIPT, "train", str(folder), server.url)
-    loaded, salts = list(server.ever_loaded), {asked.salt for asked in server.asked}
-    server.ever_loaded.clear()
-    return folder, loaded, salts
+def sharded(server, tmp_path_factory):
+    """Return the folder of what two ranks have learnt, and what the server has loaded for their training."""
+    folder = tmp_path_factory.mktemp("sharded")
+    run_on_ranks(2, SCRIPT, str(folder), server.url)
+    return folder, list(server.ever_loaded), {asked.salt for asked in server.asked}
 
 
-def test_a_training_in_parts_samples_at_a_server_with_each_version(unbroken):
-    folder, loaded, salts = unbroken
+def test_two_ranks_with_half_of_the_layers_each_learn_what_one_does(sharded, tmp_path):
+    sharded_run.learn(tmp_path)
+    two = sharded[0] / "learn"
+    assert _apart(tmp_path, two) < 1e-5
+    alone, together = (json.loads((folder / "told.json").read_text()) for folder in (tmp_path, two))
+    for here, there in zip(alone["scored"], together["scored"], strict=True):
+        assert there == pytest.approx(here, abs=1e-4)
+    base = tiny_model(layers=3)
+    layers = sum(p.numel() for p in base.model.layers.parameters())
+    assert alone["held"] - together["held"] == layers // 2
+
+
+def test_a_training_in_parts_samples_at_a_server_with_each_version(sharded):
+    folder, loaded, salts = sharded[0] / "train", *sharded[1:]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == 2
     versions = [name.partition(".")[0] for name in loaded]
@@ -73,24 +66,16 @@ def test_a_training_in_parts_samples_at_a_server_with_each_version(unbroken):
     assert max(row["mismatch/mean_abs"] for row in rows if "mismatch/mean_abs" in row) < 1e-4
 
 
-@pytest.fixture(scope="module")
-def interrupted(server, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("interrupted") / "run"
-    run_on_ranks(2, SCRIPT, "train", str(folder), server.url, "--end", expect={0: 143})
-    assert not (folder / "summary.json").exists()
-    return folder
-
-
 @pytest.mark.parametrize("count", [2, 1])
-def test_a_training_in_parts_goes_on_from_its_checkpoint_in_parts_or_whole(
-    count, unbroken, interrupted, server, tmp_path
-):
-    folder = shutil.copytree(interrupted, tmp_path / "run")
+def test_a_training_in_parts_goes_on_from_its_checkpoint_in_parts_or_whole(count, sharded, server, tmp_path):
+    folder = shutil.copytree(sharded[0] / "train", tmp_path / "run")
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / "step_2")
     server.ever_loaded.clear()
-    run_on_ranks(count, SCRIPT, "train", str(folder), server.url, "--resume")
+    run_on_ranks(count, SCRIPT, str(folder), server.url, "--resume")
     assert [name.partition(".")[0] for name in server.ever_loaded] == ["default@v1"]
     assert json.loads((folder / "summary.json").read_text())["steps"] == 2
-    assert _apart(unbroken[0], folder) < 1e-5
+    assert _apart(sharded[0] / "train", folder) < 1e-5
 
 
 @pytest.mark.parametrize(

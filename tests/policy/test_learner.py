@@ -47,16 +47,15 @@ def test_the_learning_rate_rises_while_it_warms_up_and_falls_to_nothing(model):
     assert rates(model, warmup_steps=3) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert rates(model, schedule="linear", total_steps=4) == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert rates(model, schedule="cosine", total_steps=4) == [1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
-
-
-def test_a_schedule_that_falls_needs_its_end(model):
     with pytest.raises(PolicyError, match="schedule: 'cosine' needs `total_steps`"):
-        Learner(model, LearnerSettings(schedule="cosine"))
+        rates(model, schedule="cosine")
 
 
 def test_a_step_changes_the_weights_counts_a_version_and_forgets_the_gradients(model, packed):
     learner = Learner(model, LearnerSettings())
     version, before = model.version("default"), [p.detach().clone() for p in learner.parameters]
+    assert learner.forward_backward(packed, likelihood, gradient=False)["loss"] > 0
+    assert all(p.grad is None for p in learner.parameters)
     metrics = learner.forward_backward(packed, likelihood)
     assert metrics["terms"] == 3
     assert metrics["loss"] > 0
@@ -64,16 +63,6 @@ def test_a_step_changes_the_weights_counts_a_version_and_forgets_the_gradients(m
     assert (learner.steps, model.version("default")) == (1, version + 1)
     assert any(not torch.equal(one, other) for one, other in zip(before, learner.parameters, strict=True))
     assert all(p.grad is None for p in learner.parameters)
-
-
-def test_gradients_add_up_until_the_step(model, packed):
-    learner = Learner(model, LearnerSettings())
-    learner.forward_backward(packed, likelihood)
-    once = [p.grad.clone() for p in learner.parameters]
-    learner.forward_backward(packed, likelihood)
-    for one, both in zip(once, learner.parameters, strict=True):
-        torch.testing.assert_close(2 * one, both.grad)
-    learner.optim_step()
 
 
 def test_the_reference_stays_what_was_kept_while_the_weights_go_on(model, packed, tmp_path):
@@ -105,12 +94,6 @@ def test_a_gradient_that_is_not_finite_costs_the_step_and_nothing_else(model, pa
     assert learner.optim_step()["skipped"] == 1
     assert model.version("default") == version
     assert all(torch.equal(one, other) for one, other in zip(before, learner.parameters, strict=True))
-    assert all(p.grad is None for p in learner.parameters)
-
-
-def test_metrics_alone_leave_no_gradient(model, packed):
-    learner = Learner(model, LearnerSettings())
-    assert learner.forward_backward(packed, likelihood, gradient=False)["loss"] > 0
     assert all(p.grad is None for p in learner.parameters)
 
 
@@ -146,7 +129,7 @@ def test_the_gradient_with_dropout_is_on_average_that_without(packed):
     torch.manual_seed(0)
     model = load_model(tiny_model(), lora=LoraSettings(r=2, dropout=0.25), device="cpu", seed=0)
     learner = Learner(model, LearnerSettings(learning_rate=1e-12))
-    rows = [torch.cat([gradient.flatten() for gradient in _gradients(learner, packed)]) for _ in range(80)]
+    rows = [torch.cat([gradient.flatten() for gradient in _gradients(learner, packed)]) for _ in range(60)]
     plain = Learner(load_model(tiny_model(), lora=LoraSettings(r=2), device="cpu", seed=0), LearnerSettings())
     assert not plain.drops
     expected = torch.cat([gradient.flatten() for gradient in _gradients(plain, packed)])

@@ -1,19 +1,23 @@
-"""Ranks that go, that are told to end, that were started wrongly; and rollouts that stay with their rank."""
+"""Ranks that die, hang, fail, are told to end, or were started wrongly."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from mini_agentic_rl.policy import Launch, PolicyError, launched, restarted
+from mini_agentic_rl.policy import Launch, PolicyError, RankSettings, launched, restarted
 from mini_agentic_rl.policy.machine import take_share
-from ranked import ranks, run_on_ranks
+from mini_agentic_rl.policy.ranks.rendezvous import meet
+from ranked import ranks
 
 SCRIPT = Path(__file__).parent.parent / "invariant" / "ranked_run.py"
-CHANNELS = Path(__file__).parent / "channel_run.py"
+HALTING = Path(__file__).parent / "halting_run.py"
 FAILING = Path(__file__).parent / "failing_run.py"
 LAUNCHED = {"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
 
@@ -24,41 +28,41 @@ def _checkpoints(folder: Path) -> list[str]:
 
 
 def test_a_rank_that_dies_ends_the_run_at_its_last_checkpoint_and_a_restart_goes_on(tmp_path):
-    folder = tmp_path / "run"
-    with ranks(2, SCRIPT, str(folder), "grpo", "--steps", "50") as (first, second):
-        first.wait_for("step 2")
+    folder = tmp_path / "grpo"
+    with ranks(2, SCRIPT, str(tmp_path), "grpo", "--steps", "50") as (first, second):
+        first.wait_for("step 1")
         second.send_signal(signal.SIGKILL)
         assert first.wait(60) == 1
         assert "RankLostError: rank 1 has closed its connection; `resume` continues" in first.stderr
     taken = int(_checkpoints(folder)[-1].removeprefix("step_"))
-    assert taken >= 1
     assert not (folder / "summary.json").exists()
-    again = {"TORCHELASTIC_RESTART_COUNT": "1"}
-    options = ("grpo", "--steps", "50", "--end-after", str(taken + 1))  # no --resume: the launcher knows of none
-    with ranks(2, SCRIPT, str(folder), *options, environment=again) as (first, second):
-        assert (first.wait(), second.wait()) == (143, 0)
+    again = {"TORCHELASTIC_RESTART_COUNT": "1"}  # no --resume: the launcher knows of none
+    with ranks(2, SCRIPT, str(tmp_path), "grpo", "--steps", "50", environment=again) as (first, second):
+        first.wait_for(f"step {taken + 1}")
+        for process in (second, first):
+            process.send_signal(signal.SIGTERM)
+        assert (first.wait(60), second.wait(60)) == (143, 143)
         assert f"step {taken}\n" not in first.stderr
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").open()]
     assert steps == sorted(steps)
     assert f"step_{taken + 1}" in _checkpoints(folder)
 
 
-def test_ranks_that_are_all_told_to_end_leave_a_checkpoint(tmp_path):
-    folder = tmp_path / "run"
-    with ranks(2, SCRIPT, str(folder), "ppo", "--steps", "50") as (first, second):
-        first.wait_for("step 1")
-        for process in (second, first):
-            process.send_signal(signal.SIGTERM)
-        assert (first.wait(60), second.wait(60)) == (143, 143)
-    assert _checkpoints(folder)
+def test_ranks_of_other_settings_are_refused_by_their_names(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    # Each rank counts its runs in its own process.
+    monkeypatch.setattr("mini_agentic_rl.policy.ranks.rendezvous._runs", itertools.repeat(0))
 
+    def start(rank: int) -> None:
+        meet(Launch(rank, 2, rank, 2), RankSettings(), {"loop": {"total_steps": 3 + rank, "seed": 0}, "lora": None})
 
-def test_a_rank_of_other_settings_is_refused_by_their_names(tmp_path):
-    folder = str(tmp_path / "run")
-    with ranks(2, SCRIPT, folder, "grpo", of_rank={1: ("--steps", "9")}) as (first, second):
-        assert first.wait(60) == 1
-        assert "rank 1 was started with other settings: loop.total_steps" in first.stderr
-        assert second.wait(60) == 1
+    with ThreadPoolExecutor(2) as threads:
+        starts = [threads.submit(start, rank) for rank in range(2)]
+    for each in starts:
+        with pytest.raises(PolicyError, match=r"rank 1 was started with other settings: loop\.total_steps;"):
+            each.result()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,6 @@ def test_the_launch_is_read_from_the_variables_of_torchrun():
     found = launched({**LAUNCHED, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
     assert found == Launch(2, 4, 0, 2, "host")
     assert found.follows
-    assert not found.on_one_node
     assert not restarted(LAUNCHED)
     assert restarted({**LAUNCHED, "TORCHELASTIC_RESTART_COUNT": "1"})
 
@@ -109,11 +112,7 @@ def test_a_rank_takes_its_share_of_the_cores_unless_a_number_was_chosen(monkeypa
     assert chosen == [4, 1, 4]
 
 
-def test_messages_arrive_in_order_both_ways_and_channels_close_without_a_loss():
-    run_on_ranks(2, CHANNELS, "talk")
-
-
 def test_a_rank_that_stands_still_is_given_up():
-    with ranks(2, CHANNELS, "stop") as (first, _):
+    with ranks(2, HALTING) as (first, _):
         assert first.wait(60) == 0
-        assert first.stdout == "was silent for 4 seconds (`rank_timeout`)\n"
+        assert first.stdout == "rank 1 was silent for 1.5 seconds (`rank_timeout`)\n"

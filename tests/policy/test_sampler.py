@@ -106,9 +106,11 @@ def test_no_end_is_drawn_too_early_and_log_probabilities_stay_those_of_the_whole
     assert sample(logits.clone(), [Row(params, 0, 2)])[0].token == 35
 
 
-def test_top_log_probabilities_come_best_first():
-    logits = torch.tensor([[0.0, 3.0, 1.0]])
-    first, second = sample(logits.repeat(2, 1), [Row(SamplingParams(top_logprobs=2), 0), Row(SamplingParams(), 1)])
+def test_top_log_probabilities_come_best_first_without_tokens_of_no_probability():
+    logits = torch.tensor([[0.0, 3.0, 1.0, -torch.inf]])
+    rows = [Row(SamplingParams(top_logprobs=count), count) for count in (2, 0, 4)]
+    first, second, whole = sample(logits.repeat(3, 1), rows)
+    assert [token for token, _ in whole.top] == [1, 2, 0]
     assert [token for token, _ in first.top] == [1, 2]
     assert second.top == ()
 
@@ -209,7 +211,7 @@ def test_biases_and_penalties_of_many_rows_are_those_of_each_row_alone():
     assert torch.allclose(found, torch.log_softmax(expected, -1), atol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -0.0, 5e-324, 1e-300, 1e-40, 1e-38, 9e-6])
+@pytest.mark.parametrize("temperature", [-0.0, 5e-324, 9e-6])
 def test_a_temperature_next_to_nothing_is_greedy(temperature):
     logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(2)) * 30
     cold = [Row(SamplingParams(temperature=temperature, top_logprobs=3), seed) for seed in range(4)]
@@ -218,7 +220,7 @@ def test_a_temperature_next_to_nothing_is_greedy(temperature):
     assert str(cold[0].sampling.temperature) == "0.0"
 
 
-@pytest.mark.parametrize("temperature", [1e-5, 1e-3, 2.0, 1e300])
+@pytest.mark.parametrize("temperature", [1e-5, 1e300])
 @pytest.mark.parametrize("cut", [{}, {"top_p": 5e-324}, {"min_p": 1.0}, {"min_p": 5e-324}, {"top_k": 10**30}])
 def test_extreme_numbers_draw_tokens_with_finite_log_probabilities(temperature, cut):
     logits = torch.randn(8, 200, generator=torch.Generator().manual_seed(3)) * 1000
@@ -229,25 +231,11 @@ def test_extreme_numbers_draw_tokens_with_finite_log_probabilities(temperature, 
         assert np.isfinite([draw.logprob, *(value for _, value in draw.top)]).all()
 
 
-def test_a_token_without_probability_is_not_among_the_likeliest():
-    logits = torch.tensor([[0.0, 1.0, -torch.inf]])
-    (draw,) = sample(logits, [Row(SamplingParams(top_logprobs=3), 0)])
-    assert [token for token, _ in draw.top] == [1, 0]
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"temperature": float("nan")},
-        {"temperature": float("inf")},
-        {"presence_penalty": float("nan")},
-        {"frequency_penalty": float("inf")},
-        {"logit_bias": {1: float("nan")}},
-    ],
-)
-def test_what_is_no_number_is_refused(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        SamplingParams(**bad)
+@pytest.mark.parametrize("name", ["temperature", "presence_penalty", "frequency_penalty", "logit_bias"])
+def test_what_is_no_number_is_refused(name):
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=name):
+            SamplingParams(**{name: {1: value} if name == "logit_bias" else value})
 
 
 class HostTraffic(TorchFunctionMode):

@@ -18,9 +18,9 @@ ENGINE = EngineSettings(block_size=4, cache_mib=1, max_batch_tokens=48, max_draf
 CHUNKS = LearnerSettings(learning_rate=0.05, max_batch_tokens=8)
 
 
-def _packed(policy, rollouts=4):
+def _packed(policy):
     tree = TokenTree()
-    for index, conversation in enumerate(group_of_conversations(policy, rollouts=rollouts)):
+    for index, conversation in enumerate(group_of_conversations(policy, rollouts=2)):
         for record in conversation:
             tree.insert(record, index)
     return pack([tree])
@@ -117,7 +117,7 @@ def test_brief_jobs_are_done_amid_a_pass_whose_gradient_stays_what_it_is():
 def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_learns():
     with tiny_policy(engine=ENGINE) as policy:
         packed = _packed(policy)
-        under_way = UnderWay(policy, 480)
+        under_way = UnderWay(policy, 320)
         assert under_way.begun.wait(30)
         learner = policy.run(lambda: policy.learner(CHUNKS))
 
@@ -134,7 +134,7 @@ def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_le
         tree = TokenTree()
         tree.insert(record)
         of_pack = pack([tree])
-        scorer = policy.scorer("default", max_tokens=600, head_rows=64)
+        scorer = policy.scorer("default", max_tokens=400, head_rows=64)
         learned = policy.run(lambda: scorer.logprobs(of_pack)).numpy()
     newest = record.versions == 2
     assert (of_pack.version_S == record.versions).all()

@@ -89,10 +89,9 @@ def test_prompts_that_are_read_beside_are_rows_of_the_same_step():
     _alike(found, expected)
 
 
-@pytest.mark.parametrize(("block_size", "draft"), [(4, 0), (7, 8)])
-def test_steps_that_are_padded_draw_the_same_tokens(block_size, draft):
-    """Histories of many lengths, two of them the same, which then share a row."""
-    engine = EngineSettings(block_size=block_size, cache_mib=1, max_batch_tokens=96, max_draft_tokens=draft)
+def test_steps_that_are_padded_draw_the_same_tokens():
+    """Histories of many lengths, two of them the same, which then share a row, and draft tokens."""
+    engine = EngineSettings(block_size=7, cache_mib=1, max_batch_tokens=96, max_draft_tokens=8)
     params = [
         SamplingParams(temperature=0.0 if n in (1, 3) else 0.9, max_tokens=6 + 5 * n, seed=n)
         for n in range(len(PROMPTS))
@@ -100,12 +99,12 @@ def test_steps_that_are_padded_draw_the_same_tokens(block_size, draft):
     with tiny_policy(engine=engine) as policy:
         expected = sample_all(policy, PROMPTS, params)
         _recording(policy)
-        policy.engine._drafts.cost.share_of_row = lambda rows: 0.0 if draft else 1.0
+        policy.engine._drafts.cost.share_of_row = lambda rows: 0.0
         found = sample_all(policy, PROMPTS, params)
         counters = _counters(policy)
         assert counters["replayed"] > counters["plain"] > 0
         assert counters["recorded"] > 1
-        assert (policy.run(lambda: policy.engine.counters.guessed_tokens) > 0) == (draft > 0)
+        assert policy.run(lambda: policy.engine.counters.guessed_tokens) > 0
     _alike(found, expected)
 
 

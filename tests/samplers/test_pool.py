@@ -17,7 +17,7 @@ from mini_agentic_rl.policy import DEFAULT_ADAPTER, EngineSettings, LoraSettings
 from mini_agentic_rl.samplers import ParityError, PolicySampler, SamplerSettings, make_sampler
 from mini_agentic_rl.samplers import pool as pool_module
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
-from samplers.vllm_wire import VllmWireServer
+from samplers.vllm_wire import SLOTS, Faults, VllmWireServer
 from tiny import tiny_model
 
 PROMPTS = [[5, 6, 7, 8], [20, 21, 22]]
@@ -25,9 +25,26 @@ PROMPT = tuple(range(3, 40))
 LORA = LoraSettings(r=4, alpha=8)
 
 
+SERVERS: list[VllmWireServer] = []
+"""Started once for all tests."""
+
+
 @pytest.fixture(scope="module")
 def base():
-    return tiny_model()
+    yield tiny_model()
+    while SERVERS:
+        SERVERS.pop().close()
+
+
+def fresh_servers(base, count):
+    """Return servers as they are after their start."""
+    while len(SERVERS) < count:
+        SERVERS.append(VllmWireServer(copy.deepcopy(base), lora=LORA))
+    for server in SERVERS[:count]:
+        server.faults, server.slots = Faults(), list(SLOTS)
+        for seen in (server.asked, server.loaded, server.ever_loaded):
+            seen.clear()
+    return SERVERS[:count]
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +94,7 @@ def request(
 @contextmanager
 def stage(base, tmp_path, *, learner=None, servers=1, faults=None, lora=LORA, note=print, **settings):
     policy = make_policy(learner or base, lora)
-    started = [VllmWireServer(copy.deepcopy(base), lora=LORA) for _ in range(servers)]
+    started = fresh_servers(base, servers)
     pool = None
     try:
         for server in started:
@@ -104,8 +121,6 @@ def stage(base, tmp_path, *, learner=None, servers=1, faults=None, lora=LORA, no
     finally:
         if pool is not None:
             pool.close()
-        for server in started:
-            server.close()
         policy.close()
 
 
@@ -183,7 +198,6 @@ async def test_an_answer_goes_on_elsewhere_from_its_tokens_and_the_lost_server_c
         first = next(server for server in on.servers if any(asked.seed == 3 for asked in server.asked))
         other = next(server for server in on.servers if server is not first)
         first.faults.break_after = 5
-        first.faults.ill = False
         answer = asyncio.create_task(on.deltas(affinity="r", tokens=20))
         ids, logprobs, reason, versions = together(await answer)
         assert (len(ids), len(logprobs), reason, versions) == (20, 20, "length", {0})
@@ -296,14 +310,11 @@ def test_a_server_that_is_not_up_yet_is_waited_for(base, tmp_path):
         notes.append(text)
         server.faults.ill = False
 
-    server = VllmWireServer(copy.deepcopy(base))
+    (server,) = fresh_servers(base, 1)
     server.faults.ill = True
-    try:
-        with stage(base, tmp_path, servers=0, note=note, sampler_url=[server.url], sampler_wait=300.0):
-            (waiting,) = notes
-            assert f"waiting for the sampler {server.url}" in waiting
-    finally:
-        server.close()
+    with stage(base, tmp_path, servers=0, note=note, sampler_url=[server.url], sampler_wait=300.0):
+        (waiting,) = notes
+        assert f"waiting for the sampler {server.url}" in waiting
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ only if that pays: with many sequences on a processor that is bound by arithmeti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 _LENGTHS = (4, 2)
 """Lengths of the n-grams that are looked up, the most reliable first."""
@@ -46,11 +45,6 @@ class Guess:
         """Return the guess of its first `count` tokens."""
         return Guess(self.tokens[: max(count, 0)], self.matched)
 
-    def common_prefix(self, other: Guess) -> Guess:
-        """Return the common prefix with another guess."""
-        equal = takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, other.tokens, strict=False))
-        return self.first(sum(1 for _ in equal))
-
 
 @dataclass
 class _Rate:
@@ -66,11 +60,6 @@ class _Rate:
     def observe(self, right: int, wrong: int) -> None:
         self.right = _FORGETTING * self.right + right
         self.tried = _FORGETTING * self.tried + right + wrong
-
-    def fade(self) -> None:
-        """Decay towards the initial estimate, so that guesses that did not pay are tried again."""
-        self.right = _FORGETTING * self.right + (1 - _FORGETTING) * _UNTRIED
-        self.tried = _FORGETTING * self.tried + (1 - _FORGETTING)
 
 
 @dataclass
@@ -137,8 +126,10 @@ class Drafts:
         guesses = [self._look_up(indexed.tokens, room) for indexed, room in zip(sequences, rooms, strict=True)]
         lengths = self._worthwhile(guesses, budget)
         if not any(lengths):
+            # Decay towards the initial estimates, so that guesses that did not pay are tried again.
             for rate in self._rates.values():
-                rate.fade()
+                rate.right = _FORGETTING * rate.right + (1 - _FORGETTING) * _UNTRIED
+                rate.tried = _FORGETTING * rate.tried + (1 - _FORGETTING)
         return [
             guess.first(length) if guess is not None and length else None
             for guess, length in zip(guesses, lengths, strict=True)
@@ -160,7 +151,14 @@ class Drafts:
         if share is None:
             return lengths
         expected = float(rows)
-        for chance, index in sorted(self._chances(guesses), reverse=True)[: max(budget, 0)]:
+        # The probability that all draft tokens up to each one are accepted.
+        chances = [
+            (self._rates[guess.matched].chance ** depth, index)
+            for index, guess in enumerate(guesses)
+            if guess is not None
+            for depth in range(1, len(guess.tokens) + 1)
+        ]
+        for chance, index in sorted(chances, reverse=True)[: max(budget, 0)]:
             if chance <= expected * share:
                 break
             expected += chance
@@ -168,13 +166,6 @@ class Drafts:
             share /= 1 + share
             lengths[index] += 1
         return lengths
-
-    def _chances(self, guesses: Sequence[Guess | None]) -> Iterator[tuple[float, int]]:
-        """Yield for each draft token the probability that all up to it are accepted."""
-        for index, guess in enumerate(guesses):
-            if guess is not None:
-                chance = self._rates[guess.matched].chance
-                yield from ((chance**depth, index) for depth in range(1, len(guess.tokens) + 1))
 
     def _look_up(self, tokens: Sequence[int], room: int) -> Guess | None:
         room = min(room, self._longest)

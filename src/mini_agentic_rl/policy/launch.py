@@ -34,11 +34,6 @@ class Launch:
         """True for all ranks but rank 0."""
         return self.rank > 0
 
-    @property
-    def on_one_node(self) -> bool:
-        """True if all ranks are on this node."""
-        return self.local_size == self.size
-
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
     """Return the launch of this process if it is one of several ranks, else None.

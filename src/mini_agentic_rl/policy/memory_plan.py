@@ -236,7 +236,9 @@ def plan_memory(
     saved = _saved_per_token(shape, settings)
     # Adapters, their gradients and AdamW's two moments are always in float32.
     lora = settings.lora_r * shape.lora_ends
-    linear = _share(_linear_bytes(shape, settings), spread.ranks if spread.sharded else 1)
+    # NF4 with nested absmax: 4 bits and 0.127 more a weight (Dettmers et al. 2023, section 3).
+    per_weight = {"none": float(item), "8bit": 1.0, "4bit": (4 + 0.127) / 8}[settings.quantization]
+    linear = _share(int(shape.linear_weights * per_weight), spread.ranks if spread.sharded else 1)
     parts = [
         MemoryPart("process", _PROCESS_BYTES if on_cpu else 0, "always"),
         MemoryPart("weights", linear + shape.other_weights * item, "always"),
@@ -244,7 +246,9 @@ def plan_memory(
         MemoryPart("optimizer", 2 * (1 if settings.optimizer_8bit else 4) * lora, "always"),
     ]
     if samples:
-        cache = _cache_bytes(shape, work, settings, on_cpu=on_cpu)
+        cache = settings.cache_mib * 2**20
+        if on_cpu:  # unused pages take no memory
+            cache = min(cache, _key_bytes(shape, settings) * work.tokens)
         parts.append(MemoryPart("keys and values", cache, "always" if recorded else "sampling"))
         if recorded:
             parts.append(MemoryPart("recorded decode steps", _recorded_bytes(shape, work, item), "always"))
@@ -324,18 +328,6 @@ def fitting_plan(
         if plans[-1].peak <= limit:
             return plans[-1]
     return min(plans, key=lambda plan: plan.peak)
-
-
-def _linear_bytes(shape: ModelShape, settings: PlannedSettings) -> int:
-    # NF4 with nested absmax: 4 bits and 0.127 more a weight (Dettmers et al. 2023, section 3).
-    per_weight = {"none": float(settings.dtype.itemsize), "8bit": 1.0, "4bit": (4 + 0.127) / 8}
-    return int(shape.linear_weights * per_weight[settings.quantization])
-
-
-def _cache_bytes(shape: ModelShape, work: PlannedWork, settings: PlannedSettings, *, on_cpu: bool) -> int:
-    whole = settings.cache_mib * 2**20
-    # On the CPU unused pages take no memory.
-    return min(whole, _key_bytes(shape, settings) * work.tokens) if on_cpu else whole
 
 
 def _key_bytes(shape: ModelShape, settings: PlannedSettings) -> int:

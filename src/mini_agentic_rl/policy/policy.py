@@ -171,24 +171,22 @@ class Policy:
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         was_whole, self.is_whole = self.is_whole, False
-        result = self._run_learning(job, share)
-        self.is_whole = was_whole
-        return result
-
-    def _run_learning(self, job: Callable[[], T], share: float) -> T:
         if share > 0:
             with self._turns.shared(share):
                 try:
-                    return job()
+                    result = job()
                 finally:
                     self._see_weights()
                     release_free_memory()
-        self._learnt_in_a_row = 0 if self.engine.holds_cache else self._learnt_in_a_row + 1
-        self.engine.release_cache()
-        self.model.unpack()
-        if self._learnt_in_a_row % _RELEASE_EVERY == 0:
-            release_free_memory()
-        return self._turn(job)
+        else:
+            self._learnt_in_a_row = 0 if self.engine.holds_cache else self._learnt_in_a_row + 1
+            self.engine.release_cache()
+            self.model.unpack()
+            if self._learnt_in_a_row % _RELEASE_EVERY == 0:
+                release_free_memory()
+            result = self._turn(job)
+        self.is_whole = was_whole
+        return result
 
     def _turn(self, job: Callable[[], T]) -> T:
         # The job may change the weights, of which sampling would keep using copies.

@@ -42,19 +42,6 @@ class RankGroup:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def scatter(self, values: Sequence[Any] | None) -> Any:
-        """Return this rank's element of the `values` of rank 0, which has one for each rank; other ranks pass None."""
-        received: list[Any] = [None]
-        given = None if values is None else list(values)
-        dist.scatter_object_list(received, given, 0, group=self.process_group)
-        return received[0]
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks on rank 0, and an empty list on the others."""
-        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        dist.gather_object(value, values, 0, group=self.process_group)
-        return values or []
-
     def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Replace each parameter's gradient by its sum over the ranks; where no rank has one, it stays None."""
         for bucket in _buckets(parameters):
@@ -96,7 +83,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
         yield bucket
 
 
-_NOTHING, _BACKWARD, _FORWARD = range(3)
+NO_SWEEP, BACKWARD, FORWARD = range(3)
 """Sweeps through all layers. Of those that ranks want at the same time the greatest is done first."""
 
 
@@ -147,25 +134,14 @@ class ShardedBase:
             layer.set_modules_to_backward_prefetch([cut[max(0, position - 1)]])
         return cls(cut, group)
 
-    def begin_forward(self) -> None:
-        """Return once all ranks begin a forward sweep; until then take part in the sweeps of others."""
-        self._take_part(_FORWARD)
-
-    def begin_backward(self) -> None:
-        """Return once all ranks begin a backward sweep; until then take part in the sweeps of others."""
-        self._take_part(_BACKWARD)
-
-    def end(self) -> None:
-        """Take part in the sweeps of others until no rank has one left."""
-        self._take_part(_NOTHING)
-
-    def _take_part(self, wanted: int) -> None:
+    def begin(self, sweep: int) -> None:
+        """Return once all ranks begin this sweep, or none has one left; until then take part in those of others."""
         while True:
             # On the CPU (gloo), so that no rank waits for its GPU.
-            agreed = torch.tensor([wanted])
+            agreed = torch.tensor([sweep])
             dist.all_reduce(agreed, dist.ReduceOp.MAX, group=self._group.process_group)
-            if int(agreed) == wanted:
+            if int(agreed) == sweep:
                 return
-            for layer in reversed(self._layers) if int(agreed) == _BACKWARD else self._layers:
+            for layer in reversed(self._layers) if int(agreed) == BACKWARD else self._layers:
                 layer.unshard()
                 layer.reshard()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Final
 
 from ..tokens import Asker, FinishReason, TokenDelta
@@ -274,7 +275,9 @@ class Scheduler:
         if first is not None and first.start <= sequence.computed:
             shared = first.guess
             if shared is not None and sequence.constraint is not None:  # its own grammar limits it
-                shared = None if guess is None else guess.common_prefix(shared)
+                own = () if guess is None else guess.tokens
+                equal = takewhile(lambda pair: pair[0] == pair[1], zip(own, shared.tokens, strict=False))
+                shared = Guess(tuple(token for token, _ in equal), 0)
             return Segment(sequence, count, first, self._with_room(sequence, shared))
         segment = Segment(sequence, count, guess=self._with_room(sequence, guess))
         self._firsts[history] = segment
@@ -393,12 +396,15 @@ def first_in_turn(
     """Return the waiting sequence whose owner holds the fewest blocks; among equals the one whose request has had the
     fewest sequences admitted, then the first."""
     owners, requests = (_held(running, blocks_of, level) for level in (1, 2))
-
-    def standing(sequence: RunningSequence) -> tuple[int, int, int]:
-        asker = sequence.request.asker
-        return owners[asker[:1]], requests[asker], admitted.get(asker, 0)
-
-    return min(waiting, key=standing, default=None)
+    return min(
+        waiting,
+        key=lambda each: (
+            owners[each.request.asker[:1]],
+            requests[each.request.asker],
+            admitted.get(each.request.asker, 0),
+        ),
+        default=None,
+    )
 
 
 def greediest(

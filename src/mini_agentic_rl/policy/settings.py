@@ -131,8 +131,3 @@ class RankSettings(Settings):
     shard: bool = False
     """Hold a part of the frozen base's layers on each rank (FSDP2) instead of the whole: ranks then only learn, so this
     needs `sampler` to be servers, and LoRA."""
-
-    @property
-    def group_seconds(self) -> float:
-        """Seconds that a rank may wait for another within one optimizer step, whose shares differ in length."""
-        return 30 * self.rank_timeout

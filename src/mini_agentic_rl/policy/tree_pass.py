@@ -18,6 +18,7 @@ from torch import Tensor
 from ..tokens import PackedTrees, TreeChunk, cut
 from .head import read_logprobs
 from .model import PolicyModel
+from .rank_group import BACKWARD, FORWARD, NO_SWEEP
 from .tree_attention import KeptKeys, TreeTables, flex_on
 
 
@@ -98,7 +99,7 @@ class TreePass:
         while path:
             self._backward(path.pop())
         if self._model.shards is not None:
-            self._model.shards.end()
+            self._model.shards.begin(NO_SWEEP)
 
     def _forward(
         self, chunk: TreeChunk, path: list[KeptKeys], on_terms: Callable[[ChunkTerms], Tensor | None]
@@ -107,7 +108,7 @@ class TreePass:
         kept = KeptKeys(chunk)
         keep = kept if chunk.reach > chunk.stop else None
         if self._model.shards is not None:
-            self._model.shards.begin_forward()
+            self._model.shards.begin(FORWARD)
         tables = TreeTables(self._packed, chunk, path, keep, self._model.device, self._flex)
         hidden_TM = self._model.hidden(self._tokens_T[rows], self._positions_T[rows], tables)
         at = self._predicted_at_S
@@ -138,7 +139,7 @@ class TreePass:
             # The last layer is gathered only if its output has a gradient.
             roots.append(waiting.hidden_TM)
             gradients.append(torch.zeros_like(waiting.hidden_TM))
-            self._model.shards.begin_backward()
+            self._model.shards.begin(BACKWARD)
         # One call for all roots, so that the chunk's graph is walked once.
         if roots:
             torch.autograd.backward(roots, gradients)

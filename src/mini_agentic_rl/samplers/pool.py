@@ -32,7 +32,7 @@ from .base import ContextLengthError, SamplerLoad, SamplerSettings
 from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, refusal
 from .policy_sampler import TokenStreams
 from .replica import Probe, Publication, Replica
-from .vllm_process import VllmServer, end_servers
+from .vllm_process import end_servers
 
 logger = logging.getLogger(__name__)
 
@@ -333,17 +333,14 @@ class SamplerPool:
                 if replica.well and missed >= _MISSED_CHECKS:
                     replica.lose(error)
                 if not replica.well and replica.server is not None:
-                    await self._restart(replica.server)
+                    try:
+                        await asyncio.to_thread(replica.server.restart)
+                    except UserError as failure:
+                        self._failure = self._failure or failure
                 continue
             missed = 0
             if not replica.well:
                 await self._bring_back(replica)
-
-    async def _restart(self, server: VllmServer) -> None:
-        try:
-            await asyncio.to_thread(server.restart)
-        except UserError as error:
-            self._failure = self._failure or error
 
     async def _bring_back(self, replica: Replica) -> None:
         """Load the current weights on a server before it gets requests again."""

@@ -1,8 +1,11 @@
 """Messages between rank 0 and each other rank, and rank 0's commands to them.
 
-Weights change in turns: a turn begins for the other ranks with its first command, and until it ends they sample
-nothing, as rank 0 does. A command is a method of a learner or a scorer, which every rank calls with its own share, in
-the same order: rank 0 scatters the arguments, calls its own, and gathers the results.
+    rank 0 sends      sample, cancel, call, end (of a turn), failed
+    the others send   delta, result (of a call), failed
+
+Weights change in turns: a turn begins for the other ranks with its first call, and until it ends they sample nothing,
+as rank 0 does. A call names a method of a learner or a scorer, which every rank runs with its own share, in the same
+order.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import pickle
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +28,7 @@ from ...tokens import PackedTrees, Share, TokenDelta, divide
 from ..engine import EngineCounters
 from ..errors import PolicyError
 from ..model import PolicyModel
-from ..rank_group import RankGroup
+from ..rank_group import NO_SWEEP, RankGroup
 from .rendezvous import RankLostError
 
 T = TypeVar("T")
@@ -35,6 +39,7 @@ LOSS_SECONDS: Final = 3.0
 """Seconds between a collective operation that fails and the news that a rank is lost, at most."""
 _END_SECONDS: Final = 60.0
 """Seconds after a loss in which a process ends by itself: its torch thread may wait for the lost rank for ever."""
+_CLOSE_SECONDS: Final = 5.0
 _HEARTBEATS: Final = 4
 """Heartbeats of a rank that has nothing to send, within the seconds of silence that end a channel."""
 
@@ -42,10 +47,8 @@ _HEARTBEATS: Final = 4
 class Channel:
     """Messages to and from one other rank, in order, over the default process group of torch.distributed (gloo).
 
-    They are pickled, and nothing authenticates them, as with any torch.distributed program.
-
-    A rank that dies closes its connections. A rank that hangs, or whose host is unreachable, counts as lost after
-    `silence` seconds.
+    They are pickled, and nothing authenticates them, as with any torch.distributed program. A rank that dies closes its
+    connections. A rank that hangs, or whose host is unreachable, counts as lost after `silence` seconds.
 
     Args:
         peer: number of the other rank.
@@ -55,72 +58,47 @@ class Channel:
     def __init__(self, peer: int, silence: float) -> None:
         self._peer = peer
         self._silence = silence
-        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._threads: list[threading.Thread] = []
-
-    def start(self, on_message: Callable[[Any], None], on_lost: Callable[[str], None]) -> None:
-        """Begin to send and receive.
-
-        Args:
-            on_message: called with each message, one after another, on a thread of the channel.
-            on_lost: called once with the reason if the other rank is lost before `close`; on a thread of the channel.
-        """
-        self._threads = [
-            threading.Thread(target=self._write, name=f"writes rank {self._peer}", daemon=True),
-            threading.Thread(
-                target=self._read, args=(on_message, on_lost), name=f"reads rank {self._peer}", daemon=True
-            ),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name=f"writes rank {peer}", daemon=True)
+        self._writer.start()
 
     def send(self, message: Any) -> None:
         """Send a message, from any thread and without waiting. Messages to a lost rank are dropped."""
-        self._outgoing.put(message)
+        self._outgoing.put(pickle.dumps(message))
 
-    def close(self, seconds: float = 5.0) -> bool:
-        """Send the queued messages, and end. Return True if the other rank ends too, within twice `seconds`."""
-        with self._lock:
-            self._closed = True
-        self._outgoing.put(None)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(seconds)
-        return not any(thread.is_alive() for thread in self._threads)
+    def messages(self) -> Iterator[Any]:
+        """Yield the messages of the other rank until it closes the channel.
 
-    def _read(self, on_message: Callable[[Any], None], on_lost: Callable[[str], None]) -> None:
+        Raises:
+            RankLostError: the other rank is lost before.
+        """
         received: list[Any] = [[]]
-        reason = "has closed its connection"
-        try:
-            while received[0] is not None:
-                for message in received[0]:
-                    on_message(message)
+        while received[0] is not None:
+            yield from map(pickle.loads, received[0])
+            try:
                 dist.recv_object_list(received, self._peer)
-        except RuntimeError as error:
-            if "timed out" in str(error).lower():
-                reason = f"was silent for {self._silence:g} seconds (`rank_timeout`)"
-        except Exception as error:  # any error of a handler: later messages would never be handled
-            logger.exception("a message of rank %d failed", self._peer)
-            reason = f"sent a message that failed ({error})"
-        with self._lock:
-            was_closed, self._closed = self._closed, True
+            except RuntimeError as error:
+                reason = "has closed its connection"
+                if "timed out" in str(error).lower():
+                    reason = f"was silent for {self._silence:g} seconds (`rank_timeout`)"
+                raise RankLostError(f"rank {self._peer} {reason}") from error
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Send the queued messages and close the channel for the other rank, within so many seconds."""
         self._outgoing.put(None)
-        if not was_closed:
-            on_lost(reason)
+        self._writer.join(seconds)
 
     def _write(self) -> None:
         closing = False
-        with suppress(RuntimeError):  # the reader reports the reason
+        with suppress(RuntimeError):  # `messages` reports the reason
             while not closing:
                 messages, closing = self._next_messages()
                 dist.send_object_list([messages], self._peer)  # an empty list is a heartbeat
             dist.send_object_list([None], self._peer)
 
-    def _next_messages(self) -> tuple[list[Any], bool]:
+    def _next_messages(self) -> tuple[list[bytes], bool]:
         """Return the queued messages, or none when a heartbeat is due; and whether they are the last."""
-        messages: list[Any] = []
+        messages: list[bytes] = []
         with suppress(queue.Empty):
             message = self._outgoing.get(timeout=self._silence / _HEARTBEATS)
             while message is not None:
@@ -131,7 +109,7 @@ class Channel:
 
 
 class Followers:
-    """The other ranks, seen from rank 0. Turns and commands belong to the torch thread.
+    """The other ranks, seen from rank 0. Turns and calls belong to the torch thread.
 
     Args:
         group: all ranks.
@@ -150,17 +128,22 @@ class Followers:
         self.on_delta: Callable[[int, TokenDelta], None] = lambda number, delta: None
         """Called with each delta of a request, and the number that the request was sent with."""
         self.numbers = itertools.count()
-        """Numbers by which learners are named in commands."""
+        """Numbers by which learners are named in calls."""
         self._lock = threading.Lock()
         self._end: threading.Timer | None = None
         self._depth = 0
         self._learning = False
         self._begun = False
         self._in_step = True
-        """False once rank 0 has failed within a command: the others wait for its part, so no command can follow."""
+        """False once rank 0 has failed within a call: the others wait for its part, so no call can follow."""
+        self._results: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(self.count)]
         self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
-        for rank, channel in enumerate(self._channels, 1):
-            channel.start(partial(self._on_message, rank), partial(self._on_lost, rank))
+        self._readers = [
+            threading.Thread(target=self._read, args=(rank, channel), name=f"reads rank {rank}", daemon=True)
+            for rank, channel in enumerate(self._channels, 1)
+        ]
+        for reader in self._readers:
+            reader.start()
 
     def check(self) -> None:
         """Raise `RankLostError` if a rank is lost."""
@@ -169,7 +152,7 @@ class Followers:
 
     @contextmanager
     def turn(self, *, learning: bool) -> Iterator[None]:
-        """Hold a turn, or a part of an outer turn; the other ranks take part from their first command on.
+        """Hold a turn, or a part of an outer turn; the other ranks take part from their first call on.
 
         Args:
             learning: whether the memory of their caches is given back for it.
@@ -181,9 +164,8 @@ class Followers:
             yield
         finally:
             self._depth -= 1
-            if self._depth == 0 and self._begun and self._in_step and not self.lost.done():
-                with self.reporting_losses():
-                    self.group.scatter([None] * self.group.size)
+            if self._depth == 0 and self._begun and self._in_step:
+                self._send_all(("end",))
 
     def call(
         self,
@@ -209,20 +191,25 @@ class Followers:
             raise RuntimeError(f"{method} is no part of a turn: use `Policy.run` or `Policy.learn`")
         if not self._in_step:
             raise PolicyError(f"{method}: the other ranks still wait for a command in which rank 0 has failed")
-        if not self._begun:
-            self._begun = True
-            self.send_all(("turn", self._learning))
+        self._begun = True
+        for channel, each in zip(self._channels, arguments, strict=True):
+            channel.send(("call", self._learning, target, method, each, options or {}))
+        result: T | None = None
+        self._in_step = False
         with self.reporting_losses():
-            self.group.scatter([None, *((target, method, each, options or {}) for each in arguments)])
-            result: T | None = None
-            self._in_step = False
             if here is not None:
                 result = here()
             elif self.model is not None and self.model.shards is not None:
-                self.model.shards.end()
-            results = self.group.gather(None)[1:]
-            self._in_step = True
+                self.model.shards.begin(NO_SWEEP)
+        results = self.results()
+        self._in_step = True
         return result, results
+
+    def results(self) -> list[Any]:
+        """Wait for a result of each other rank."""
+        results = [each.get() for each in self._results]
+        self.check()
+        return results
 
     def call_alike(self, target: Any, method: str, here: Callable[[], T], *arguments: Any) -> T:
         """Have all ranks call a method with the same arguments; return the result of rank 0."""
@@ -263,18 +250,23 @@ class Followers:
         """Send a message to one rank, from any thread."""
         self._channels[rank - 1].send(message)
 
-    def send_all(self, message: tuple[Any, ...]) -> None:
-        """Send a message to all other ranks, from any thread."""
-        for channel in self._channels:
-            channel.send(message)
-
     def close(self) -> bool:
         """End the run of the other ranks; return True if all of them end, so that the group can be left."""
-        self.send_all(("goodbye",))
-        ended = [channel.close() for channel in self._channels]
+        is_whole = self._in_step and not self.lost.done()
+        if not is_whole:
+            reason = self.lost.exception() if self.lost.done() else "its part of a call failed"
+            self._send_all(("failed", str(reason)))
+        for channel in self._channels:
+            channel.close()
+        for reader in self._readers:
+            reader.join(_CLOSE_SECONDS)
         if self._end is not None:
             self._end.cancel()
-        return all(ended) and self._in_step and not self.lost.done()
+        return is_whole and not any(reader.is_alive() for reader in self._readers)
+
+    def _send_all(self, message: tuple[Any, ...]) -> None:
+        for channel in self._channels:
+            channel.send(message)
 
     @contextmanager
     def reporting_losses(self) -> Iterator[None]:
@@ -288,21 +280,29 @@ class Followers:
             self.check()
             raise
 
-    def _on_message(self, rank: int, message: tuple[Any, ...]) -> None:
-        kind, *values = message
-        if kind == "delta":
-            self.on_delta(*values)
-        elif kind == "counters":
-            self.counters[rank] = values[0]
-        elif kind == "failed":
-            self._on_lost(rank, f"failed: {values[0]}")
+    def _read(self, rank: int, channel: Channel) -> None:
+        try:
+            for kind, *values in channel.messages():
+                if kind == "result":
+                    self._results[rank - 1].put(values[0])
+                elif kind == "delta":
+                    number, delta, counters = values
+                    self.counters[rank] = counters or self.counters[rank]
+                    self.on_delta(number, delta)
+                else:
+                    raise RankLostError(f"rank {rank} failed: {values[0]}")
+        except Exception as error:  # any: no later message would be handled
+            if not isinstance(error, RankLostError):
+                logger.exception("a message of rank %d failed", rank)
+            self._report_loss(RankLostError(f"{error}; `resume` continues from the last checkpoint"))
 
-    def _on_lost(self, rank: int, reason: str) -> None:
+    def _report_loss(self, error: RankLostError) -> None:
         with self._lock:
             if not self.lost.done():
-                self._end = end_later(f"rank {rank} {reason}")
-                error = RankLostError(f"rank {rank} {reason}; `resume` continues from the last checkpoint")
+                self._end = end_later(str(error))
                 self.lost.set_exception(error)
+        for each in self._results:
+            each.put(None)  # `results` waits for no lost rank
 
 
 def end_later(reason: str) -> threading.Timer:

@@ -1,7 +1,7 @@
 """A rank other than 0: it samples what rank 0 sends, and in turns computes its part of rank 0's commands.
 
     message "sample" ─► engine ─► messages "delta"
-    message "turn"   ─► a job of the torch thread: receive a command, compute, return the result, until the turn ends
+    message "call"   ─► torch thread ─► message "result", until message "end" ends the turn
 
 It writes no file, and logs to its own standard error.
 """
@@ -9,10 +9,10 @@ It writes no file, and logs to its own standard error.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
-import time
 from collections.abc import Mapping
-from dataclasses import replace
+from concurrent.futures import Future
 from typing import Any, Final
 
 import numpy as np
@@ -23,25 +23,22 @@ from transformers import PreTrainedModel
 from ...errors import UserError
 from ...processes import deferred_interrupt
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest, TokenTree, pack
-from ..errors import PolicyError
+from ..errors import PolicyError, first_line
 from ..launch import Launch
 from ..learner import Learner, ValueLearner
 from ..load import load_model
 from ..model import PolicyModel
 from ..policy import Policy
-from ..rank_group import RankGroup
+from ..rank_group import NO_SWEEP, RankGroup
 from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
-from .commands import LOSS_SECONDS, Channel, end_later
+from .commands import Channel, end_later
 from .rendezvous import RankLostError, device_of, join_group, meet
 
 logger = logging.getLogger(__name__)
 
-_STOP_SECONDS: Final = 25.0
-"""Seconds that rank 0 has to write its checkpoint after this rank got a stop signal: launchers give 30."""
-_POLL_SECONDS: Final = 0.2
 CPU: Final = torch.device("cpu")
 
 
@@ -65,148 +62,136 @@ def follow_rank_0(
         PolicyError: the model cannot be loaded, or rank 0 has another configuration.
     """
     device = device_of(launch, options.get("device", "auto"))
-    stop = threading.Event()
-    with deferred_interrupt(stop):
-        store = meet(launch, ranks, about, stop.is_set)
-        if store is None:
-            return
+    store = meet(launch, ranks, about)
+    # Rank 0 gets a stop signal too, and may need this rank until it has written its checkpoint.
+    with deferred_interrupt(threading.Event()):
         thread = TorchThread()
-        channel = Channel(0, ranks.rank_timeout)
-        group: RankGroup | None = None
-        follower: _Follower | None = None
+        channel: Channel | None = None
         try:
             group = thread.call(lambda: join_group(launch, store, ranks, device))
-            follower = _Follower(group, channel)
-            channel.start(follower.on_message, follower.on_lost)
-            loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
-            follower.policy = Policy(loaded, engine, thread)
-            thread.submit(lambda: group.gather(None))  # ends once all have loaded it
-            follower.wait(stop)
-        except Exception as error:
-            if follower is None or follower.failure is None:
-                channel.send(("failed", _in_one_line(error)))
+            channel = Channel(0, ranks.rank_timeout)
+            try:
+                loaded = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
+                follower = _Follower(Policy(loaded, engine, thread), group, channel)
+                channel.send(("result", None))  # rank 0 waits until all have loaded it
+                follower.run()
+            except Exception as error:
+                channel.send(("failed", first_line(error)))
                 raise
+            channel.close()
+            thread.call(group.leave)
         finally:
             end = end_later("this rank waits for a lost rank")
-            channel.close()
-            if group is not None and follower is not None and follower.failure is None:
-                thread.call(group.leave)
+            if channel is not None:
+                channel.close()
             thread.close()
             end.cancel()
-        if follower.failure is not None:
-            raise follower.failure
 
 
 class _Follower:
-    """Handles the messages and commands of rank 0."""
+    """Handles the messages of rank 0."""
 
-    def __init__(self, group: RankGroup, channel: Channel) -> None:
-        self.policy: Policy | None = None
-        """Set once it is loaded, before the first turn."""
-        self.failure: Exception | None = None
-        """Error that ends the run of this rank."""
+    def __init__(self, policy: Policy, group: RankGroup, channel: Channel) -> None:
+        self._policy = policy
         self._group = group
         self._channel = channel
         self._learners: dict[int, Learner] = {}
         self._sampling: dict[int, RunningSequence] = {}
-        self._over = threading.Event()
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """Calls of the current turn, and None at its end."""
+        self._failure: BaseException | None = None
+        """Error of a turn."""
 
-    def wait(self, stop: threading.Event) -> None:
-        """Wait until the run ends, or for `_STOP_SECONDS` once `stop` is set."""
-        since: float | None = None
-        while not self._over.wait(_POLL_SECONDS):
-            if stop.is_set():  # so is rank 0, which may need this rank until it has written its checkpoint
-                since = since or time.monotonic()
-                if time.monotonic() - since > _STOP_SECONDS:
-                    return
+    def run(self) -> None:
+        """Handle messages until rank 0 ends the run.
 
-    def on_message(self, message: tuple[Any, ...]) -> None:
-        """Handle a message of rank 0."""
-        kind, *values = message
-        if kind == "goodbye":
-            self._over.set()
-        elif self.policy is None:
-            return
-        elif kind == "sample":
-            self._sample(self.policy, *values)
-        elif kind == "cancel":
-            if (sequence := self._sampling.get(values[0])) is not None:
-                self.policy.engine.cancel(sequence)
-        elif kind == "turn":
-            self.policy.submit_turn(self._turn, learning=values[0]).add_done_callback(self._on_turn_end)
+        Raises:
+            RankLostError: rank 0 is lost, or a turn of this rank failed.
+        """
+        in_turn = False
+        try:
+            for kind, *values in self._channel.messages():
+                if kind == "sample":
+                    self._sample(*values)
+                elif kind == "cancel":
+                    if (sequence := self._sampling.get(values[0])) is not None:
+                        self._policy.engine.cancel(sequence)
+                elif kind == "call":
+                    learning, *call = values
+                    self._calls.put(call)
+                    if not in_turn:
+                        turn = self._policy.submit_turn(self._turn, learning=learning)
+                        turn.add_done_callback(self._on_turn_end)
+                    in_turn = True
+                elif kind == "end":
+                    in_turn = False
+                    self._calls.put(None)
+                else:
+                    raise RankLostError(f"rank 0 failed ({values[0]})")
+        except RankLostError as error:
+            if isinstance(self._failure, UserError):
+                raise self._failure from error
+            raise RankLostError(f"{error}: this rank cannot continue without it") from self._failure
+        finally:
+            self._calls.put(None)
 
-    def on_lost(self, reason: str) -> None:
-        """End the run, because rank 0 is lost."""
-        if not self._over.is_set() and self.failure is None:
-            self.failure = RankLostError(f"rank 0 {reason}: this rank cannot continue without it")
-        self._over.set()
+    def _sample(self, number: int, request: TokenRequest) -> None:
+        engine = self._policy.engine
 
-    def _sample(self, policy: Policy, number: int, request: TokenRequest) -> None:
         def on_delta(delta: TokenDelta) -> None:
-            self._channel.send(("delta", number, delta))
-            if delta.finish_reason is not None:
+            ends = delta.finish_reason is not None
+            self._channel.send(("delta", number, delta, engine.counters if ends else None))
+            if ends:
                 self._sampling.pop(number, None)
-                self._channel.send(("counters", replace(policy.engine.counters)))
 
         try:
-            self._sampling[number] = policy.engine.submit(request, on_delta)
+            self._sampling[number] = engine.submit(request, on_delta)
         except PolicyError as error:
-            self._channel.send(("delta", number, TokenDelta(finish_reason="cancelled", failure=str(error))))
+            on_delta(TokenDelta(finish_reason="cancelled", failure=str(error)))
 
     def _turn(self) -> None:
-        """Compute commands until the turn ends. On the torch thread."""
-        assert self.policy is not None
-        while (command := self._group.scatter(None)) is not None:
-            self._group.gather(self._result(self.policy, *command))
+        """Answer calls until the turn ends. On the torch thread."""
+        while (call := self._calls.get()) is not None:
+            self._channel.send(("result", self._result(*call)))
 
-    def _result(
-        self, policy: Policy, target: Any, method: str, arguments: tuple[Any, ...] | None, options: Mapping[str, Any]
-    ) -> Any:
+    def _on_turn_end(self, turn: Future[None]) -> None:
+        self._failure = turn.exception()
+        if self._failure is not None:
+            logger.error("a turn of this rank failed", exc_info=self._failure)
+            self._channel.send(("failed", first_line(self._failure)))
+
+    def _result(self, target: Any, method: str, arguments: tuple[Any, ...] | None, options: Mapping[str, Any]) -> Any:
         """Call a method of a learner (by its number), of a scorer (by its arguments), or of this rank (None)."""
-        model = policy.model
+        model = self._policy.model
         if arguments is None:  # no share, but the other ranks need this rank's part of the layers
             if model.shards is not None:
-                model.shards.end()
+                model.shards.begin(NO_SWEEP)
             return None
-        arguments = to_device(arguments, model.device)
-        if target is None:
-            return getattr(self, method)(policy, *arguments)
+        called: Any = self
         if isinstance(target, int):
-            called: Any = self._learners[target]
-        else:
+            called = self._learners[target]
+        elif target is not None:
             adapter, max_tokens, head_rows = target
             called = Scorer(model, adapter, max_tokens=max_tokens, head_rows=head_rows)
-        return to_device(getattr(called, method)(*arguments, **options), CPU)
+        return to_device(getattr(called, method)(*to_device(arguments, model.device), **options), CPU)
 
-    def make_learner(
-        self, policy: Policy, number: int, settings: LearnerSettings, adapter: str, value: ValueSettings | None
-    ) -> None:
-        """Command of rank 0: make a learner with this number."""
+    def make_learner(self, number: int, settings: LearnerSettings, adapter: str, value: ValueSettings | None) -> None:
+        """Call of rank 0: make a learner with this number."""
+        model = self._policy.model
         self._learners[number] = (
-            Learner(policy.model, settings, adapter, self._group)
+            Learner(model, settings, adapter, self._group)
             if value is None
-            else ValueLearner(policy.model, settings, adapter, value, self._group)
+            else ValueLearner(model, settings, adapter, value, self._group)
         )
 
-    def copy_weights(self, policy: Policy, adapter: str) -> None:
-        """Command of rank 0: copy its weights of an adapter, or all under full training."""
-        self._group.copy_from_first(policy.model.trainable(adapter))
-        policy.weights_changed(adapter)
+    def copy_weights(self, adapter: str) -> None:
+        """Call of rank 0: copy its weights of an adapter, or all under full training."""
+        self._group.copy_from_first(self._policy.model.trainable(adapter))
+        self._policy.weights_changed(adapter)
 
-    def digest(self, policy: Policy, adapter: str) -> str:
-        """Command of rank 0: return the digest of the weights of an adapter."""
-        return policy.digest(adapter)
-
-    def _on_turn_end(self, future: Any) -> None:
-        error = future.exception()
-        if isinstance(error, RuntimeError):  # a collective operation fails a moment before the loss is reported
-            self._over.wait(LOSS_SECONDS)
-        if error is None or self.failure is not None:
-            return
-        logger.error("a turn of this rank failed", exc_info=error)
-        self.failure = error if isinstance(error, UserError) else RankLostError(f"this rank failed: {error}")
-        self._channel.send(("failed", _in_one_line(error)))
-        self._over.set()
+    def digest(self, adapter: str) -> str:
+        """Call of rank 0: return the digest of the weights of an adapter."""
+        return self._policy.digest(adapter)
 
 
 def load_on_rank(
@@ -234,7 +219,3 @@ def to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(to_device(each, device) for each in value)
     return value
-
-
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{error}".split()) or type(error).__name__

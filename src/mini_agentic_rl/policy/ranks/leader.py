@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,8 +55,6 @@ class RankedEngine(Engine):
         self._lock = threading.Lock()
         self._elsewhere: dict[int, tuple[int, RunningSequence]] = {}
         """Sequences that other ranks sample, with their rank, by id."""
-        self._busy = [0] * followers.group.size
-        """Number of sequences of each rank that have not ended."""
         self._rank_of: dict[str, int] = {}
         """Rank of each rollout, the oldest one first."""
         followers.on_delta = self._on_delta
@@ -66,12 +64,19 @@ class RankedEngine(Engine):
         """Queue a request on a rank; see `Engine.submit`."""
         sequence = self.checked(request, on_delta)
         with self._lock:
-            rank = self._rank_for(request)
+            busy = Counter(rank for rank, _ in self._elsewhere.values())
+            busy[0] = sum(super().sequence_counts)
+            rank = min(range(self._followers.group.size), key=busy.__getitem__)
+            if request.constraint is not None:
+                rank = 0
+            elif request.affinity:
+                rank = self._rank_of.setdefault(request.affinity, rank)
+                if len(self._rank_of) > _MOST_ROLLOUTS:
+                    self._rank_of.pop(next(iter(self._rank_of)))
             if rank > 0:
-                if self._busy[rank] >= self.settings.max_waiting + self.settings.max_running:
+                if busy[rank] >= self.settings.max_waiting + self.settings.max_running:
                     raise QueueFullError(f"{self.settings.max_waiting} requests wait already (`max_waiting`)")
                 self._elsewhere[id(sequence)] = (rank, sequence)
-                self._busy[rank] += 1
         if rank == 0:
             return self.queue(sequence)
         seeded = replace(request, sampling=replace(request.sampling, seed=sequence.seed))
@@ -100,37 +105,17 @@ class RankedEngine(Engine):
         running, waiting = super().sequence_counts
         return running + len(self._elsewhere), waiting
 
-    def _rank_for(self, request: TokenRequest) -> int:
-        if request.constraint is not None:
-            return 0
-        rank = self._rank_of.get(request.affinity) if request.affinity else None
-        if rank is None:
-            self._busy[0] = sum(super().sequence_counts)
-            rank = self._busy.index(min(self._busy))
-            if request.affinity:
-                self._rank_of[request.affinity] = rank
-                if len(self._rank_of) > _MOST_ROLLOUTS:
-                    self._rank_of.pop(next(iter(self._rank_of)))
-        return rank
-
     def _on_delta(self, number: int, delta: TokenDelta) -> None:
-        elsewhere = self._elsewhere.get(number)
-        if elsewhere is None:
-            return
-        if delta.finish_reason is not None:
-            self._forget(number)
-        elsewhere[1].deliver(delta)
-
-    def _forget(self, number: int) -> None:
         with self._lock:
-            elsewhere = self._elsewhere.pop(number, None)
-            if elsewhere is not None:
-                self._busy[elsewhere[0]] -= 1
+            elsewhere = self._elsewhere.get(number)
+            if delta.finish_reason is not None:
+                self._elsewhere.pop(number, None)
+        if elsewhere is not None:
+            elsewhere[1].deliver(delta)
 
     def _cancel_elsewhere(self) -> None:
-        for number, (_, sequence) in list(self._elsewhere.items()):
-            self._forget(number)
-            sequence.deliver(TokenDelta(finish_reason="cancelled"))
+        for number in list(self._elsewhere):
+            self._on_delta(number, TokenDelta(finish_reason="cancelled"))
 
 
 class RankedScorer(Scorer):
@@ -173,7 +158,7 @@ def _on_all_ranks(method: str) -> Any:
 
 
 class RankedLearner(Learner):
-    """A learner on every rank, with commands from rank 0."""
+    """A learner on every rank, called by rank 0."""
 
     def __init__(
         self, followers: Followers, model: PolicyModel, settings: LearnerSettings, adapter: str, **more: Any
@@ -227,7 +212,7 @@ class RankedLearner(Learner):
 
 
 class RankedValueLearner(RankedLearner, ValueLearner):
-    """A learner with a critic on every rank, with commands from rank 0."""
+    """A learner with a critic on every rank, called by rank 0."""
 
     value_step = _on_all_ranks("value_step")
     take_head = _on_all_ranks("take_head")
@@ -273,12 +258,11 @@ class RankedPolicy(Policy):
         followers: Followers | None = None
         try:
             store = meet(launch, ranks, about)
-            assert store is not None  # rank 0 waits for all
             group = thread.call(lambda: join_group(launch, store, ranks, device))
             followers = Followers(group, ranks.rank_timeout)
             with followers.reporting_losses():
                 loaded = followers.model = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
-                thread.call(lambda: group.gather(None))  # until all have loaded it
+            followers.results()  # all have loaded it
             return cls(followers, loaded, engine, thread)
         except BaseException:
             if followers is not None:
@@ -327,20 +311,13 @@ class RankedPolicy(Policy):
         return total
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(work)
-        # Shielded: cancelling this wait must not cancel `lost` itself.
-        lost = asyncio.shield(asyncio.wrap_future(self._followers.lost))
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+        self._followers.lost.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(task.cancel))
         try:
-            both: set[asyncio.Future[Any]] = {task, lost}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            lost.cancel()
-            if not task.done():
-                task.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await task
-        self._followers.check()
-        return await task
+            return await task
+        except BaseException:
+            self._followers.check()  # a lost rank is the cause of any other error
+            raise
 
     def close(self) -> None:
         """End the run of the other ranks, stop sampling and end the torch thread."""

@@ -1,8 +1,8 @@
 """Rendezvous of the ranks: the launcher's TCPStore, then two process groups.
 
-store          the launcher's TCPStore: each rank writes its configuration, and rank 0 starts or refuses all
-process group  gloo between all ranks: messages of sampling, each followed within `rank_timeout` by the next one
-RankGroup      a second group, with NCCL between cards: commands, shards, gradients
+store          the launcher's TCPStore: each rank writes its configuration, and refuses to start if another one differs
+process group  gloo between all ranks: messages, each followed within `rank_timeout` by the next one
+RankGroup      a second group, with NCCL between GPUs: gradients, weights, and layers that are sharded
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -39,13 +39,8 @@ class RankLostError(PolicyError):
     """Report that a rank is lost, so that the run cannot continue."""
 
 
-def meet(
-    launch: Launch,
-    settings: RankSettings,
-    configuration: Mapping[str, Any],
-    stopped: Callable[[], bool] = lambda: False,
-) -> Store | None:
-    """Wait until all ranks have arrived; return the store of the run, or None if `stopped` was true (ranks 1, 2 …).
+def meet(launch: Launch, settings: RankSettings, configuration: Mapping[str, Any]) -> Store:
+    """Wait until all ranks have arrived, and return the store of the run.
 
     Args:
         configuration: of the run; it has to be the same on every rank.
@@ -54,57 +49,32 @@ def meet(
         RankLostError: rank 0 cannot be reached, or a rank has not arrived.
         PolicyError: a rank was started with another configuration.
     """
+    names = [f"rank_{rank}" for rank in range(launch.size)]
     try:
         limit = timedelta(seconds=settings.rank_timeout)
         store, _, _ = next(rendezvous("env://", launch.rank, launch.size, timeout=limit))
+        store = PrefixStore(f"run_{next(_runs)}", store)
+        store.set(names[launch.rank], json.dumps(configuration, default=str))
+        end = time.monotonic() + _MEET_SECONDS
+        # Polled, so that a signal ends the wait.
+        while (missing := [name for name in names if not store.check([name])]) and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        configurations = [_flat(json.loads(store.get(name))) for name in names] if not missing else []
     except Exception as error:  # torch raises errors of several kinds
         raise RankLostError(
             f"the ranks cannot meet at {launch.address} (`MASTER_ADDR`, `MASTER_PORT`): {first_line(error)}"
         ) from error
-    store = PrefixStore(f"run_{next(_runs)}", store)
-    if launch.follows:
-        return store if _wait_for_start(launch, store, configuration, stopped) else None
-    _wait_for_ranks(launch, store, configuration)
+    if missing:
+        absent = ", ".join(name.removeprefix("rank_") for name in missing)
+        raise RankLostError(f"rank {absent} of {launch.size} has not arrived within {_MEET_SECONDS:g} seconds")
+    first = configurations[0]
+    for rank, other in enumerate(configurations):
+        differing = sorted(name for name in first.keys() | other.keys() if first.get(name) != other.get(name))
+        if differing:
+            raise PolicyError(
+                f"rank {rank} was started with other settings: {', '.join(differing)}; give all ranks the same"
+            )
     return store
-
-
-def _wait_for_ranks(launch: Launch, store: Store, configuration: Mapping[str, Any]) -> None:
-    others = range(1, launch.size)
-    try:
-        store.wait([f"rank_{rank}" for rank in others], timedelta(seconds=_MEET_SECONDS))
-    except Exception as error:  # torch raises errors of several kinds
-        missing = ", ".join(str(rank) for rank in others if not store.check([f"rank_{rank}"]))
-        raise RankLostError(
-            f"rank {missing} of {launch.size} has not arrived within {_MEET_SECONDS:g} seconds"
-        ) from error
-    refusal = ""
-    here = _flat(json.loads(json.dumps(configuration, default=str)))
-    for rank in others:
-        there = _flat(json.loads(store.get(f"rank_{rank}")))
-        names = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-        if names:
-            refusal = f"rank {rank} was started with other settings: {', '.join(names)}; give all ranks the same"
-            break
-    store.set("start", refusal)
-    if refusal:
-        raise PolicyError(refusal)
-
-
-def _wait_for_start(
-    launch: Launch, store: Store, configuration: Mapping[str, Any], stopped: Callable[[], bool]
-) -> bool:
-    try:
-        store.set(f"rank_{launch.rank}", json.dumps(configuration, default=str))
-        while not store.check(["start"]):
-            if stopped():
-                return False
-            time.sleep(_POLL_SECONDS)
-        refusal = store.get("start").decode()
-    except Exception as error:  # rank 0 has ended; torch raises errors of several kinds
-        raise RankLostError(f"rank 0 ended before the run began ({first_line(error)})") from error
-    if refusal:
-        raise PolicyError(refusal)
-    return True
 
 
 def join_group(launch: Launch, store: Store, settings: RankSettings, device: torch.device) -> RankGroup:
@@ -116,7 +86,7 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
     take_share(launch.local_size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if launch.on_one_node:
+    if launch.local_size == launch.size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     try:
         dist.init_process_group(
@@ -127,7 +97,8 @@ def join_group(launch: Launch, store: Store, settings: RankSettings, device: tor
             timeout=timedelta(seconds=settings.rank_timeout),
         )
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        group = dist.new_group(backend=backend, timeout=timedelta(seconds=settings.group_seconds))
+        # Longer: a rank waits for the others within a step, whose shares differ in length.
+        group = dist.new_group(backend=backend, timeout=timedelta(seconds=30 * settings.rank_timeout))
     except (RuntimeError, ValueError) as error:
         raise RankLostError(
             f"the ranks cannot reach each other (`GLOO_SOCKET_IFNAME` names the network interface that gloo uses): "
