@@ -13,19 +13,6 @@ from mini_agentic_rl.gateway.tool_formats import DEEPSEEK, KIMI
 
 from ..small_tokenizer import GEMMA, small_tokenizer
 
-LLAMA2 = (
-    "{% set ns = namespace(system='') %}{% set turns = messages %}"
-    "{% if messages[0].role == 'system' %}"
-    "{% set ns.system = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}"
-    "{% set turns = messages[1:] %}{% endif %}"
-    "{% for message in turns %}"
-    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('roles must alternate') }}{% endif %}"
-    "{% if message.role == 'user' %}"
-    "{{ bos_token + '[INST] ' + (ns.system if loop.first else '') + message.content.strip() + ' [/INST]' }}"
-    "{% elif message.role == 'assistant' %}{{ ' ' + message.content.strip() + ' </s>' }}{% endif %}{% endfor %}"
-)
-
 LLAMA31 = (
     "{{ bos_token }}{% set ns = namespace(system='', turns=messages) %}"
     "{% if messages[0].role == 'system' %}"
@@ -63,17 +50,6 @@ _QWEN_RESULT = (
     "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{% endif %}"
     "{{ '\n<tool_response>\n' + message.content + '\n</tool_response>' }}"
     "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}"
-)
-
-QWEN25 = (
-    _QWEN_TOOLS.replace("DEFAULT", "'You are Qwen.'") + "{% for message in messages %}"
-    "{% if message.role == 'user' or message.role == 'system' and not loop.first %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% elif message.role == 'assistant' %}{% set said = message.content %}{{ '<|im_start|>assistant\n' + said }}"
-    + _QWEN_CALLS
-    + "{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}"
-    + _QWEN_RESULT
-    + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
 QWEN3 = (
@@ -147,11 +123,6 @@ TEKKEN = (
     "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + (call.function.arguments | tojson) }}{% endfor %}{{ '</s>' }}"
     "{% elif message.role == 'tool' %}"
     "{{ '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}{% endif %}{% endfor %}"
-)
-
-PHI3 = (
-    "{% for message in messages %}{{ '<|' + message.role + '|>\n' + message.content + '<|end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
 )
 
 DEEPSEEK_DISTILL = (
@@ -336,7 +307,6 @@ _CHATML_THINK = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_re
 _MISTRAL_TOKENS = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
 _MISTRAL_TOKENS = (*_MISTRAL_TOKENS, "[TOOL_CALLS]")
 _TEKKEN_TOKENS = (*_MISTRAL_TOKENS, "[ARGS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
-_PHI_TOKENS = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|endoftext|>", "<|tool|>", "<|/tool|>")
 _GRANITE_TOKENS = ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>", "<|tool_call|>")
 _GLM_TOKENS = ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "<|endoftext|>")
 _GLM_NEW_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>")
@@ -357,14 +327,11 @@ _DEEPSEEK_TOKENS = (
 )
 
 FAMILIES = {
-    "llama 2": Family(LLAMA2, "</s>", "hermes", exact=False),
     "llama 3.1": Family(LLAMA31, "<|eot_id|>", "llama3", special=["<|python_tag|>"]),
-    "qwen 2.5": Family(QWEN25, "<|im_end|>", "hermes", added=_CHATML_THINK[2:]),
     "qwen 3": Family(QWEN3, "<|im_end|>", "hermes", added=_CHATML_THINK, thinks=True, forks=[2, 4]),
     "mistral v3": Family(MISTRAL3, "</s>", "mistral", special=_MISTRAL_TOKENS, forks=[2, 3, 4], exact=False),
     "mistral tekken": Family(TEKKEN, "</s>", "mistral", special=_TEKKEN_TOKENS),
     "gemma 2": Family(GEMMA, "<end_of_turn>", "hermes"),
-    "phi 3": Family(PHI3, "<|endoftext|>", "hermes", special=_PHI_TOKENS),
     "smollm 3": Family(SMOLLM3, "<|im_end|>", "hermes", added=_CHATML_THINK, thinks=True, exact=False),
     "deepseek r1 distill": Family(
         DEEPSEEK_DISTILL,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .base import CallScope, Dialect, Json, served_tools, server_sent
+from ...http import ANYBODY, BadRequestError, Body, checked
+from .base import CallScope, Dialect, Exchange, Json, served_tools
 from .parameters import FormFields, refuse_not_served
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -253,31 +252,11 @@ def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     return checked(ChatRequest, body)
 
 
-@dataclass
-class ChatExchange:
-    """A chat request, which needs no translation."""
-
-    counts_first: ClassVar[bool] = False
-    chat: Json
-
-    def answer(self, completion: Json) -> Json:
-        return completion
-
-    def events(self, chunk: Json) -> bytes:
-        return server_sent(chunk)
-
-    def end(self) -> bytes:
-        return b"data: [DONE]\n\n"
-
-    def failed(self, error: HttpError) -> bytes:
-        return server_sent(error.body())
-
-
 class ChatDialect(Dialect):
     """`POST /v1/chat/completions`."""
 
     path = "/v1/chat/completions"
     request = ChatRequest
 
-    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ChatExchange:
-        return ChatExchange(body)
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> Exchange:
+        return Exchange(body)

@@ -47,17 +47,6 @@ TextOrCall: TypeAlias = str | ToolCall
 """A stretch of text outside of calls, or a call."""
 
 
-@dataclass(frozen=True)
-class CallShape:
-    """The text of one call: literal text, a JSON value that obeys a schema, literal text."""
-
-    before: str
-    """Begins with `forced_prefix(name)`; may contain the names of special tokens."""
-    schema: Mapping[str, Any]
-    """JSON schema of the call's arguments."""
-    after: str
-
-
 class ToolFormat(ABC):
     """One way of writing tool calls."""
 
@@ -97,12 +86,9 @@ class ToolFormat(ABC):
         """Return the text of one call."""
         return self.format_calls([(name, arguments)])
 
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        """Return the shape of a call of the tool `name`, for a grammar; None if arguments are not JSON.
-
-        Args:
-            parameters: JSON schema of the arguments.
-        """
+    def shape(self, name: str) -> tuple[str, str] | None:
+        """Return the texts before and after the arguments of a call of the tool `name`, for a grammar; None if
+        arguments are not JSON. The first begins with `forced_prefix(name)`."""
         return None
 
 
