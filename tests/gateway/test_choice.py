@@ -12,12 +12,8 @@ from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall
 from mini_agentic_rl.tokens import TokenDelta
 
-from .samples import CALL_TEXT
+from .samples import CALCULATOR, CALL_TEXT
 from .small_tokenizer import sentencepiece_tokenizer, small_tokenizer
-
-
-def reads_calls():
-    return AnswerReader(calls=HERMES.scanner())
 
 
 def feed(choice, ids, size=1):
@@ -98,33 +94,10 @@ def test_the_earliest_of_several_stop_strings_wins(tokenizer):
     assert choice.content == "xa"
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_calls_are_read_only_when_tools_were_offered(tokenizer, streamed):
-    ids = [*tokenizer.encode(f"Hm.\n{CALL_TEXT}", add_special_tokens=False), tokenizer.eos_token_id]
-    options = {"end_ids": [tokenizer.eos_token_id], "streamed": streamed}
-    reads = Choice(0, Decoder(tokenizer), reader=reads_calls(), **options)
-    feed(reads, ids)
-    assert (reads.content, [call.name for call in reads.calls]) == ("Hm.", ["calculate"])
-    assert (reads.api_finish_reason, reads.version, reads.token_ids) == ("tool_calls", 4, ids)
-    ignores = Choice(0, Decoder(tokenizer), **options)
-    feed(ignores, ids)
-    assert (ignores.content, ignores.calls) == (f"Hm.\n{CALL_TEXT}", [])
-
-
-def test_a_forced_beginning_belongs_to_the_answer_but_not_to_its_tokens(tokenizer):
-    prefix, rest = CALL_TEXT[:25], CALL_TEXT[25:]
-    choice = Choice(0, Decoder(tokenizer), reader=reads_calls(), prefix=prefix, streamed=True)
-    ids = tokenizer.encode(rest, add_special_tokens=False)
-    parts = feed(choice, ids)
-    assert [part.name for part in parts if isinstance(part, ToolCall)] == ["calculate"]
-    assert choice.token_ids == ids
-
-
-@pytest.mark.parametrize("size", [1, 5])
-def test_ids_are_cut_right_after_the_first_call_where_only_one_may_be_made(tokenizer, size):
+def test_ids_are_cut_right_after_the_first_call_where_only_one_may_be_made(tokenizer):
     ids = tokenizer.encode(f"Hm.\n{CALL_TEXT}\n{CALL_TEXT}", add_special_tokens=False)
-    choice = Choice(0, Decoder(tokenizer), reader=reads_calls(), one_call=True)
-    parts = feed(choice, ids, size)
+    choice = Choice(0, Decoder(tokenizer), reader=AnswerReader(calls=HERMES.scanner()), one_call=True)
+    parts = feed(choice, ids, 5)
     assert (choice.content, len(choice.calls)) == ("Hm.", 1)
     assert sum(isinstance(part, ToolCall) for part in parts) == 1
     assert tokenizer.decode(choice.token_ids) == f"Hm.\n{CALL_TEXT}"
@@ -137,7 +110,9 @@ def test_a_call_that_begins_with_a_special_token_is_read(streamed):
     renderer = ChatRenderer(tokenizer, tool_format="mistral")
     ids = renderer.encode('Hm.[OTHER][TOOL_CALLS][{"name": "f", "arguments": {}}]')
     for calls in (True, False):
-        choice = Choice(0, renderer.decoder(calls), reader=renderer.reader(calls), streamed=streamed)
+        choice = Choice(
+            0, renderer.decoder(calls), reader=renderer.reader([CALCULATOR] if calls else []), streamed=streamed
+        )
         feed(choice, ids)
         assert [call.name for call in choice.calls] == (["f"] if calls else [])
         assert choice.content == ("Hm." if calls else 'Hm.[{"name": "f", "arguments": {}}]')

@@ -146,6 +146,10 @@ def test_every_option_has_its_field_in_the_chat_request():
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    names = [{"type": "function", "function": {"name": "f"}}]
+    chat = chat_of("hi", tools=[{"type": "function", **function}], tool_choice=allowed)
+    assert chat["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names}}
 
 
 @pytest.mark.parametrize("answered", [CALLS, REASONED])
@@ -209,14 +213,14 @@ def test_kept_responses_are_bounded_in_number_and_bytes_and_the_least_recently_u
 
 
 def test_small_conversations_take_no_more_memory_than_is_counted():
-    bound = 2_000_000
+    bound = 500_000
     memory = ResponseMemory(max_bytes=bound)
     tracemalloc.start()
-    for number in range(1500):
+    for number in range(400):
         memory.keep(SCOPE, {"id": str(number)}, None, [{"role": "user", "content": "a"} for _ in range(20)])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(memory) < 1500
+    assert len(memory) < 400
     assert bound / 2 < held < bound
 
 
@@ -371,6 +375,10 @@ async def test_a_stream_ends_in_the_response_that_is_given_whole(serve, content,
             item.pop("call_id", None)
     assert streamed == whole
     assert events[-1].type == f"response.{whole['status']}"
+    if whole["status"] == "incomplete":
+        assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert whole["output"][-1]["status"] == "incomplete"
+    assert (whole["status"] == "incomplete") == (content == "naïve 🙂")
 
 
 def test_the_events_come_in_openais_order(serve):
@@ -401,14 +409,6 @@ def test_the_events_come_in_openais_order(serve):
     assert events[0].response.output == []
 
 
-def test_an_answer_cut_short_is_incomplete_and_says_why(serve):
-    server, _ = serve(["word " * 50])
-    answer = client_of(server).responses.create(**ASKED, max_output_tokens=3)
-    assert answer.status == "incomplete"
-    assert answer.incomplete_details.reason == "max_output_tokens"
-    assert answer.output[-1].status == "incomplete"
-
-
 async def test_parse_reads_calls_and_structured_text(serve):
     class Result(BaseModel):
         value: int
@@ -420,16 +420,6 @@ async def test_parse_reads_calls_and_structured_text(serve):
     assert called.output[0].parsed_arguments == {"expression": "12+30"}
     assert answered.output_parsed == Result(value=42)
     assert all(request.constraint is not None for request in sampler.requests)
-
-
-def test_only_the_allowed_tools_are_shown(ok, tokenizer):
-    server, sampler = ok
-    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "calculate"}]}
-    tools = [{"type": "function", "name": "look_up"}, CALCULATE]
-    client_of(server).responses.create(**ASKED, tools=tools, tool_choice=allowed)
-    prompt = tokenizer.decode(sampler.requests[0].prompt_ids)
-    assert "Evaluate arithmetic." in prompt
-    assert "look_up" not in prompt
 
 
 async def test_a_response_is_fetched_continued_and_deleted_within_its_scope_only(serve, store):

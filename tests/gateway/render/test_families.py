@@ -49,9 +49,9 @@ def renderer_of(name, thinking="auto"):
     return ChatRenderer(tokenizer, thinking=thinking, extra_eos_ids=extra)
 
 
-def answer_of(renderer, ids, tools=()):
+def answer_of(renderer, ids, tools=TOOLS):
     """The answer that is read from sampled ids."""
-    reader = renderer.reader(True, tools)
+    reader = renderer.reader(tools)
     choice = Choice(0, renderer.decoder(True), end_ids=renderer.eos_ids, reader=reader, streamed=True)
     for token_id in ids:
         choice.take(TokenDelta((token_id,), (0.0,)))
@@ -155,7 +155,7 @@ def test_kept_thinking_always_continues_and_dropped_thinking_never_reaches_a_lat
 
 def test_with_thinking_off_the_tags_are_text_of_the_answer():
     renderer = renderer_of("qwen 3", "off")
-    assert renderer.reader(calls=False) is None
+    assert renderer.reader([]) is None
     text = "<think>\nhm\n</think>\n\nYes."
     choice = Choice(0, renderer.decoder(False))
     choice.take(TokenDelta(tuple(renderer.encode(text)), (0.0,) * len(renderer.encode(text)), finish_reason="stop"))

@@ -12,7 +12,7 @@ from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThinkTags, Tho
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall
 
-from ..samples import CALL_TEXT
+from ..samples import CALCULATOR, CALL_TEXT
 from ..small_tokenizer import THINKING, THINKING_BEGUN, small_tokenizer
 
 TAGS = ThinkTags("<think>", "</think>")
@@ -72,13 +72,13 @@ def test_pieces_do_not_depend_on_how_the_text_arrives(fragments, cuts, begun):
     assert read_in_pieces([*parts, text[at:]], begun) == read_in_pieces([text], begun)
 
 
-@pytest.mark.parametrize("part", [" ", "<", "</think", "</think>"])
 @pytest.mark.parametrize("begun", [False, True])
-def test_adversarial_text_costs_time_in_proportion_to_its_length(part, begun):
-    text = part * (100_000 // len(part))
-    started = time.process_time()
-    read_in_pieces([text[at : at + 3] for at in range(0, len(text), 3)], begun)
-    assert time.process_time() - started < 5.0
+def test_adversarial_text_costs_time_in_proportion_to_its_length(begun):
+    for part in (" ", "<", "</think", "</think>"):
+        text = part * (60_000 // len(part))
+        started = time.process_time()
+        read_in_pieces([text[at : at + 3] for at in range(0, len(text), 3)], begun)
+        assert time.process_time() - started < 3.0
 
 
 def test_think_tags_are_found_in_template_or_vocabulary():
@@ -91,6 +91,6 @@ def test_think_tags_are_found_in_template_or_vocabulary():
 def test_a_forced_call_closes_the_thought_that_the_prompt_opens():
     renderer = ChatRenderer(small_tokenizer(THINKING_BEGUN))
     prefix = renderer.forced_prefix("calculate")
-    answer = renderer.reader(calls=True)
+    answer = renderer.reader([CALCULATOR])
     parts = answer.feed(prefix) + answer.feed(' {"expression": "12+30"}}\n</tool_call>') + answer.finish()
     assert read(parts) == ("", "", ["calculate"])

@@ -50,7 +50,7 @@ class Counters:
     completion_tokens: int = 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ChatCall:
     """One prepared request and its answer."""
 

@@ -139,7 +139,7 @@ class ChatService:
         if request.must_call and rule is None:
             prefix = renderer.forced_prefix(request.must_call_name)
             prompt_ids = (*prompt.ids, *renderer.forced_ids(request.must_call_name))
-        one_call = request.one_call and constraint is None
+        one_call = request.parallel_tool_calls is False and bool(tools) and constraint is None
 
         # Limit. The budget comes last of all that waits: a client that leaves before it has used nothing.
         room = self.sampler.context_length - len(prompt_ids)
@@ -288,7 +288,7 @@ class ChatService:
             logit_bias=request.logit_bias or {},
             presence_penalty=request.presence_penalty or 0.0,
             frequency_penalty=request.frequency_penalty or 0.0,
-            repetition_penalty=request.repetition,
+            repetition_penalty=request.repetition_penalty or request.repeat_penalty or 1.0,
         )
 
     def forget(self, scope: CallScope) -> None:
@@ -334,7 +334,7 @@ def _reader(request: ChatRequest, renderer: ChatRenderer, tools: list[dict[str, 
         return None
     if request.continue_final_message:  # its thought is part of the prompt
         return AnswerReader(None, renderer.tool_format.scanner(tools)) if tools else None
-    return renderer.reader(bool(tools), tools)
+    return renderer.reader(tools)
 
 
 def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, ...]:

@@ -136,14 +136,15 @@ class ConstraintCompiler:
             thread = self._quick if outcome.seconds <= QUICK_SECONDS else self._slow
             grammar = await asyncio.get_running_loop().run_in_executor(thread, Grammar, text, self._vocabulary)
         except (GrammarError, BadRequestError) as error:
-            refusal = error
-            if not isinstance(refusal, BadRequestError):
+            if isinstance(error, BadRequestError):
+                refusal = error
+            else:
                 refusal = BadRequestError(f"{rule.field}: {error}", param=rule.field)
             self._refusals.pop(key, None)
             self._refusals[key] = (refusal, time.monotonic() + REFUSED_SECONDS)
             if len(self._refusals) > _MAX_REFUSALS:
                 self._refusals.popitem(last=False)
-            raise refusal from error
+            raise refusal from None
         self._grammars[key] = (grammar, outcome.mib)
         self._mib += outcome.mib
         while len(self._grammars) > self._max_grammars or (self._mib > MAX_MIB and len(self._grammars) > 1):

@@ -184,11 +184,6 @@ class ChatRequest(FormFields):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def repetition(self) -> float:
-        """Repetition penalty; 1 changes nothing."""
-        return self.repetition_penalty or self.repeat_penalty or 1.0
-
-    @property
     def thinks(self) -> bool | None:
         """True if the model should think; None leaves it to the chat template."""
         if self.enable_thinking is not None:
@@ -210,11 +205,6 @@ class ChatRequest(FormFields):
         if self.tool_choice == "none":
             return []
         return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in self.tools or ()]
-
-    @property
-    def one_call(self) -> bool:
-        """True if the answer may contain at most one tool call."""
-        return self.parallel_tool_calls is False and bool(self.offered_tools)
 
     @property
     def must_call(self) -> bool:

@@ -197,7 +197,8 @@ class ProxiedCall:
     def _adds_usage(self) -> bool:
         """True if a stream must report token counts for the budget though the agent did not request them."""
         requested = (self._body.get("stream_options") or {}).get("include_usage")
-        return self.streams and not requested and self._scope is not None and self._service.attempts.bounds_tokens
+        bounded = self._scope is not None and self._service.attempts.limits.max_rollout_tokens is not None
+        return self.streams and not requested and bounded
 
     def _take(self, part: dict[str, Any]) -> None:
         if part.get("error"):

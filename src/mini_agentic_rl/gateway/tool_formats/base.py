@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
-from ...http import parse_json
+from ...http import FINITE, parse_json
 
 Tool: TypeAlias = Mapping[str, Any]
 """A tool as chat completions define it: `{"type": "function", "function": {...}}`."""
@@ -112,18 +112,13 @@ def json_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _SPACE = re.compile(r"\s*")
 
 
 def read_json(text: str) -> Any:
     """Return the value of a JSON text; None if it is malformed or `null`."""
     try:
-        return _DECODER.decode(text)
+        return FINITE.decode(text)
     except (ValueError, RecursionError):
         return None
 
@@ -134,7 +129,7 @@ def parse_values(text: str, start: int) -> tuple[list[Any], int]:
     end = start
     while start < len(text):
         try:
-            value, end = _DECODER.raw_decode(text, start)
+            value, end = FINITE.raw_decode(text, start)
         except (ValueError, RecursionError):
             break
         values.append(value)
